@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaTimeoutError
 
-from kafkasse.broker import EmbeddedBroker
-from kafkasse.commands import pipeline
 from kafkasse.pipelines.contract import DEAD_LETTER_HEADERS
+from tests.commands.run import Done, Run
 from tests.support.kafka import Cluster
 
 
 class World:
     """A source topic and a topic of dead letters."""
 
-    def __init__(self, servers: str, name: str) -> None:
-        self.servers = servers
-        self.cluster = Cluster(servers)
+    def __init__(self, cluster: Cluster, name: str, run: Run) -> None:
+        self.cluster, self._run = cluster, run
         self.source = self.cluster.create(f"{name}-source", 2)
         self.letters = self.cluster.create(f"{name}-letters")
 
@@ -33,14 +29,13 @@ class World:
         headers = [("trace", b"\x00"), *zip(DEAD_LETTER_HEADERS, values, strict=True)]
         self.cluster.send(self.letters, b"\xff%d" % offset, key=b"k", headers=headers)
 
-    def replay(self, *words: str) -> Result:
-        return CliRunner().invoke(
-            pipeline.replay_dead_letters, [self.letters, "--bootstrap-servers", self.servers, *words]
-        )
+    def replay(self, *words: str) -> Done:
+        words = words or ("--bootstrap-servers", str(self.cluster.bootstrap_servers))
+        return self._run("pipeline", "replay-dead-letters", self.letters, *words)
 
     def replayed(self) -> list[Any]:
         """Return the records of the source topic."""
-        settings = {"bootstrap_servers": self.servers, "isolation_level": "read_committed"}
+        settings = {"bootstrap_servers": self.cluster.bootstrap_servers, "isolation_level": "read_committed"}
         with closing(KafkaConsumer(**settings, auto_offset_reset="earliest")) as consumer:
             partitions = [TopicPartition(self.source, each) for each in (0, 1)]
             consumer.assign(partitions)
@@ -51,11 +46,9 @@ class World:
 
 
 @pytest.fixture
-def world(broker: EmbeddedBroker, fresh_name: str) -> Iterator[World]:
+def world(cluster: Cluster, fresh_name: str, run: Run) -> World:
     """Topics that no other test uses."""
-    world = World(broker.bootstrap_servers, fresh_name)
-    yield world
-    world.cluster.close()
+    return World(cluster, fresh_name, run)
 
 
 def test_replays_the_original_bytes_into_the_original_partition(world: World) -> None:
@@ -64,7 +57,7 @@ def test_replays_the_original_bytes_into_the_original_partition(world: World) ->
 
     result = world.replay()
 
-    assert (0, f"1 records written to {world.source}\n") == (result.exit_code, result.stdout)
+    assert (0, f"1 records written to {world.source}\n") == (result.code, result.out)
     assert [(1, b"k", b"\xff7", [("trace", b"\x00")])] == [
         (record.partition, record.key, record.value, list(record.headers)) for record in world.replayed()
     ]
@@ -76,7 +69,7 @@ def test_replays_each_dead_letter_once(world: World) -> None:
     world.replay()
     world.letter(2)
 
-    results = [world.replay().stdout for _ in range(2)]
+    results = [world.replay().out for _ in range(2)]
 
     assert [f"1 records written to {world.source}\n", "no dead letters to replay\n"] == results
     assert [b"\xff1", b"\xff2"] == [record.value for record in world.replayed()]
@@ -92,7 +85,7 @@ def test_an_interrupted_batch_is_replayed_once(world: World, monkeypatch: pytest
 
     world.replay()
 
-    assert "Call the command again" in str(failed.exception)
+    assert "Call the command again" in failed.err
     assert [b"\xff1"] == [record.value for record in world.replayed()]
 
 
@@ -106,34 +99,28 @@ def test_says_which_dead_letters_cannot_be_replayed(world: World) -> None:
 
     result = world.replay()
 
-    assert f"1 records written to {world.source}\n" in result.stdout
+    assert f"1 records written to {world.source}\n" in result.out
     for reason in ("incomplete", "results", "duplicates", "no dead letters"):
-        assert f"1 not replayed: they are {reason}" in result.stdout
+        assert f"1 not replayed: they are {reason}" in result.out
 
 
-def test_a_dry_run_writes_nothing(world: World) -> None:
-    """The command lists the records that it would replay, with the reasons why they are dead letters."""
-    world.letter(7)
+def test_a_dry_run_writes_nothing(world: World, tmp_path: Path) -> None:
+    """The command lists the records that it would replay, with the reasons why they are dead letters.
 
-    result = world.replay("--dry-run")
-
-    assert f"{world.source} partition 1 offset 7 key k: bad\n" == result.stdout
-    assert [] == world.replayed()
-
-
-def test_connects_with_the_properties_of_a_file(world: World, tmp_path: Path) -> None:
-    """The command accepts the file that `kafkasse pipeline run --kafka-config` reads."""
+    It accepts the properties file that `kafkasse pipeline run --kafka-config` reads.
+    """
     world.letter(7)
     file = tmp_path / "client.properties"
-    file.write_text(f"bootstrap.servers={world.servers}\nsecurity.protocol=PLAINTEXT\n")
+    file.write_text(f"bootstrap.servers={world.cluster.bootstrap_servers}\nsecurity.protocol=PLAINTEXT\n")
 
-    result = CliRunner().invoke(pipeline.replay_dead_letters, [world.letters, "--kafka-config", str(file)])
+    result = world.replay("--kafka-config", str(file), "--dry-run")
 
-    assert f"1 records written to {world.source}\n" == result.stdout
+    assert f"{world.source} partition 1 offset 7 key k: bad\n" == result.out
+    assert [] == world.replayed()
 
 
 def test_a_missing_topic_is_reported(world: World) -> None:
     """The topic is not created."""
     world.letters = "no-such-topic"
 
-    assert "the topic no-such-topic does not exist" in str(world.replay().exception)
+    assert "the topic no-such-topic does not exist" in world.replay().err

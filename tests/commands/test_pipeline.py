@@ -9,7 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from urllib.request import urlopen
@@ -18,9 +18,11 @@ import pytest
 
 from kafkasse.pipelines.jvm import connector_jars
 from tests.commands.pipeline_process import EXIT_TIMEOUT_S, pipeline, run_words
+from tests.commands.run import Run
 from tests.pipelines.countries import country, top
 from tests.pipelines.topics import Topics
 from tests.support.registry import Registry
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -81,14 +83,39 @@ def recorded_programs(directory: Path, *names: str) -> str:
     return f"{directory}:{os.environ['PATH']}"
 
 
-def output(*words: str, **environment: str) -> tuple[int, str, str]:
-    """Run `kafkasse pipeline …` until it exits. Returns its exit code, stdout and stderr."""
+def failure(*words: str, **environment: str) -> str:
+    """Run `kafkasse pipeline …`, which must fail without a retry and without output. Returns its log."""
     with pipeline(*words, **environment) as process:
         out, err = process.communicate(timeout=EXIT_TIMEOUT_S)
-        return process.returncode, out, err
+    assert (1, "", False) == (process.returncode, out, "restarting" in err)
+    return err
 
 
-def test_runs_until_ctrl_c(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def wait_for(process: subprocess.Popen[str], condition: Callable[[], object]) -> None:
+    """Wait until a condition is true while the process runs."""
+
+    def is_met() -> object:
+        assert process.poll() is None, process.stderr.read()
+        return condition()
+
+    wait_until(is_met)
+
+
+def stop(process: subprocess.Popen[str], number: int) -> tuple[int, str, str]:
+    """Interrupt the process and its JVM as a terminal does, or only the process. Returns its exit code and output."""
+    os.killpg(process.pid, number) if number == signal.SIGINT else process.terminate()
+    out, err = process.communicate(timeout=EXIT_TIMEOUT_S)  # returns when the JVM, which inherited the pipes, has ended
+    return process.returncode, out, err
+
+
+@pytest.fixture
+def temporary(tmp_path: Path) -> Path:
+    """The directory for temporary files."""
+    (tmp_path / "temporary").mkdir()
+    return tmp_path / "temporary"
+
+
+def test_runs_until_ctrl_c(topics: Topics, tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command runs a pipeline of the user's own. It reports readiness and bad records, and Ctrl-C ends it with code 130.
 
     A terminal sends Ctrl-C to the JVM too. The JVM must not exit before its query has ended. No process and no file is left.
@@ -97,8 +124,6 @@ def test_runs_until_ctrl_c(topics: Topics, tmp_path: Path, monkeypatch: pytest.M
     topics.send(country("FR", 5), (b"DE", b"Germany"), country("IT", 3))
     (tmp_path / "countries.py").write_text(TOP_3)
     monkeypatch.chdir(tmp_path)
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
     path = recorded_programs(tmp_path, "chmod", "readlink", "ls", "ln")
     words = run_words(topics, name="countries:top_3")
 
@@ -107,55 +132,68 @@ def test_runs_until_ctrl_c(topics: Topics, tmp_path: Path, monkeypatch: pytest.M
         topics.read(lambda latest: top(latest["Europe"]) == ["FR", "IT"])
         lines = iter(lambda: json.loads(process.stderr.readline()), None)
         warning = next(line for line in lines if line["level"] == "warning")
-        os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(
-            timeout=EXIT_TIMEOUT_S
-        )  # returns when the JVM, which inherited the pipes, has ended too
+        code, out, err = stop(process, signal.SIGINT)
 
     assert "kafkasse pipeline: ready\n" == ready
     assert f"dead letters: 1 in {topics.sink}.dead-letters" in warning["message"]
     assert "its value is not JSON" in warning["message"]
     assert ["stopped"] == [json.loads(line)["state"] for line in err.splitlines()]
-    assert (130, "", []) == (process.returncode, out, list(temporary.iterdir()))
+    assert (130, "", []) == (code, out, list(temporary.iterdir()))
     [call] = (tmp_path / "calls").read_text().splitlines()
     assert call.endswith("kafkasse-operators.jar")  # Spark makes each jar that it distributes executable
 
 
-def test_sigterm_ends_it_while_it_starts(topics: Topics, tmp_path: Path) -> None:
-    """A JVM that is starting, and has not connected to PySpark yet, is not left behind."""
-    with pipeline(*run_words(topics), TMPDIR=str(tmp_path)) as process:
-        while not list(tmp_path.glob("*/bin/spark-submit")):
-            time.sleep(0.05)
-        process.terminate()
-        out, _ = process.communicate(timeout=EXIT_TIMEOUT_S)
-
-    assert (0, "", []) == (process.returncode, out, list(tmp_path.iterdir()))
+STATE = ("state", "topn", "--checkpoint", ".")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
-def test_a_signal_does_not_wait_for_spark(topics: Topics, tmp_path: Path, number: int, code: int) -> None:
-    """The signal ends a JVM that never connects. No process and no file is left, and the log contains no error."""
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
+@pytest.mark.parametrize(
+    ("words", "number", "code"),
+    [
+        (None, signal.SIGINT, 130),
+        (None, signal.SIGTERM, 0),
+        (("check", "topn"), signal.SIGTERM, 130),
+        (STATE, signal.SIGTERM, 130),
+    ],
+    ids=["run, Ctrl-C", "run, SIGTERM", "check", "state"],
+)
+def test_a_signal_does_not_wait_for_spark(
+    topics: Topics, tmp_path: Path, temporary: Path, words: tuple[str, ...] | None, number: int, code: int
+) -> None:
+    """The signal ends a JVM that never connects. No process and no file is left, and the log contains no error.
+
+    The exit code of `check` and `state` is that of Ctrl-C, because they have no result.
+    """
     java = fake_java(tmp_path / "java", "exec cat")
-    with pipeline(*run_words(topics), TMPDIR=str(temporary), JAVA_HOME=java) as process:
-        while not list(temporary.glob("*/bin/spark-submit")):
-            time.sleep(0.05)
-        os.killpg(process.pid, number)
-        out, err = process.communicate(timeout=EXIT_TIMEOUT_S)  # returns when the JVM has ended too
+    with pipeline(*(words or run_words(topics)), TMPDIR=str(temporary), JAVA_HOME=java) as process:
+        wait_for(process, lambda: list(temporary.glob("*/bin/spark-submit")))
+        *ended, err = stop(process, number)
 
-    assert (code, "", []) == (process.returncode, out, list(temporary.iterdir()))
-    assert ["starting", "stopped"] == re.findall(r"state=(\w+)", err)
-    assert 2 == len(err.splitlines())
+    assert [code, "", []] == [*ended, list(temporary.iterdir())]
+    assert ([] if words else ["starting", "stopped"]) == re.findall(r"state=(\w+)", err)
+    assert (1 if words else 2) == len(err.splitlines())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("words", "number", "code"), [(None, signal.SIGTERM, 0), (("check", "topn"), signal.SIGINT, 130)]
+)
+def test_a_signal_ends_a_real_jvm_that_starts(
+    topics: Topics, tmp_path: Path, words: tuple[str, ...] | None, number: int, code: int
+) -> None:
+    """A JVM that has not connected to PySpark yet is not left behind."""
+    with pipeline(*(words or run_words(topics)), TMPDIR=str(tmp_path)) as process:
+        wait_for(process, lambda: list(tmp_path.glob("*/bin/spark-submit")))
+        *ended, _ = stop(process, number)
+
+    assert [code, "", []] == [*ended, list(tmp_path.iterdir())]
 
 
 def test_a_missing_topic_is_reported_before_spark_starts(topics: Topics, tmp_path: Path) -> None:
     """Spark takes seconds to start. Here, it cannot start at all."""
     topics.cluster.delete(topics.sink)
 
-    code, out, err = output(*run_words(topics), JAVA_HOME=fake_java(tmp_path, "kill -9 $$"))
+    err = failure(*run_words(topics), JAVA_HOME=fake_java(tmp_path, "kill -9 $$"))
 
-    assert (1, "") == (code, out)
     assert f"the topic {topics.sink} does not exist; create it first" in err
 
 
@@ -164,85 +202,49 @@ def test_a_jvm_that_is_killed_while_it_starts_is_started_again(topics: Topics, t
     with pipeline(*run_words(topics), JAVA_HOME=fake_java(tmp_path, "kill -9 $$")) as process:
         warnings = (line for line in iter(process.stderr.readline, "") if "WARNING" in line)
         restarts = [next(warnings), next(warnings)]
-        process.terminate()
-        process.communicate(timeout=EXIT_TIMEOUT_S)
+        code, *_ = stop(process, signal.SIGTERM)
 
     assert "Spark's JVM was killed by signal 9; restarting in 1 s" in restarts[0]
     assert "Spark's JVM was killed by signal 9; restarting in 2 s" in restarts[1]
-    assert 0 == process.returncode
+    assert 0 == code
 
 
 def test_a_jvm_that_ends_before_pyspark_has_connected_is_an_error(topics: Topics, tmp_path: Path) -> None:
     """Its exit code is 0. For example, the user has set spark.driver.extraJavaOptions to -version."""
-    code, out, err = output(*run_words(topics), JAVA_HOME=fake_java(tmp_path, "exit 0"))
+    err = failure(*run_words(topics), JAVA_HOME=fake_java(tmp_path, "exit 0"))
 
-    assert (1, "") == (code, out)
     assert f"Spark's JVM ({tmp_path}/bin/java) did not start: it exited with code 0" in err
-    assert "restarting" not in err
 
 
 @pytest.mark.long
 def test_spark_ends_while_its_context_starts(topics: Topics, tmp_path: Path) -> None:
     """PySpark has connected to the JVM. A killed JVM is started again, and SIGTERM ends the pipeline without an error."""
     with pipeline(*run_words(topics), TMPDIR=str(tmp_path)) as process:
-        while not list(tmp_path.glob("*/blockmgr-*")):
-            time.sleep(0.05)
+        wait_for(process, lambda: list(tmp_path.glob("*/blockmgr-*")))
         (jvm,) = children(process)
         os.kill(jvm, signal.SIGKILL)
         log = [next(line for line in iter(process.stderr.readline, "") if "WARNING" in line)]
-        while not list(tmp_path.glob("*/blockmgr-*")):
-            time.sleep(0.05)
-        process.terminate()
-        out, err = process.communicate(timeout=EXIT_TIMEOUT_S)
+        wait_for(process, lambda: list(tmp_path.glob("*/blockmgr-*")))
+        *ended, err = stop(process, signal.SIGTERM)
 
     assert "Spark's JVM was killed by signal 9; restarting in 1 s" in log[0]
     assert ["starting", "stopped"] == re.findall(r"state=(\w+)", err)
     assert 2 == len(err.splitlines())
-    assert (0, "", []) == (process.returncode, out, list(tmp_path.iterdir()))
-
-
-@pytest.mark.parametrize("words", [("check", "topn"), ("state", "topn", "--checkpoint", ".")])
-def test_sigterm_ends_a_check_and_a_reading_of_the_state(tmp_path: Path, words: tuple[str, ...]) -> None:
-    """Spark is still starting. The exit code is that of Ctrl-C, because the command has no result. Nothing is left."""
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    java = fake_java(tmp_path / "java", "exec cat")
-    with pipeline(*words, TMPDIR=str(temporary), JAVA_HOME=java) as process:
-        while not list(temporary.glob("*/bin/spark-submit")):
-            time.sleep(0.05)
-        process.terminate()
-        out, err = process.communicate(timeout=EXIT_TIMEOUT_S)  # returns when the JVM has ended too
-
-    assert (130, "", "\n", []) == (process.returncode, out, err, list(temporary.iterdir()))
+    assert [0, "", []] == [*ended, list(tmp_path.iterdir())]
 
 
 @pytest.mark.long
-def test_sigterm_ends_a_check_after_spark_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sigterm_ends_a_check_after_spark_has_started(
+    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Here, Spark waits for the query of the user. No process and no file is left."""
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
     (tmp_path / "endless.py").write_text(ENDLESS)
     monkeypatch.chdir(tmp_path)
     with pipeline("check", "endless:endless", TMPDIR=str(temporary)) as process:
-        while not (tmp_path / "called").exists():
-            assert process.poll() is None, process.stderr.read()
-            time.sleep(0.05)
-        process.terminate()
-        out, err = process.communicate(timeout=EXIT_TIMEOUT_S)  # returns when the JVM has ended too
+        wait_for(process, (tmp_path / "called").exists)
+        ended = stop(process, signal.SIGTERM)
 
-    assert (130, "", "\n", []) == (process.returncode, out, err, list(temporary.iterdir()))
-
-
-@pytest.mark.long
-def test_ctrl_c_ends_a_check_while_spark_starts(tmp_path: Path) -> None:
-    """The exit code is 130, and the JVM, which has not connected to PySpark yet, is not left behind."""
-    with pipeline("check", "topn", TMPDIR=str(tmp_path)) as process:
-        while not list(tmp_path.glob("*/bin/spark-submit")):
-            time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGINT)
-        out, _ = process.communicate(timeout=EXIT_TIMEOUT_S)  # returns when the JVM has ended too
-
-    assert (130, "", []) == (process.returncode, out, list(tmp_path.iterdir()))
+    assert (130, "", "\n", []) == (*ended, list(temporary.iterdir()))
 
 
 def using(path: Path) -> list[int]:
@@ -256,44 +258,41 @@ def using(path: Path) -> list[int]:
 
 
 @pytest.mark.long
-def test_ctrl_c_ends_the_creation_of_the_class_archive(topics: Topics, tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_creation_of_the_class_archive(topics: Topics, tmp_path: Path, temporary: Path) -> None:
     """No process and no file is left. Spark uses the directory that the user has set for its files."""
-    cache, local, temporary = (tmp_path / name for name in ("cache", "local", "temporary"))
-    for directory in (cache, temporary):
-        directory.mkdir()
+    cache, local = tmp_path / "cache", tmp_path / "local"
+    cache.mkdir()
     for jar in connector_jars():
         (cache / jar.name).symlink_to(jar)
     topics.send(country("FR", 5))
     words = run_words(topics, "--conf", f"spark.local.dir={local}")
     with pipeline(*words, TMPDIR=str(temporary), KAFKASSE_CACHE_DIR=str(cache)) as process:
-        while not (options := list(temporary.glob("*/archive-options"))) or not using(options[0]):
-            assert process.poll() is None, process.stderr.read()
-            time.sleep(0.05)
+        wait_for(process, lambda: [each for each in temporary.glob("*/archive-options") if using(each)])
         files = list(local.iterdir())
-        os.killpg(process.pid, signal.SIGINT)
-        process.communicate(timeout=EXIT_TIMEOUT_S)
+        code, *_ = stop(process, signal.SIGINT)
 
-    assert 130 == process.returncode
+    assert 130 == code
     assert [] == using(tmp_path)
     assert files
     assert [] == [*local.iterdir(), *temporary.iterdir(), *cache.glob("*.jsa"), *cache.glob("*.new")]
 
 
 @pytest.mark.long
-def test_a_local_directory_that_cannot_be_used_is_an_error(topics: Topics, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--conf", f"spark.local.dir={__file__}"), "Spark cannot create a directory in spark.local.dir"),
+        (("--memory", "256m"), "the heap is too small for Spark; use --memory 512m or more"),
+    ],
+)
+def test_an_option_that_cannot_work_is_an_error(topics: Topics, options: tuple[str, ...], reason: str) -> None:
     """The error names the setting. It is permanent, so the pipeline exits without a retry."""
-    (tmp_path / "file").touch()
-
-    code, out, err = output(*run_words(topics, "--conf", f"spark.local.dir={tmp_path / 'file'}"))
-
-    assert (1, "") == (code, out)
-    assert "kafkasse pipeline: Spark cannot create a directory in spark.local.dir" in err
-    assert "restarting" not in err
+    assert f"kafkasse pipeline: {reason}" in failure(*run_words(topics, *options))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(400)  # it starts Spark twice, which takes a minute each on a busy machine
-def test_a_killed_jvm_is_replaced(topics: Topics, fresh_name: str, tmp_path: Path) -> None:
+def test_a_killed_jvm_is_replaced(topics: Topics, fresh_name: str, tmp_path: Path, run: Run) -> None:
     """The pipeline resumes from its checkpoint in a new JVM. Its log, metrics and status show the restart."""
     topics.send(country("FR", 5))
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -309,9 +308,8 @@ def test_a_killed_jvm_is_replaced(topics: Topics, fresh_name: str, tmp_path: Pat
         process.stdout.readline()  # ready again
         ready, metrics = (urlopen(f"http://{address}/-/{path}").read().decode() for path in ("ready", "metrics"))
         servers = topics.kafka["bootstrap.servers"]
-        [status] = map(
-            json.loads,
-            output("status", "--json", "--topic", fresh_name, "--bootstrap-servers", servers)[1].splitlines(),
+        status = json.loads(
+            run("pipeline", "status", "--json", "--topic", fresh_name, "--bootstrap-servers", servers).out
         )
         process.kill()
         err = process.stderr.read()
@@ -324,16 +322,6 @@ def test_a_killed_jvm_is_replaced(topics: Topics, fresh_name: str, tmp_path: Pat
     assert ("topn", "running", 1) == (status["pipeline"], status["state"], status["restarts"])
 
 
-@pytest.mark.long
-def test_a_heap_that_is_too_small_for_spark_is_reported(topics: Topics) -> None:
-    """The error is permanent, so the pipeline exits without a retry."""
-    code, out, err = output(*run_words(topics, "--memory", "256m"))
-
-    assert (1, "") == (code, out)
-    assert "the heap is too small for Spark; use --memory 512m or more" in err
-    assert "restarting" not in err
-
-
 def test_waits_for_kafka() -> None:
     """Without a broker, the pipeline waits instead of failing, and SIGTERM ends the wait."""
     with socket.socket() as unused:
@@ -343,11 +331,10 @@ def test_waits_for_kafka() -> None:
         with pipeline("run", "topn", "--bootstrap-servers", servers) as process:
             lines = iter(process.stderr.readline, "")
             warning = next(line for line in lines if "WARNING" in line)
-            process.terminate()
-            process.communicate(timeout=EXIT_TIMEOUT_S)
+            code, *_ = stop(process, signal.SIGTERM)
 
     assert f"no Kafka broker accepts connections at {servers}" in warning
-    assert 0 == process.returncode
+    assert 0 == code
 
 
 def test_waits_for_the_schema_registry(tmp_path: Path) -> None:
@@ -365,18 +352,17 @@ def test_waits_for_the_schema_registry(tmp_path: Path) -> None:
         registry.register("orders-value", {"properties": {"id": {"type": "string"}}}, "JSON")
         registry.failure = lambda: None
         next_warning = next(line for line in lines if "no Kafka broker" in line)
-        process.terminate()
-        process.communicate(timeout=EXIT_TIMEOUT_S)
+        code, *_ = stop(process, signal.SIGTERM)
 
     assert "the registry is not available: it responded with status 503" in warning
     assert "state=waiting" in next_warning
-    assert 0 == process.returncode
+    assert 0 == code
 
 
-def test_lists_the_pipelines() -> None:
+def test_lists_the_pipelines(run: Run) -> None:
     """`list` prints all pipelines, and so does the error for an unknown name."""
-    assert "topn: countries -> topn" in output("list")[1]
-    assert (1, "", "kafkasse pipeline: there is no pipeline nix; choose one of: topn\n") == output("run", "nix")
+    assert "topn: countries -> topn" in run("pipeline", "list").out
+    assert "kafkasse pipeline: there is no pipeline nix; choose one of: topn\n" == failure("run", "nix")
 
 
 @pytest.mark.long
@@ -395,9 +381,9 @@ def test_runs_the_pipeline_in_the_docs(topics: Topics, tmp_path: Path, monkeypat
     assert ("kafkasse pipeline: ready\n", [("2", b'{"amount": 101}')]) == (ready, orders)
 
 
-def test_does_not_show_a_password_in_an_address() -> None:
+def test_does_not_show_a_password_in_an_address(run: Run) -> None:
     """Credentials do not belong in --bootstrap-servers, and the error does not repeat them."""
-    code, out, err = output("run", "topn", "--bootstrap-servers", "admin:hunter2@127.0.0.1:1")
+    code, out, err = run("pipeline", "run", "topn", "--bootstrap-servers", "admin:hunter2@127.0.0.1:1")
 
     assert (2, "") == (code, out)
     assert "--kafka-config" in err

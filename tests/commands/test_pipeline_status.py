@@ -4,40 +4,26 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from kafkasse.broker import EmbeddedBroker
-from kafkasse.commands import pipeline
 from kafkasse.pipelines.status import Status
 from kafkasse.pipelines.supervisor import State
+from tests.commands.run import Done, Run
 from tests.support.kafka import Cluster
 
-Show = Callable[..., Result]
+Show = Callable[..., Done]
 
 
 @pytest.fixture
-def cluster(broker: EmbeddedBroker, fresh_name: str) -> Iterator[Cluster]:
-    """A cluster with a status topic that has the name of the test."""
-    with closing(Cluster(broker.bootstrap_servers)) as cluster:
-        cluster.create(fresh_name)
-        yield cluster
-
-
-@pytest.fixture
-def show(cluster: Cluster, fresh_name: str) -> Show:
-    """Runs the command."""
-
-    def run(*words: str) -> Result:
-        arguments = ["--bootstrap-servers", cluster.bootstrap_servers, "--topic", fresh_name, *words]
-        return CliRunner().invoke(pipeline.status, arguments)
-
-    return run
+def show(run: Run, cluster: Cluster, fresh_name: str) -> Show:
+    """Runs the command with a status topic that has the name of the test."""
+    cluster.create(fresh_name)
+    words = ["--bootstrap-servers", cluster.bootstrap_servers, "--topic", fresh_name]
+    return lambda *more: run("pipeline", "status", *words, *more)
 
 
 def status(name: str, state: State, age: timedelta = timedelta(0), **more: Any) -> bytes:
@@ -61,9 +47,9 @@ def test_prints_the_latest_status_of_each_pipeline(cluster: Cluster, show: Show,
     ):
         cluster.send(fresh_name, value, key=name.encode())
 
-    table, lines = show(), show("--json").output.splitlines()
+    table, lines = show(), show("--json").out.splitlines()
 
-    rows = [re.split(r"\s{2,}", line) for line in table.output.splitlines()]
+    rows = [re.split(r"\s{2,}", line) for line in table.out.splitlines()]
     assert ["PIPELINE", "STATE", "UPDATED", "LAG", "RESTARTS", "DEAD LETTERS", "REASON"] == rows[0]
     assert [("a", "running"), ("b", "silent (was running)"), ("c", "failed")] == [(row[0], row[1]) for row in rows[1:]]
     assert ["12 records, 3 s", "1", "7"] == rows[1][3:]
@@ -78,14 +64,13 @@ def test_a_topic_with_other_records_is_an_error(cluster: Cluster, show: Show, fr
     """The message names the option."""
     cluster.send(fresh_name, value, key=b"k")
 
-    result = show()
+    err = show().err
 
     reason = f"a record in the topic {fresh_name} is not the status of a pipeline; choose the status topic with --topic"
-    assert reason in str(result.exception)
+    assert reason in err
 
 
 def test_a_missing_topic_is_an_error(show: Show) -> None:
     """The message names the option that writes the topic."""
-    assert "the topic nix does not exist; a pipeline with --status-topic nix creates it" in str(
-        show("--topic", "nix").exception
-    )
+    reason = "the topic nix does not exist; a pipeline with --status-topic nix creates it"
+    assert reason in show("--topic", "nix").err

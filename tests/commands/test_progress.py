@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-import sys
 import threading
+from contextlib import redirect_stderr
 
 import pytest
 
@@ -22,11 +22,9 @@ class Terminal(io.StringIO):
 
 def test_redraws_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """The line is never wider than the terminal, and its last state remains on the screen."""
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("COLUMNS", "60")
 
-    with Progress("loading a file", 200) as progress:
+    with redirect_stderr(Terminal()) as terminal, Progress("loading a file", 200) as progress:
         for done in range(201):
             progress.show(done, f"{done} of 200, with a note that is longer than the terminal is wide")
 
@@ -48,41 +46,34 @@ def test_writes_few_lines_to_a_log(capsys: pytest.CaptureFixture[str]) -> None:
     assert MAX_LOG_LINES == len(lines)
 
 
-class TestWaiting:
-    """What `waiting` shows while something takes long."""
+def test_counts_the_seconds_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line is redrawn in place, and removed at the end."""
+    monkeypatch.setattr(kafkasse.progress, "SILENCE_S", 0.01)
 
-    @pytest.fixture(autouse=True)
-    def _impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(kafkasse.progress, "SILENCE_S", 0.01)
+    with redirect_stderr(Terminal()) as terminal, waiting("connecting"):
+        wait_until(lambda: terminal.getvalue().count("connecting ... 0 s") > 1)
 
-    def test_counts_the_seconds_on_a_terminal(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The line is redrawn in place, and removed at the end."""
-        terminal = Terminal()
-        monkeypatch.setattr(sys, "stderr", terminal)
+    assert terminal.getvalue().endswith("\r\x1b[K")
 
-        with waiting("connecting"):
-            wait_until(lambda: terminal.getvalue().count("connecting ... 0 s") > 1)
 
-        assert terminal.getvalue().endswith("\r\x1b[K")
+def test_writes_nothing_to_a_log_while_it_waits(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script that reads stderr gets only results and errors."""
+    monkeypatch.setattr(kafkasse.progress, "SILENCE_S", 0.01)
+    threads = threading.active_count()
 
-    def test_writes_nothing_to_a_log(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A script that reads stderr gets only results and errors."""
-        log = io.StringIO()
-        monkeypatch.setattr(sys, "stderr", log)
-        threads = threading.active_count()
+    with waiting("connecting"):
+        assert threads == threading.active_count()
 
-        with waiting("connecting"):
-            assert threads == threading.active_count()
+    assert "" == capsys.readouterr().err
 
-        assert "" == log.getvalue()
 
-    def test_writes_nothing_about_short_work(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Work that ends before the first second has passed is not mentioned."""
-        monkeypatch.setattr(kafkasse.progress, "SILENCE_S", 3600)
-        terminal = Terminal()
-        monkeypatch.setattr(sys, "stderr", terminal)
+def test_writes_nothing_about_short_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work that ends before the first second has passed is not mentioned."""
+    monkeypatch.setattr(kafkasse.progress, "SILENCE_S", 3600)
 
-        with waiting("connecting"):
-            pass
+    with redirect_stderr(Terminal()) as terminal, waiting("connecting"):
+        pass
 
-        assert "" == terminal.getvalue()
+    assert "" == terminal.getvalue()
