@@ -159,23 +159,18 @@ def unharmed(server: Server, cluster: Cluster, attacked: str) -> Iterator[Unharm
     unharmed.holds()
 
 
-@pytest.fixture
-def measured(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
-    """The figures of an attack, which `pytest -s` shows."""
-    figures: dict[str, Any] = {}
-    yield figures
-    print(f"\n{request.node.name} {json.dumps(figures)}")
-
-
 class Attack:
     """Measures one attack on one server.
 
     Attributes:
         server: the attacked server, which has served one client.
+        port: its port.
+        measured: the figures of the attack, which `pytest -s` shows.
     """
 
-    def __init__(self, server: Attacked, settings: Mapping[str, Any], quiet: str, measured: dict[str, Any]) -> None:
-        self.server, self._settings, self._measured = server, settings, measured
+    def __init__(self, server: Attacked, settings: Mapping[str, Any], quiet: str) -> None:
+        self.server, self.port, self._settings = server, server.port, settings
+        self.measured: dict[str, Any] = {}
         with Client(server.port, f"/{quiet}") as client:
             client.ready()
         self._before = server.reset_peak()
@@ -186,7 +181,7 @@ class Attack:
         turns, grown = self.server.turns(), self.server.peak_bytes() - self._before
         allowed = growth(load, self._settings)
         longest = turns[0] if turns else Turn(0, 0, [])
-        self._measured |= {
+        self.measured |= {
             "turn_ms": round(longest.cpu_s * 1000),
             "wall_ms": round(longest.wall_s * 1000),
             "idle_mb": round(self._before / MIB, 1),
@@ -200,10 +195,13 @@ class Attack:
         assert self._before < IDLE_WORKER_BYTES
 
 
+NewAttack = Callable[..., Attack]
+
+
 @pytest.fixture
 def attack(
-    broker: EmbeddedBroker, cluster: Cluster, tmp_path: Path, measured: dict[str, Any]
-) -> Iterator[Callable[..., Attack]]:
+    broker: EmbeddedBroker, cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[NewAttack]:
     """Starts a server: attack(setting=value, …). It stops after the test. `quiet` names a topic that it has."""
     with ExitStack() as servers:
 
@@ -213,7 +211,9 @@ def attack(
             quiet = quiet or cluster.create(f"quiet-{folder.name}")
             limits = {"heartbeat_s": 5, "max_streams": 10_000, "trusted_proxies": 1}
             server = servers.enter_context(Attacked(folder, broker, "", limits | settings))
-            return Attack(server, settings, quiet, measured)
+            started = Attack(server, settings, quiet)
+            servers.callback(lambda: print(f"\n{request.node.name} {json.dumps(started.measured)}"))
+            return started
 
         yield attack
 

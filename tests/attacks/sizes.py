@@ -9,54 +9,31 @@ MB = 1_000_000
 
 
 class Sizes(NamedTuple):
-    """The number of clients, records and topics in each attack, and how long it takes."""
+    """The number of clients, records and topics in each attack, and how long it takes. The defaults are small."""
 
-    tiny_records: int
-    joining: int
-    table_mb: int
-    table_readers: int
-    keys: int
-    keys_readers: int
-    partitions: int
-    batches: int
-    batch_readers: int
-    id_records: int
-    rings: int
-    not_json: int
-    slow_readers: int
-    seconds: int
-    combinations: int
-    clients: int
-    sent: int
-    lookups: int
-    connecting: int
-    fleets: tuple[int, ...]
-    wait_s: int
+    tiny_records: int = 120_000
+    joining: int = 60
+    table_mb: int = 40
+    table_readers: int = 4
+    keys: int = 30_000
+    keys_readers: int = 8
+    partitions: int = 400
+    batches: int = 100
+    batch_readers: int = 20
+    id_records: int = 8_000
+    rings: int = 24
+    not_json: int = 60_000
+    slow_readers: int = 20
+    seconds: int = 3
+    combinations: int = 40
+    clients: int = 100
+    sent: int = 300
+    lookups: int = 200
+    connecting: int = 1_500
+    fleets: tuple[int, ...] = (400,)
+    wait_s: int = 60
 
 
-SMALL = Sizes(
-    tiny_records=120_000,
-    joining=60,
-    table_mb=40,
-    table_readers=4,
-    keys=30_000,
-    keys_readers=8,
-    partitions=400,
-    batches=100,
-    batch_readers=20,
-    id_records=8_000,
-    rings=24,
-    not_json=60_000,
-    slow_readers=20,
-    seconds=3,
-    combinations=40,
-    clients=100,
-    sent=300,
-    lookups=200,
-    connecting=1_500,
-    fleets=(400,),
-    wait_s=60,
-)
 FULL = Sizes(
     tiny_records=900_000,
     joining=200,
@@ -80,7 +57,7 @@ FULL = Sizes(
     fleets=(1_000, 3_000),
     wait_s=300,
 )
-SIZES = FULL if os.environ.get("ATTACKS") == "full" else SMALL
+SIZES = FULL if os.environ.get("ATTACKS") == "full" else Sizes()
 
 
 class Combined(NamedTuple):

@@ -16,7 +16,7 @@ import pytest
 
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.position.position import INT32_MAX
-from tests.attacks.conftest import Attack, Probe
+from tests.attacks.conftest import Attack, NewAttack, Probe
 from tests.attacks.crowd import Crowd, Visitor
 from tests.attacks.memory import Load
 from tests.attacks.sizes import FULL, SIZES
@@ -49,15 +49,13 @@ def complete(count: int) -> Callable[[Visitor], bool]:
 # Readers that hold their slots.
 
 
-def test_slow_readers_do_not_starve_catching_up(
-    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any]
-) -> None:
+def test_slow_readers_do_not_starve_catching_up(attack: NewAttack, cluster: Cluster, fresh_name: str) -> None:
     """Readers that take 4 KB per 15 s do not keep a client with another address from catching up."""
     topic = cluster.create(fresh_name)
     values = records(3_000, 1_000)
     cluster.send(topic, *values)
     worker = attack(max_catch_ups=CATCH_UPS, write_timeout_s=120)
-    path, port = f"/{topic}?timestamp=0", worker.server.port
+    path, port = f"/{topic}?timestamp=0", worker.port
     with ExitStack() as stack:
         slow = stack.enter_context(
             Crowd(port, [path] * SIZES.slow_readers, reads=False, receive_buffer=4096, distinct=True)
@@ -67,13 +65,13 @@ def test_slow_readers_do_not_starve_catching_up(
         began = time.monotonic()
         normal = stack.enter_context(Crowd(port, [path] * 5, "X-Forwarded-For: 192.0.2.1"))
         normal.wait(complete(len(values)), 60)
-        measured |= {"statuses": normal.statuses(), "caught_up_after_s": round(time.monotonic() - began, 1)}
-        measured["complete"] = sum(each.events == len(values) for each in normal.clients)
+        worker.measured |= {"statuses": normal.statuses(), "caught_up_after_s": round(time.monotonic() - began, 1)}
+        worker.measured["complete"] = sum(each.events == len(values) for each in normal.clients)
         gevent.killall(dripping)
         worker.is_bounded(
             Load(streams=SIZES.slow_readers + 5, stalled=SIZES.slow_readers, catching_up=SIZES.slow_readers + 5)
         )
-    assert 5 == measured["complete"]
+    assert 5 == worker.measured["complete"]
 
 
 def _drip_4_kb(client: Visitor) -> None:
@@ -91,9 +89,7 @@ def nodes(processes: None) -> Iterator[EmbeddedCluster]:
 
 
 @pytest.mark.long
-def test_a_partition_without_a_leader(
-    nodes: EmbeddedCluster, attack: Callable[..., Attack], fresh_name: str, measured: dict[str, Any]
-) -> None:
+def test_a_partition_without_a_leader(nodes: EmbeddedCluster, attack: NewAttack, fresh_name: str) -> None:
     """Its topic opens, and delivers the records of its other partitions. Topics that are opened meanwhile open at once."""
     dark, lit = f"{fresh_name}-dark", [f"{fresh_name}-{n}" for n in range(10)]
     placed = {0: [3]} | {n: [1 + n % 2] for n in range(1, 12)}
@@ -103,32 +99,32 @@ def test_a_partition_without_a_leader(
     worker = attack(quiet=lit.pop(), kafka={"bootstrap_servers": nodes.bootstrap_servers[:2]})
     nodes.nodes[3].kill()
     wait_until(lambda: nodes.leader(dark) == -1)
-    port = worker.server.port
+    port = worker.port
     with Crowd(port, [f"/{dark}"]) as unlucky:
         blocked = [gevent.spawn(_retry_forever, port, dark) for _ in range(3)]
         began = time.monotonic()
         with Crowd(port, [f"/{topic}" for topic in lit]) as others:
             others.wait(lambda client: client.opened_after_s, 30)
-            measured["others"] = others.statuses()
-            measured["others_open_after_s"] = round(time.monotonic() - began, 2)
+            worker.measured["others"] = others.statuses()
+            worker.measured["others_open_after_s"] = round(time.monotonic() - began, 2)
         unlucky.wait(lambda client: client.opened_after_s, 30)
-        measured["own"] = unlucky.statuses()
+        worker.measured["own"] = unlucky.statuses()
         producer = Cluster(nodes.bootstrap_servers[:2])
-        if measured["own"] == {200: 1}:
+        if worker.measured["own"] == {200: 1}:
             producer.send(dark, b'{"n":1}', partition=1)
             unlucky.wait(complete(1), 30)
         producer.close()
-        measured["own_events"] = unlucky.clients[0].events
+        worker.measured["own_events"] = unlucky.clients[0].events
         gevent.killall(blocked)
     nodes.start(3)
     worker.is_bounded(Load(streams=20, feeds=11, partitions=24))
-    assert {200: len(lit)} == measured["others"]
-    assert ({200: 1}, 1) == (measured["own"], measured["own_events"])
+    assert {200: len(lit)} == worker.measured["others"]
+    assert ({200: 1}, 1) == (worker.measured["own"], worker.measured["own_events"])
 
 
 def _other_client(worker: Attack, topic: str, expected: int) -> dict[str, Any]:
     """Return what a client with another address receives when it reads the topic from the start."""
-    with Crowd(worker.server.port, [f"/{topic}?timestamp=0"], "X-Forwarded-For: 192.0.2.1") as other:
+    with Crowd(worker.port, [f"/{topic}?timestamp=0"], "X-Forwarded-For: 192.0.2.1") as other:
         other.wait(lambda client: complete(expected)(client) or client.ended, 30)
         return {"other": other.statuses(), "other_events": other.clients[0].events}
 
@@ -143,20 +139,14 @@ def _retry_forever(port: int, topic: str) -> None:
 # Many topics, and many combinations.
 
 
-def test_many_topics(
-    attack: Callable[..., Attack],
-    broker: EmbeddedBroker,
-    cluster: Cluster,
-    fresh_name: str,
-    measured: dict[str, Any],
-) -> None:
+def test_many_topics(attack: NewAttack, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str) -> None:
     """50 live topics use one connection for data, and their records arrive without delay."""
     topics = [cluster.create(f"{fresh_name}-{n}") for n in range(50)]
     worker = attack()
     with ExitStack() as stack:
-        crowd = stack.enter_context(Crowd(worker.server.port, [f"/{topic}" for topic in topics]))
+        crowd = stack.enter_context(Crowd(worker.port, [f"/{topic}" for topic in topics]))
         crowd.wait(lambda client: client.opened_after_s, 30)
-        one = stack.enter_context(Client(worker.server.port, f"/{topics[0]}"))
+        one = stack.enter_context(Client(worker.port, f"/{topics[0]}"))
         probe = Probe(cluster, topics[0], one.ready())
         probing = gevent.spawn(probe.run)
         sent, began = 0, time.monotonic()
@@ -167,20 +157,16 @@ def test_many_topics(
             gevent.sleep(max(0.0, began + sent / 10 - time.monotonic()))  # 500 records/s
         crowd.wait(complete(sent), 30)
         probing.kill()
-        measured["connections"] = worker.server.connections_to(broker_port(broker))
-        measured["complete"] = sum(each.events >= sent for each in crowd.clients)
-    measured |= probe.summary()
+        worker.measured["connections"] = worker.server.connections_to(broker_port(broker))
+        worker.measured["complete"] = sum(each.events >= sent for each in crowd.clients)
+    worker.measured |= probe.summary()
     worker.is_bounded(Load(streams=51, feeds=50, partitions=50))
-    assert measured["connections"] <= MAX_CONNECTIONS
-    assert len(topics) == measured["complete"]
+    assert worker.measured["connections"] <= MAX_CONNECTIONS
+    assert len(topics) == worker.measured["complete"]
 
 
 def test_one_client_of_many_combinations_of_topics(
-    attack: Callable[..., Attack],
-    broker: EmbeddedBroker,
-    cluster: Cluster,
-    fresh_name: str,
-    measured: dict[str, Any],
+    attack: NewAttack, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str
 ) -> None:
     """Every combination is served, and another client can still catch up."""
     topics = [cluster.create(f"{fresh_name}-{n}") for n in range(TOPICS)]
@@ -190,19 +176,19 @@ def test_one_client_of_many_combinations_of_topics(
         f"/{','.join(each)}" for size in range(1, TOPICS + 1) for each in itertools.combinations(topics, size)
     ][: SIZES.combinations]
     worker = attack(max_catch_ups=CATCH_UPS)
-    with Crowd(worker.server.port, combinations) as crowd:
+    with Crowd(worker.port, combinations) as crowd:
         crowd.wait(lambda client: client.opened_after_s or client.ended, 60)
-        measured["statuses"] = crowd.statuses()
-        measured |= _other_client(worker, topics[0], len(values))
-        measured["connections"] = worker.server.connections_to(broker_port(broker))
+        worker.measured["statuses"] = crowd.statuses()
+        worker.measured |= _other_client(worker, topics[0], len(values))
+        worker.measured["connections"] = worker.server.connections_to(broker_port(broker))
         worker.is_bounded(
             Load(
                 streams=len(combinations), catching_up=1, feeds=len(combinations), partitions=len(combinations) * TOPICS
             )
         )
-    assert {200: len(combinations)} == measured["statuses"]
-    assert len(values) == measured["other_events"]
-    assert measured["connections"] <= MAX_CONNECTIONS + 4  # idle connections that the worker keeps
+    assert {200: len(combinations)} == worker.measured["statuses"]
+    assert len(values) == worker.measured["other_events"]
+    assert worker.measured["connections"] <= MAX_CONNECTIONS + 4  # idle connections that the worker keeps
 
 
 # Event IDs that did not join the shared feed.
@@ -216,49 +202,43 @@ def kafka_sse_id(topic: str, ends: list[int]) -> str:
 
 
 def test_many_clients_with_ids_of_kafka_sse(
-    attack: Callable[..., Attack],
-    broker: EmbeddedBroker,
-    cluster: Cluster,
-    fresh_name: str,
-    measured: dict[str, Any],
+    attack: NewAttack, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str
 ) -> None:
     """They share the feed: another client can still catch up."""
     topic = cluster.create(fresh_name, 2)
     values = records(100)
     cluster.send(topic, *values)
     worker = attack(max_catch_ups=CATCH_UPS)
-    with Crowd(worker.server.port, [f"/{topic}"] * SIZES.clients, kafka_sse_id(topic, [100, 0])) as crowd:
+    with Crowd(worker.port, [f"/{topic}"] * SIZES.clients, kafka_sse_id(topic, [100, 0])) as crowd:
         crowd.wait(lambda client: client.opened_after_s or client.ended, 60)
-        measured["statuses"] = crowd.statuses()
-        measured |= _other_client(worker, topic, len(values))
+        worker.measured["statuses"] = crowd.statuses()
+        worker.measured |= _other_client(worker, topic, len(values))
         cluster.send(topic, *records(10))
         crowd.wait(complete(10), 30)
-        measured["connections"] = worker.server.connections_to(broker_port(broker))
-        measured["complete"] = sum(each.events == 10 for each in crowd.clients)
+        worker.measured["connections"] = worker.server.connections_to(broker_port(broker))
+        worker.measured["complete"] = sum(each.events == 10 for each in crowd.clients)
         worker.is_bounded(Load(streams=SIZES.clients, catching_up=1, partitions=2))
-    assert {200: SIZES.clients} == measured["statuses"]
-    assert len(values) == measured["other_events"]
-    assert SIZES.clients == measured["complete"]
-    assert measured["connections"] <= MAX_CONNECTIONS + 4
+    assert {200: SIZES.clients} == worker.measured["statuses"]
+    assert len(values) == worker.measured["other_events"]
+    assert SIZES.clients == worker.measured["complete"]
+    assert worker.measured["connections"] <= MAX_CONNECTIONS + 4
 
 
-def test_many_clients_with_forged_leader_epochs(
-    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any]
-) -> None:
+def test_many_clients_with_forged_leader_epochs(attack: NewAttack, cluster: Cluster, fresh_name: str) -> None:
     """They join the feed of an idle topic. Otherwise each of them would have a slot until the next record."""
     topic = cluster.create(fresh_name)
     worker = attack(max_catch_ups=CATCH_UPS)
     forged = f'Last-Event-ID: [{{"topic":"{topic}","partition":0,"offset":1,"leader_epoch":{INT32_MAX}}}]'
     with ExitStack() as stack:
-        first = stack.enter_context(Client(worker.server.port, f"/{topic}")).ready()
+        first = stack.enter_context(Client(worker.port, f"/{topic}")).ready()
         cluster.send(topic, *records(1))
         first.events(1)  # now the feed knows the leader epoch
-        crowd = stack.enter_context(Crowd(worker.server.port, [f"/{topic}"] * SIZES.clients, forged))
+        crowd = stack.enter_context(Crowd(worker.port, [f"/{topic}"] * SIZES.clients, forged))
         crowd.wait(lambda client: client.opened_after_s or client.ended, 60)
-        measured["statuses"] = crowd.statuses()
+        worker.measured["statuses"] = crowd.statuses()
         wait_until(lambda: readers(worker.server) == {"parked": SIZES.clients + 1})
         worker.is_bounded(Load(streams=SIZES.clients, catching_up=CATCH_UPS))
-    assert {200: SIZES.clients} == measured["statuses"]
+    assert {200: SIZES.clients} == worker.measured["statuses"]
 
 
 def readers(server: Server) -> dict[str, int]:
@@ -270,7 +250,7 @@ def readers(server: Server) -> dict[str, int]:
 
 @pytest.mark.parametrize("id_type", first_of("both", "timestamp"))
 def test_clients_that_resume_with_timestamps_share_the_feed(
-    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any], id_type: str
+    attack: NewAttack, cluster: Cluster, fresh_name: str, id_type: str
 ) -> None:
     """Records to clients that have resumed cost the same CPU time as records to new clients."""
     topic = cluster.create(fresh_name, 3)
@@ -282,7 +262,7 @@ def test_clients_that_resume_with_timestamps_share_the_feed(
     worker = attack(id_type=id_type, idle_feed_timeout_s=60)
     costs = {}
     for name, fields in {"new": (), "resumed": (f"Last-Event-ID: {last_id}",)}.items():
-        with Crowd(worker.server.port, [f"/{topic}"] * SIZES.clients, *fields) as crowd:
+        with Crowd(worker.port, [f"/{topic}"] * SIZES.clients, *fields) as crowd:
             crowd.wait(lambda client: client.opened_after_s or client.ended, 30)
             before = [client.events for client in crowd.clients]
             gevent.sleep(0.5)
@@ -291,7 +271,7 @@ def test_clients_that_resume_with_timestamps_share_the_feed(
                 cluster.send(topic, value, partition=2)
             crowd.wait(complete(max(before) + SIZES.sent), 30)
             costs[name] = worker.server.cpu_s() - began
-            measured[f"{name}_cpu_s"] = round(costs[name], 2)
+            worker.measured[f"{name}_cpu_s"] = round(costs[name], 2)
     worker.is_bounded(Load(streams=SIZES.clients, partitions=3))
     assert costs["resumed"] < 2 * costs["new"] + 0.05
 
@@ -313,7 +293,7 @@ def far_away(processes: None) -> Iterator[tuple[EmbeddedBroker, Network]]:
 
 
 def test_lookups_of_unknown_topics(
-    far_away: tuple[EmbeddedBroker, Network], attack: Callable[..., Attack], fresh_name: str, measured: dict[str, Any]
+    far_away: tuple[EmbeddedBroker, Network], attack: NewAttack, fresh_name: str
 ) -> None:
     """While Kafka is 30 ms away, hundreds of requests for random names do not delay the opening of an existing topic."""
     broker, network = far_away
@@ -323,26 +303,27 @@ def test_lookups_of_unknown_topics(
     worker = attack(quiet=quiet, kafka={"bootstrap_servers": broker.bootstrap_servers})
     network.conditions = Conditions(latency_s=DISTANCE_S)
     names = [f"/{secrets.token_hex(8)}" for _ in range(SIZES.lookups)]
-    with Crowd(worker.server.port, names) as unknown:
+    with Crowd(worker.port, names) as unknown:
         gevent.sleep(0.1)
-        with Crowd(worker.server.port, [f"/{topic}"]) as existing:
+        with Crowd(worker.port, [f"/{topic}"]) as existing:
             existing.wait(lambda client: client.opened_after_s or client.ended, 60)
-            measured |= {"existing": existing.statuses(), "open_after_s": round(existing.clients[0].opened_after_s, 2)}
+            worker.measured |= {
+                "existing": existing.statuses(),
+                "open_after_s": round(existing.clients[0].opened_after_s, 2),
+            }
         unknown.wait(lambda client: client.status, 60)
-        measured["unknown"] = unknown.statuses()
+        worker.measured["unknown"] = unknown.statuses()
     worker.is_bounded(Load(streams=1))
-    assert {200: 1} == measured["existing"]
-    assert measured["open_after_s"] < 2
-    assert {404: len(names)} == measured["unknown"]
+    assert {200: 1} == worker.measured["existing"]
+    assert worker.measured["open_after_s"] < 2
+    assert {404: len(names)} == worker.measured["unknown"]
 
 
 # The return of a whole fleet.
 
 
 @pytest.mark.parametrize("fleet", SIZES.fleets)
-def test_a_fleet_returns_to_an_empty_ring(
-    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any], fleet: int
-) -> None:
+def test_a_fleet_returns_to_an_empty_ring(attack: NewAttack, cluster: Cluster, fresh_name: str, fleet: int) -> None:
     """Each client missed some records while the server restarted. Each receives them; none gets 503."""
     topic, missed = cluster.create(fresh_name, 3), 500
     limit = {} if SIZES is FULL else {"max_catch_ups": CATCH_UPS, "kafka_timeout_s": 1}
@@ -351,32 +332,30 @@ def test_a_fleet_returns_to_an_empty_ring(
     cluster.send(topic, *records(missed, 1_000))
     worker = attack(**limit)
     began = time.monotonic()
-    with Crowd(worker.server.port, [f"/{topic}"] * fleet, f"Last-Event-ID: {last_id}", distinct=True) as crowd:
+    with Crowd(worker.port, [f"/{topic}"] * fleet, f"Last-Event-ID: {last_id}", distinct=True) as crowd:
         crowd.wait(lambda client: complete(missed)(client) or client.ended, 60)
-        measured |= {"statuses": crowd.statuses(), "all_after_s": round(time.monotonic() - began, 1)}
-        measured["complete"] = sum(each.events == missed for each in crowd.clients)
+        worker.measured |= {"statuses": crowd.statuses(), "all_after_s": round(time.monotonic() - began, 1)}
+        worker.measured["complete"] = sum(each.events == missed for each in crowd.clients)
         worker.is_bounded(Load(streams=fleet, stalled=fleet, catching_up=fleet, partitions=3))
-    assert {200: fleet} == measured["statuses"]
-    assert fleet == measured["complete"]
+    assert {200: fleet} == worker.measured["statuses"]
+    assert fleet == worker.measured["complete"]
 
 
-def test_many_clients_connect_at_once(
-    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any]
-) -> None:
+def test_many_clients_connect_at_once(attack: NewAttack, cluster: Cluster, fresh_name: str) -> None:
     """Their requests, and the records that they receive, are handled over several turns of the event loop."""
     topic = cluster.create(fresh_name)
     worker = attack()
     _allow_descriptors(SIZES.connecting + 1_000)
-    with Crowd(worker.server.port, [f"/{topic}"] * SIZES.connecting) as crowd:
+    with Crowd(worker.port, [f"/{topic}"] * SIZES.connecting) as crowd:
         crowd.wait(lambda client: client.opened_after_s, 60)
-        measured["statuses"] = crowd.statuses()
+        worker.measured["statuses"] = crowd.statuses()
         for value in records(10):
             cluster.send(topic, value)
         crowd.wait(complete(10), 30)
-        measured["complete"] = sum(client.events == 10 for client in crowd.clients)
+        worker.measured["complete"] = sum(client.events == 10 for client in crowd.clients)
     worker.is_bounded(Load(streams=SIZES.connecting))
-    assert {200: SIZES.connecting} == measured["statuses"]
-    assert SIZES.connecting == measured["complete"]
+    assert {200: SIZES.connecting} == worker.measured["statuses"]
+    assert SIZES.connecting == worker.measured["complete"]
 
 
 def _allow_descriptors(count: int) -> None:

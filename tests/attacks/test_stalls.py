@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import gevent
 import pytest
 
 from tests.attacks.batches import UNCOMPRESSED, ZSTD, encode_batch, produce, produce_batch
-from tests.attacks.conftest import Attack, Probe
+from tests.attacks.conftest import NewAttack, Probe
 from tests.attacks.crowd import Crowd
 from tests.attacks.memory import DEFAULTS, Load
 from tests.attacks.sizes import COMBINED, MB, SIZES
@@ -37,37 +37,33 @@ def tiny_topic(cluster: Cluster) -> str:
 # A batch of very many tiny records.
 
 
-def test_one_live_client_of_a_batch_of_tiny_records(
-    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any]
-) -> None:
+def test_one_live_client_of_a_batch_of_tiny_records(attack: NewAttack, cluster: Cluster, fresh_name: str) -> None:
     """The client receives all records."""
     topic = cluster.create(fresh_name, max_message_bytes="20000000")
     worker = attack()
-    with Crowd(worker.server.port, [f"/{topic}"]) as crowd:
+    with Crowd(worker.port, [f"/{topic}"]) as crowd:
         crowd.wait(lambda client: client.opened_after_s, 30)
         produce(cluster.bootstrap_servers, topic, tiny(SIZES.tiny_records))
         crowd.wait(lambda client: client.events >= SIZES.tiny_records, SIZES.wait_s)
 
-        measured["events"] = crowd.clients[0].events
+        worker.measured["events"] = crowd.clients[0].events
         worker.is_bounded(Load(streams=1, large_batches=1))
         assert SIZES.tiny_records == crowd.clients[0].events
 
 
-def test_ten_slow_clients_of_a_batch_of_tiny_records(
-    attack: Callable[..., Attack], tiny_topic: str, measured: dict[str, Any]
-) -> None:
+def test_ten_slow_clients_of_a_batch_of_tiny_records(attack: NewAttack, tiny_topic: str) -> None:
     """All clients read from the start. A fast client receives all records at the same time."""
     worker = attack()
     # Kafka itself needs seconds to find timestamps in such a batch.
     path, start = f"/{tiny_topic}", f'Last-Event-ID: [{{"topic":"{tiny_topic}","partition":0,"offset":0}}]'
     with (
-        Crowd(worker.server.port, [path] * 10, start, reads=False, receive_buffer=4096) as slow,
-        Crowd(worker.server.port, [path], start) as fast,
+        Crowd(worker.port, [path] * 10, start, reads=False, receive_buffer=4096) as slow,
+        Crowd(worker.port, [path], start) as fast,
     ):
         dripping = [gevent.spawn(_drip, client) for client in slow.clients]
         fast.wait(lambda client: client.events >= SIZES.tiny_records, SIZES.wait_s)
 
-        measured["events"] = fast.clients[0].events
+        worker.measured["events"] = fast.clients[0].events
         worker.is_bounded(Load(streams=11, catching_up=11, large_batches=11, stalled=10))
         assert SIZES.tiny_records == fast.clients[0].events
         gevent.killall(dripping)
@@ -110,18 +106,18 @@ RECORDS = {
 
 @pytest.mark.parametrize("kind", first_of("large", "medium", "tiny", "uncompressed"))
 def test_a_live_client_receives_a_batch_from_each_of_many_partitions(
-    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any], kind: str
+    attack: NewAttack, cluster: Cluster, fresh_name: str, kind: str
 ) -> None:
     """One fetch contains many batches. Only a few of them are in memory after decompression."""
     records = RECORDS[kind]
     topic = cluster.create(fresh_name, SIZES.batches)
     worker = attack()
-    with Crowd(worker.server.port, [f"/{topic}"]) as crowd:
+    with Crowd(worker.port, [f"/{topic}"]) as crowd:
         crowd.wait(lambda client: client.opened_after_s, 30)
         records.produce_to_all(cluster, topic)
         crowd.wait(lambda client: client.events >= records.count * SIZES.batches, SIZES.wait_s)
 
-        measured["events"] = crowd.clients[0].events
+        worker.measured["events"] = crowd.clients[0].events
         worker.is_bounded(Load(streams=1, stalled=1, large_batches=int(records.is_large), partitions=SIZES.batches))
         assert records.count * SIZES.batches == crowd.clients[0].events
 
@@ -129,12 +125,7 @@ def test_a_live_client_receives_a_batch_from_each_of_many_partitions(
 @pytest.mark.parametrize("max_fetch_bytes", first_of(65_536, DEFAULTS["max_fetch_bytes"]))
 @pytest.mark.parametrize("kind", first_of("large", "medium", "tiny", "uncompressed"))
 def test_clients_that_catch_up_on_many_partitions(
-    attack: Callable[..., Attack],
-    cluster: Cluster,
-    fresh_name: str,
-    measured: dict[str, Any],
-    kind: str,
-    max_fetch_bytes: int,
+    attack: NewAttack, cluster: Cluster, fresh_name: str, kind: str, max_fetch_bytes: int
 ) -> None:
     """The same for clients that start at the first record, but do not read."""
     records = RECORDS[kind]
@@ -144,7 +135,7 @@ def test_clients_that_catch_up_on_many_partitions(
     # Kafka itself needs seconds to find timestamps in so many batches.
     position = ",".join(f'{{"topic":"{topic}","partition":{each},"offset":0}}' for each in range(SIZES.batches))
     start = f"Last-Event-ID: [{position}]"
-    with Crowd(worker.server.port, [f"/{topic}"] * clients, start, reads=False, receive_buffer=4096) as crowd:
+    with Crowd(worker.port, [f"/{topic}"] * clients, start, reads=False, receive_buffer=4096) as crowd:
         gevent.sleep(SIZES.seconds)
 
         worker.is_bounded(
@@ -165,27 +156,25 @@ def test_clients_that_catch_up_on_many_partitions(
 
 
 @pytest.mark.parametrize("reads", first_of(False, True))
-def test_many_clients_join_the_ring_at_once(
-    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any], reads: bool
-) -> None:
+def test_many_clients_join_the_ring_at_once(attack: NewAttack, cluster: Cluster, fresh_name: str, reads: bool) -> None:
     """All start at the oldest record of a full ring."""
     topic = cluster.create(fresh_name)
     worker = attack(max_ring_bytes=8 * MB, write_timeout_s=60)
     values = [b'{"n":%d,"x":"%b"}' % (n, b"x" * 1000) for n in range(3500)]
-    with Client(worker.server.port, f"/{topic}") as keeper:
+    with Client(worker.port, f"/{topic}") as keeper:
         first = keeper.ready().last_id
         cluster.send(topic, *values)
         keeper.events(len(values))
         before = worker.server.memory_bytes()
-        with Crowd(worker.server.port, [f"/{topic}"] * SIZES.joining, f"Last-Event-ID: {first}", reads=reads) as crowd:
+        with Crowd(worker.port, [f"/{topic}"] * SIZES.joining, f"Last-Event-ID: {first}", reads=reads) as crowd:
             if reads:
                 crowd.wait(lambda client: client.events >= len(values), SIZES.wait_s)
-                measured["complete"] = sum(client.events == len(values) for client in crowd.clients)
+                worker.measured["complete"] = sum(client.events == len(values) for client in crowd.clients)
             else:
                 gevent.sleep(3)
-            measured["ring_mb"] = round(before / MB)
+            worker.measured["ring_mb"] = round(before / MB)
             worker.is_bounded(Load(streams=SIZES.joining, stalled=SIZES.joining))
-            assert not reads or SIZES.joining == measured["complete"]
+            assert not reads or SIZES.joining == worker.measured["complete"]
 
 
 # Snapshots.
@@ -199,9 +188,7 @@ def table(keys: int, value_bytes: int) -> Iterator[list[tuple[bytes, bytes]]]:
         yield [(b"k%d" % n, b'{"n":%d,"x":"%b"}' % (n, b"x" * value_bytes)) for n in numbers]
 
 
-def test_a_snapshot_of_a_large_table(
-    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any]
-) -> None:
+def test_a_snapshot_of_a_large_table(attack: NewAttack, cluster: Cluster, fresh_name: str) -> None:
     """Readers of a table that is larger than max_snapshot_bytes get an error that names the setting."""
     topic = cluster.create(fresh_name, max_message_bytes="20000000")
     for batch in table(SIZES.table_mb * 100, 10_000):
@@ -209,17 +196,15 @@ def test_a_snapshot_of_a_large_table(
     worker = attack(
         max_snapshot_bytes=16 * MB, routes={"table": {"path": "/table", "topics": [topic], "start": "snapshot"}}
     )
-    with Crowd(worker.server.port, ["/table"] * SIZES.table_readers) as crowd:
+    with Crowd(worker.port, ["/table"] * SIZES.table_readers) as crowd:
         crowd.wait(lambda client: client.ended or client.events >= SIZES.table_mb * 100, SIZES.wait_s)
 
-        measured["statuses"] = crowd.statuses()
+        worker.measured["statuses"] = crowd.statuses()
         worker.is_bounded(Load(streams=SIZES.table_readers, large_batches=1, snapshots=1))
         assert all(b"max_snapshot_bytes" in client.head for client in crowd.clients)
 
 
-def test_many_clients_of_a_snapshot(
-    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any]
-) -> None:
+def test_many_clients_of_a_snapshot(attack: NewAttack, cluster: Cluster, fresh_name: str) -> None:
     """They share the snapshot, and the records of another topic arrive without delay."""
     topic, other = cluster.create(fresh_name, max_message_bytes="20000000"), cluster.create(f"{fresh_name}-other")
     for batch in table(SIZES.keys, 100):
@@ -228,63 +213,59 @@ def test_many_clients_of_a_snapshot(
         max_snapshot_bytes=SIZES.keys * 700,
         routes={"table": {"path": "/table", "topics": [topic], "start": "snapshot"}},
     )
-    with Client(worker.server.port, f"/{other}") as client:
+    with Client(worker.port, f"/{other}") as client:
         client.ready()
         probe = Probe(cluster, other, client)
         probing = gevent.spawn(probe.run)
-        with Crowd(worker.server.port, ["/table"] * SIZES.keys_readers) as crowd:
+        with Crowd(worker.port, ["/table"] * SIZES.keys_readers) as crowd:
             crowd.wait(lambda client: client.events >= SIZES.keys, SIZES.wait_s)
-            measured["complete"] = sum(client.events == SIZES.keys for client in crowd.clients)
+            worker.measured["complete"] = sum(client.events == SIZES.keys for client in crowd.clients)
         probing.kill()
-    measured |= probe.summary()
+    worker.measured |= probe.summary()
     worker.is_bounded(Load(streams=SIZES.keys_readers, stalled=SIZES.keys_readers, large_batches=1, snapshots=1))
-    assert SIZES.keys_readers == measured["complete"]
+    assert SIZES.keys_readers == worker.measured["complete"]
 
 
 # Rings.
 
 
 @pytest.mark.parametrize("id_type", first_of("both", "timestamp"))
-def test_small_records_on_many_partitions(
-    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any], id_type: str
-) -> None:
+def test_small_records_on_many_partitions(attack: NewAttack, cluster: Cluster, fresh_name: str, id_type: str) -> None:
     """The event IDs count against max_ring_bytes."""
     topic = cluster.create(fresh_name, SIZES.partitions)
     worker = attack(max_ring_bytes=4 * MB, id_type=id_type)
-    with Crowd(worker.server.port, [f"/{topic}"]) as crowd:
+    with Crowd(worker.port, [f"/{topic}"]) as crowd:
         crowd.wait(lambda client: client.opened_after_s, 30)
         for n in range(SIZES.id_records):
             cluster.produce(topic, b'{"n":1}', n % SIZES.partitions)
         crowd.wait(lambda client: client.events >= SIZES.id_records, SIZES.wait_s)
 
-        measured["events"] = crowd.clients[0].events
+        worker.measured["events"] = crowd.clients[0].events
         worker.is_bounded(Load(streams=1, partitions=SIZES.partitions))
         assert SIZES.id_records == crowd.clients[0].events
 
 
-def test_many_rings(attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any]) -> None:
+def test_many_rings(attack: NewAttack, cluster: Cluster, fresh_name: str) -> None:
     """All rings together have at most max_total_ring_bytes."""
     topics = [cluster.create(f"{fresh_name}-{n}") for n in range(SIZES.rings)]
     worker = attack(max_ring_bytes=4 * MB, max_total_ring_bytes=16 * MB)
     [batch] = table(80, 10_000)
-    with Crowd(worker.server.port, [f"/{topic}" for topic in topics]) as crowd:
+    with Crowd(worker.port, [f"/{topic}" for topic in topics]) as crowd:
         crowd.wait(lambda client: client.opened_after_s, 30)
         for at, topic in enumerate(topics):  # one after another: this test is about rings, not about a burst
             for _ in range(5):
                 produce(cluster.bootstrap_servers, topic, batch)
             sent = (at + 1) * 5 * len(batch)
             wait_until(lambda sent=sent: sum(each.events for each in crowd.clients) >= sent)
-        measured["complete"] = crowd.wait(lambda client: client.events >= 5 * len(batch), SIZES.wait_s)
+        worker.measured["complete"] = crowd.wait(lambda client: client.events >= 5 * len(batch), SIZES.wait_s)
         worker.is_bounded(Load(streams=SIZES.rings, feeds=SIZES.rings, partitions=SIZES.rings))
-    assert SIZES.rings == measured["complete"]
+    assert SIZES.rings == worker.measured["complete"]
 
 
 # All at once.
 
 
-def test_all_limits_at_once(
-    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any]
-) -> None:
+def test_all_limits_at_once(attack: NewAttack, cluster: Cluster, fresh_name: str) -> None:
     """Full rings, a snapshot that becomes too large, and clients that catch up but do not read: the bounds add up."""
     topics = [cluster.create(f"{fresh_name}-{n}") for n in range(COMBINED.rings)]
     large_table = cluster.create(f"{fresh_name}-table", max_message_bytes="20000000")
@@ -298,13 +279,13 @@ def test_all_limits_at_once(
         max_catch_ups=4,
         routes={"table": {"path": "/table", "topics": [large_table], "start": "snapshot"}},
     )
-    port = worker.server.port
+    port = worker.port
     with Crowd(port, [f"/{topic}" for topic in topics]) as live:
         live.wait(lambda client: client.opened_after_s, 30)
         for topic in topics * COMBINED.batches:
             produce(cluster.bootstrap_servers, topic, batch)
         records = COMBINED.batches * len(batch)
-        measured["complete"] = live.wait(lambda client: client.events >= records, SIZES.wait_s)
+        worker.measured["complete"] = live.wait(lambda client: client.events >= records, SIZES.wait_s)
         behind = [f"/{topics[0]},{topics[1]}?timestamp=0"] * COMBINED.behind
         with Crowd(port, behind, reads=False, receive_buffer=4096, distinct=True), Crowd(port, ["/table"]) as of_table:
             of_table.wait(lambda client: client.ended, SIZES.wait_s)
@@ -319,16 +300,14 @@ def test_all_limits_at_once(
                     snapshots=1,
                 )
             )
-    assert COMBINED.rings == measured["complete"]
+    assert COMBINED.rings == worker.measured["complete"]
     assert b"max_snapshot_bytes" in of_table.clients[0].head
 
 
 # Records that are not JSON.
 
 
-def test_many_records_that_are_not_json(
-    attack: Callable[..., Attack], cluster: Cluster, fresh_name: str, measured: dict[str, Any]
-) -> None:
+def test_many_records_that_are_not_json(attack: NewAttack, cluster: Cluster, fresh_name: str) -> None:
     """One request that reads them all writes little to the log."""
     topic = cluster.create(fresh_name, max_message_bytes="20000000")
     for _ in range(10):
@@ -336,10 +315,10 @@ def test_many_records_that_are_not_json(
     produce(cluster.bootstrap_servers, topic, tiny(1))
     worker = attack()
     log_bytes = len(worker.server.log)
-    with Crowd(worker.server.port, [f"/{topic}?timestamp=0"]) as crowd:
+    with Crowd(worker.port, [f"/{topic}?timestamp=0"]) as crowd:
         crowd.wait(lambda client: client.events, SIZES.wait_s)
 
-        measured["log_bytes"] = len(worker.server.log) - log_bytes
+        worker.measured["log_bytes"] = len(worker.server.log) - log_bytes
         worker.is_bounded(Load(streams=1, catching_up=1, large_batches=1))
-        assert measured["log_bytes"] < 10_000
+        assert worker.measured["log_bytes"] < 10_000
         assert 1 == crowd.clients[0].events

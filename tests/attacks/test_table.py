@@ -82,20 +82,6 @@ def test_every_answer_is_explained() -> None:
     assert answers == set(ANSWERS)
 
 
-def test_every_test_that_the_pages_name_exists() -> None:
-    """A test that is renamed is renamed on the pages too."""
-    tests = Path(__file__).parents[1]
-    named = re.findall(r"`([\w/]+\.py)::(\w+)", PAGE.read_text() + SECURITY.read_text())
-
-    missing = [
-        name
-        for file, name in named
-        if not re.search(rf"^(def|class) {name}\b", (tests / file).read_text(), re.MULTILINE)
-    ]
-
-    assert [] == missing
-
-
 def test_the_defaults_in_security_md_are_correct() -> None:
     """docs/security.md lists the defaults of the configuration schema."""
     settings = read("config")["properties"]
