@@ -39,7 +39,6 @@ def test_keys_in_the_header_of_a_token_are_ignored(guard: JwtGuard, monkeypatch:
 
 
 def test_accepts_a_token_with_a_shared_secret(secret_guard: JwtGuard) -> None:
-    """HS256 works with secret_file."""
     assert "ada" == secret_guard.identify(jwt.encode(payload(), SECRET, "HS256")).name
 
 

@@ -136,7 +136,6 @@ def test_a_key_set_without_usable_keys(data: bytes) -> None:
 
 
 def test_fetches_a_key_set_over_http() -> None:
-    """The body of the response is returned."""
     with served([key_set("ec-1")]) as url:
         assert key_set("ec-1") == fetch_bytes(url)
 

@@ -251,7 +251,6 @@ def test_a_blueprint_below_a_parameter_issues_tickets(client_of: ClientOf, guard
 
 
 def test_a_ticket_does_not_outlive_its_token(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ticket of a token that has expired in the meantime is rejected."""
     issued = ticket(client, **bearer(token(exp=int(time.time()) + 1))).json["ticket"]
     later = time.time() + 1 + LEEWAY_DEFAULT_S
     monkeypatch.setattr("kafkasse.web.identify.time.time", lambda: later)
@@ -426,7 +425,6 @@ def test_a_slow_client_gets_no_records_after_its_visitor_has_expired(monkeypatch
 
 
 def test_tokens_are_not_logged(client: FlaskClient, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither valid nor invalid tokens appear in the log or in a response."""
     caplog.set_level(logging.DEBUG)
     given = [token(), token(exp=1), "kafkasse_" + "k" * 43, ticket(client).json["ticket"]]
     texts = []

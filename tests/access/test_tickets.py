@@ -53,7 +53,6 @@ def test_a_ticket_is_valid_for_half_a_minute(tmp_path: Path) -> None:
 
 
 def test_old_files_are_deleted(tmp_path: Path) -> None:
-    """The folder of used tickets does not grow."""
     now = 0.0
     tickets = Tickets(SECRET, "", tmp_path, lambda: now)
 
@@ -86,7 +85,6 @@ def test_other_guards_do_not_accept_the_ticket(folder: Path, guards: dict[str, o
 
 
 def test_machines_with_the_same_secret_file_accept_tickets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each machine accepts a ticket once."""
     (folder / "ticket-secret").write_bytes(SECRET)
     machines = []
     for name in ("one", "other"):

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import socket
 import subprocess
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
 from kafkasse.broker import EmbeddedBroker, embedded
 from kafkasse.errors import CommandError
 from kafkasse.java import class_archive, jars
 from tests.broker.processes import EXIT_TIMEOUT_S, child, exits, line
+from tests.support.kafka import Cluster
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.processes
@@ -29,28 +31,12 @@ with EmbeddedBroker() as broker:
 """
 
 
-def create(broker: EmbeddedBroker, topic: str) -> None:
-    """Create a topic with one partition, and wait until it can be used."""
-    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-    admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
-    admin.close()
-
-
-def append(broker: EmbeddedBroker, topic: str, value: bytes) -> int:
-    """Append a record to the topic. Returns its offset."""
-    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, allow_auto_create_topics=False)
-    offset: int = producer.send(topic, value).get(timeout=60).offset
-    producer.close()
-    return offset
-
-
 def values(broker: EmbeddedBroker, topic: str, number: int) -> list[bytes]:
     """Read the first records of the topic."""
-    consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest")
-    consumer.assign([TopicPartition(topic, 0)])
-    read = [next(consumer).value for _ in range(number)]
-    consumer.close()
-    return read
+    servers = broker.bootstrap_servers
+    with closing(KafkaConsumer(bootstrap_servers=servers, auto_offset_reset="earliest")) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        return [next(consumer).value for _ in range(number)]
 
 
 def test_the_first_broker_creates_an_archive_of_its_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,24 +57,11 @@ def test_the_first_broker_creates_an_archive_of_its_classes(tmp_path: Path, monk
     assert not {"classes", "archive-options"} & {file.name for file in (tmp_path / "data").iterdir()}
 
 
-def test_is_ready_when_the_with_block_starts(broker: EmbeddedBroker, fresh_name: str) -> None:
-    """A topic can be created, written and read at once."""
-    create(broker, fresh_name)
-
-    append(broker, fresh_name, b"a")
-
-    assert [b"a"] == values(broker, fresh_name, 1)
-
-
 def test_does_not_create_topics_automatically(broker: EmbeddedBroker, fresh_name: str) -> None:
-    """A metadata request for a topic that does not exist does not create it."""
-    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-    admin.describe_topics([fresh_name])
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
+        admin.describe_topics([fresh_name])
 
-    topics = admin.list_topics()
-    admin.close()
-
-    assert fresh_name not in topics
+        assert fresh_name not in admin.list_topics()
 
 
 def test_keeps_its_port_and_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_name: str) -> None:
@@ -105,14 +78,15 @@ def test_keeps_its_port_and_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyP
         with EmbeddedBroker(directory=home) as broker:
             address = broker.bootstrap_servers
             assert f"127.0.0.1:{taken.getsockname()[1]}" != address
-            create(broker, fresh_name)
-            append(broker, fresh_name, b"before")
+            with closing(Cluster(address)) as cluster:
+                cluster.send(cluster.create(fresh_name), b"before")
             with pytest.raises(CommandError, match=r"another broker uses .*kept"):
                 EmbeddedBroker(directory=home).start()
 
             broker.stop()
             broker.start()
-            append(broker, fresh_name, b"after")
+            with closing(Cluster(address)) as cluster:
+                cluster.send(fresh_name, b"after")
             assert address == broker.bootstrap_servers
             broker.kill()
 
@@ -161,7 +135,6 @@ def test_the_command_prints_its_address_and_stops_cleanly_on_a_signal(
 
 
 def test_a_port_in_use_is_reported() -> None:
-    """The error names the port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
@@ -169,12 +142,17 @@ def test_a_port_in_use_is_reported() -> None:
             EmbeddedBroker(port).start()
 
 
-def test_a_directory_that_is_a_file_is_reported(tmp_path: Path) -> None:
-    """The error names the file."""
-    (tmp_path / "file").touch()
-
-    with pytest.raises(CommandError, match=r"cannot use its directory .*file"):
-        EmbeddedBroker(directory=tmp_path / "file").start()
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"directory": Path(__file__)}, r"cannot use its directory .*test_embedded"),
+        ({"settings": {"num.io.threads": "none"}}, r"rejects its settings: .*num\.io\.threads"),
+    ],
+)
+def test_an_argument_that_cannot_work_is_reported(arguments: dict[str, Any], reason: str) -> None:
+    """The error names the file, or contains Kafka's own explanation."""
+    with pytest.raises(CommandError, match=reason):
+        EmbeddedBroker(**arguments).start()
 
 
 def test_a_full_disk_is_reported(tmp_path: Path) -> None:
@@ -190,12 +168,6 @@ def test_a_full_disk_is_reported(tmp_path: Path) -> None:
         subprocess.run(["umount", "--lazy", disk], check=True)
 
 
-def test_invalid_broker_settings_are_reported() -> None:
-    """The error contains Kafka's own explanation."""
-    with pytest.raises(CommandError, match=r"rejects its settings: .*num\.io\.threads"):
-        EmbeddedBroker(settings={"num.io.threads": "none"}).start()
-
-
 def test_the_log_of_a_broker_that_does_not_start_is_shown(tmp_path: Path) -> None:
     """The error contains the end of the log without a stack trace."""
     home = tmp_path / "broken"
@@ -206,4 +178,3 @@ def test_the_log_of_a_broker_that_does_not_start_is_shown(tmp_path: Path) -> Non
         EmbeddedBroker(directory=home).start()
 
     assert "\tat " not in failure.value.detail
-    shutil.rmtree(home)

@@ -1,4 +1,4 @@
-"""The supervisor stops a child process when its parent dies, and leaves no processes behind."""
+"""The supervisor leaves no processes behind. test_embedded.py kills its parent."""
 
 from __future__ import annotations
 
@@ -6,32 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from kafkasse.broker.supervisor import SupervisedProcess
-from tests.broker.processes import EXIT_TIMEOUT_S, child, exits, line
+from tests.broker.processes import EXIT_TIMEOUT_S, exits
 
 pytestmark = pytest.mark.processes
-
-
-def test_removes_the_scratch_directory_of_a_killed_parent(tmp_path: Path) -> None:
-    """After SIGKILL of the parent, the supervisor stops the command, removes the directory and exits."""
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    script = tmp_path / "parent.py"
-    script.write_text(
-        "import sys\n"
-        "from kafkasse.broker.supervisor import SupervisedProcess\n"
-        f"process = SupervisedProcess(['sleep', '600'], scratch={str(scratch)!r})\n"
-        "print(process._supervisor.pid, flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    with child(str(script)) as parent, exits(int(line(parent))):
-        parent.kill()
-
-    assert not scratch.exists()
 
 
 def test_returns_the_exit_code_of_the_command() -> None:

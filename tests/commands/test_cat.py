@@ -36,14 +36,11 @@ def test_prints_one_line_for_each_event(cat: Run, serve: Serve) -> None:
     [
         ("", [], "GET /t HTTP/1.1"),
         ("?a=b#c", ["--since", "2026-01-31T12:00+01:00"], "GET /t?a=b&since=2026-01-31T12%3A00%2B01%3A00 HTTP/1.1"),
-        (
-            "",
-            ["--where", "key=a b", "--where", "field.n=1", "--filter", "value.amount > 10"],
-            "GET /t?key=a+b&field.n=1&filter=value.amount+%3E+10 HTTP/1.1",
-        ),
+        ("", ["--where", "key=a b", "--where", "field.n=1", "--filter", "value.amount > 10"],
+         "GET /t?key=a+b&field.n=1&filter=value.amount+%3E+10 HTTP/1.1"),
     ],
     ids=["no options", "a start", "filters"],
-)
+)  # fmt: skip
 def test_options_become_parameters(cat: Run, serve: Serve, query: str, options: list[str], line: str) -> None:
     """The other parts of the request are those of an EventSource. The command to resume contains the filters."""
     server = serve(stream(event(0), end="hold"))
@@ -280,7 +277,6 @@ def test_exits_silently_if_the_pipe_is_closed(serve: Serve) -> None:
 @pytest.mark.processes
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_reports_a_full_disk(serve: Serve) -> None:
-    """If an event cannot be written, the command ends with the reason."""
     server = serve(stream(event(0), end="hold"))
 
     with Path("/dev/full").open("wb") as full, process("cat", server.url, stdout=full) as running:

@@ -92,16 +92,12 @@ def test_retries_if_the_connection_is_refused(run: Run, serve: Serve) -> None:
     [
         (rejection(404, {"title": "No", "detail": "There is no topic x."}), "answered 404: There is no topic x."),
         (Response(b"HTTP/1.1 404 Not Found\r\ncontent-length: 5\r\n\r\n[oops"), "answered 404"),
-        (
-            stream(event(0) + b'event: error\ndata: {"status":410,"detail":"Topic t was deleted."}\n\n', end="hold"),
-            "ended the stream: Topic t was deleted.",
-        ),
-        (
-            Response(b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\n<p>hello"),
-            "answered 200 with text/html, not with an event stream; check the URL",
-        ),
+        (stream(event(0) + b'event: error\ndata: {"status":410,"detail":"Topic t was deleted."}\n\n', end="hold"),
+         "ended the stream: Topic t was deleted."),
+        (Response(b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\n<p>hello"),
+         "answered 200 with text/html, not with an event stream; check the URL"),
     ],
-)
+)  # fmt: skip
 def test_a_permanent_error_is_one_sentence(cat: Run, serve: Serve, response: Response, reason: str) -> None:
     """The message contains the detail of the problem, if there is one."""
     server = serve(response)

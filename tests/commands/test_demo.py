@@ -165,7 +165,6 @@ def test_a_process_may_exit_when_it_has_finished() -> None:
 
 
 def test_stops_if_the_broker_stops() -> None:
-    """The demo notices that Kafka was killed."""
     with EmbeddedBroker() as broker, Processes(broker) as processes:
         os.kill(broker.pid, signal.SIGKILL)
 
@@ -176,7 +175,6 @@ def test_stops_if_the_broker_stops() -> None:
 
 
 def test_gives_up_after_a_timeout() -> None:
-    """A part that never becomes ready is an error that shows where the logs are."""
     with Processes(RunningBroker()) as processes, pytest.raises(CommandError) as error:
         processes.wait_until(lambda: False, timeout_s=0)
 
@@ -220,7 +218,6 @@ def test_serves_both_topics_and_the_page() -> None:
 
 
 def test_port_in_use() -> None:
-    """A port that is in use is reported at once, before anything starts."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
 
@@ -266,7 +263,6 @@ def test_make_rejects_an_unsuitable_python(tmp_path: Path, script: str, sentence
 
 
 def test_make_without_python(tmp_path: Path) -> None:
-    """If Python is not installed, the error is one sentence."""
     done = make_setup(tmp_path, "no-such-python")
 
     assert done.returncode != 0

@@ -50,7 +50,6 @@ def test_serves_nothing_until_topics_are_allowed(
 
 
 def test_the_comments_are_valid_settings(run: Run, broker: EmbeddedBroker, file: Path) -> None:
-    """Each setting in a comment is valid if it is uncommented."""
     run("init", str(file), "--bootstrap-servers", broker.bootstrap_servers)
     lines = file.read_text().splitlines()
     names = (*schemas.read("config")["properties"], "  live", "    ")
@@ -88,7 +87,6 @@ def test_does_not_replace_a_file(run: Run, file: Path) -> None:
 
 
 def test_writes_nothing_if_kafka_does_not_answer(run: Run, file: Path) -> None:
-    """The reason is one sentence."""
     done = run("init", str(file), "--bootstrap-servers", "127.0.0.1:1", KAFKASSE_KAFKA_TIMEOUT_S="0.5")
 
     assert (1, False) == (done.code, file.exists())

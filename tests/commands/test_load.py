@@ -153,12 +153,10 @@ def test_waits_for_acknowledgments_after_an_interruption(
         (["missing.csv", "--bootstrap-servers", "127.0.0.1:1"], "cannot read missing.csv: No such file"),
         (["x.xlsx", "--bootstrap-servers", "127.0.0.1:1"], "the format of x.xlsx is unknown: use a .csv, .jsonl or"),
         ([str(COUNTRIES), "--bootstrap-servers", "127.0.0.1:1"], "cannot reach Kafka at 127.0.0.1:1 within 0 s; start"),
-        (
-            [str(COUNTRIES)],
-            "cannot reach Kafka at 127.0.0.1:2 within 0 s; start it, or pass another address with --boot",
-        ),
+        ([str(COUNTRIES)],
+         "cannot reach Kafka at 127.0.0.1:2 within 0 s; start it, or pass another address with --boot"),
     ],
-)
+)  # fmt: skip
 def test_a_failure_is_one_sentence(run: Run, monkeypatch: pytest.MonkeyPatch, words: list[str], sentence: str) -> None:
     """The file is checked before the command connects. An address that does not answer is named, also the default one."""
     monkeypatch.setattr("kafkasse.config.kafka.BOOTSTRAP_DEFAULT", "127.0.0.1:2")

@@ -84,7 +84,6 @@ def test_takes_the_key_from_a_member(text: str, key: str | None, expected: bytes
     ],
 )
 def test_names_the_invalid_line_of_a_csv_file(text: bytes, key: str | None, sentence: str) -> None:
-    """The error contains the line number and the reason."""
     with pytest.raises(BadRow) as error:
         list(csv_rows(Lines(io.BytesIO(text)), key))
 
@@ -104,7 +103,6 @@ def test_names_the_invalid_line_of_a_csv_file(text: bytes, key: str | None, sent
     ],
 )
 def test_names_the_invalid_json_line(text: bytes, key: str | None, sentence: str) -> None:
-    """The error contains the line number and the reason."""
     with pytest.raises(BadRow) as error:
         list(json_rows(Lines(io.BytesIO(text)), key))
 

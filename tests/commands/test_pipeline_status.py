@@ -61,7 +61,6 @@ def test_prints_the_latest_status_of_each_pipeline(cluster: Cluster, show: Show,
 
 @pytest.mark.parametrize("value", [b'{"id": 5}', b"[]", b"5", b"\xff"])
 def test_a_topic_with_other_records_is_an_error(cluster: Cluster, show: Show, fresh_name: str, value: bytes) -> None:
-    """The message names the option."""
     cluster.send(fresh_name, value, key=b"k")
 
     err = show().err

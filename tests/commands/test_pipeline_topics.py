@@ -41,7 +41,6 @@ def test_accepts_topics_that_the_user_may_read_and_write(check: Check) -> None:
 
 
 def test_a_missing_permission_is_an_error(check: Check) -> None:
-    """The error names the topic and the operation."""
     with pytest.raises(CommandError, match="no WRITE permission for the topic topn; add an ACL"):
         check(answer("countries", ALL), answer("topn", ["READ", "DESCRIBE"]))
     with pytest.raises(CommandError, match="no READ permission for the topic countries; add an ACL"):

@@ -53,7 +53,6 @@ def test_serves_topics(broker: EmbeddedBroker) -> None:
 
 
 def test_passes_the_options_to_gunicorn(serve: Run, tmp_path: Path) -> None:
-    """gunicorn and its workers get the options as environment variables."""
     file = tmp_path / "kafkasse.yaml"
     file.write_text("allowed_topics: [orders]")
 
@@ -98,7 +97,6 @@ def startup_error(serve: Run) -> Callable[..., str]:
 
 
 def test_names_an_address_that_is_in_use(startup_error: Callable[..., str]) -> None:
-    """The error contains the address and the option that chooses another."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
 

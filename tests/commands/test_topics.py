@@ -60,7 +60,6 @@ def test_lists_topics_without_a_configuration(
 
 
 def test_a_kafka_that_does_not_answer_is_one_sentence(run: Run) -> None:
-    """The exit code is 1."""
     done = run("topics", "--bootstrap-servers", "127.0.0.1:1", KAFKASSE_KAFKA_TIMEOUT_S="0.5")
 
     assert (1, "") == (done.code, done.out)

@@ -78,7 +78,6 @@ def test_a_setting_that_is_not_valid(problems: Callable[..., list[str]], setting
     "url", ["http://localhost:8080/x", "http://127.0.0.1/x", "http://[::1]/x", "https://id.example"]
 )
 def test_keys_may_come_from_this_machine_without_tls(url: str) -> None:
-    """All other URLs need https."""
     Config(**guard(jwks_url=url))
 
 

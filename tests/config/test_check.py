@@ -108,7 +108,6 @@ Write = Callable[[str], Path]
     ],
 )  # fmt: skip
 def test_a_value_in_a_file(problems: Problems, write: Write, text: str, problem: str) -> None:
-    """The error names the file, the line and the setting."""
     file = write(f"\n{text}")
 
     (found,) = problems(file=file)
@@ -150,7 +149,6 @@ def test_a_value_in_a_variable(problems: Problems, variable: str, text: str, pro
 
 
 def test_a_tuple_is_a_list() -> None:
-    """In code, a list setting may be a list or a tuple."""
     assert ("a",) == Config(allowed_topics=("a",)).routes[-1].allowed
 
 

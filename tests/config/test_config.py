@@ -36,7 +36,6 @@ def test_the_default_heartbeat_keeps_clients_that_disconnect_after_5_s() -> None
 
 
 def test_the_schema_and_the_typed_objects_name_the_same_settings() -> None:
-    """Every setting of the schema is an attribute of a typed object, and every attribute is a setting of the schema."""
     attributes = {name for settings_class in TYPED for name in typing.get_type_hints(settings_class)}
 
     assert set(SETTINGS) == attributes
@@ -44,7 +43,6 @@ def test_the_schema_and_the_typed_objects_name_the_same_settings() -> None:
 
 @pytest.mark.parametrize("settings_class", TYPED)
 def test_the_schema_and_the_typed_objects_agree_on_types(settings_class: type) -> None:
-    """The type of each attribute is that of the schema."""
     for name, attribute in typing.get_type_hints(settings_class).items():
         # These contain mappings.
         if name not in (*NO_VARIABLES, "access", "operations_access"):
@@ -67,7 +65,6 @@ def test_every_setting_has_a_description_and_a_valid_example(name: str) -> None:
 
 
 def test_defaults_are_valid() -> None:
-    """Each setting has a valid default, which applies without any configuration."""
     defaults = {name: setting["default"] for name, setting in SETTINGS.items()}
 
     assert defaults == defaults | {name: value for name, value in settings_of(Config()).items() if name in defaults}
@@ -77,7 +74,6 @@ def test_defaults_are_valid() -> None:
 
 
 def test_code_wins_over_environment_over_file(write: Callable[[str], Path]) -> None:
-    """For each setting, code overrides the environment, which overrides the file, which overrides the default."""
     file = write("max_topics_per_stream: 1\nretry_ms: 1\nheartbeat_s: 1\n")
     environ = {"KAFKASSE_CONFIG": str(file), "KAFKASSE_RETRY_MS": "2", "KAFKASSE_HEARTBEAT_S": "2"}
 
@@ -114,7 +110,6 @@ def test_the_settings_of_each_cluster_are_merged_one_by_one(write: Callable[[str
 
 
 def test_topic_prefix_applies_to_one_cluster() -> None:
-    """The topics of other clusters have no prefix."""
     clusters = {"eu": {"bootstrap_servers": "a:1"}}
     routes = {"a": {"path": "/a", "topics": ["t"]}, "b": {"path": "/b", "topics": ["t"], "cluster": "eu"}}
 
@@ -125,7 +120,6 @@ def test_topic_prefix_applies_to_one_cluster() -> None:
 
 
 def test_each_setting_keeps_its_source(write: Callable[[str], Path]) -> None:
-    """effective() names the line, the variable or the argument of each value."""
     file = write("retry_ms: 1\nkafka:\n  client_id: me\nroutes:\n  a:\n    path: /a\n    topics: [t]\n")
 
     effective = Config.load({"KAFKASSE_PAGES": "yes"}, file, max_streams=5).effective()
@@ -140,7 +134,6 @@ def test_each_setting_keeps_its_source(write: Callable[[str], Path]) -> None:
 
 
 def test_kafka_is_on_this_machine_by_default() -> None:
-    """Without settings, kafkasse connects to localhost:9092."""
     assert "localhost:9092" == servers(Config.load({}).kafka_settings())
 
 
@@ -171,7 +164,6 @@ def test_nothing_is_served_by_default() -> None:
     ],
 )
 def test_allowed_topics_or_a_route_are_enough_to_serve(settings: dict[str, Any]) -> None:
-    """A server needs allowed topics or a route, but not both."""
     Config(**settings).check_servable()
 
 
@@ -235,7 +227,6 @@ def test_the_start_of_a_route(
 
 
 def test_settings_of_the_open_route_from_the_environment() -> None:
-    """The variables of allowed_topics, compact_ids and id_type apply to /{topics}."""
     variables = {"ALLOWED_TOPICS": "a, events.* ,", "COMPACT_IDS": "1", "ID_TYPE": "both"}
 
     route = Config.load({f"KAFKASSE_{name}": text for name, text in variables.items()}).routes[-1]

@@ -35,7 +35,6 @@ def check(*options: str, **variables: str) -> subprocess.CompletedProcess[str]:
     ],
 )  # fmt: skip
 def test_a_variable_that_is_not_valid(variable: str, value: str, problem: str) -> None:
-    """gunicorn does not start, and prints one line."""
     done = check(**{"KAFKASSE_ALLOWED_TOPICS": "*", variable: value})
 
     assert 0 != done.returncode

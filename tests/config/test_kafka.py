@@ -56,7 +56,6 @@ def test_addresses_of_brokers(servers: object) -> None:
     ["", "a", "a:", ":1", "a:0", "a:65536", "a:http", "a:1,", "::1:9092", "kafka://a:1", "a:1/", [], [""], "a b:1"],
 )
 def test_addresses_that_are_not_valid(problems: Problems, servers: object) -> None:
-    """Each address needs a host and a port."""
     (found,) = problems(kafka={"bootstrap_servers": servers})
 
     assert "kafka.bootstrap_servers must be HOST:PORT" in found
@@ -93,7 +92,6 @@ def test_settings_that_do_not_fit_together(problems: Problems, kafka: dict[str, 
 
 
 def test_certificates_in_files(authority: Authority, tmp_path: Path) -> None:
-    """A certificate, its key and the certificate of its authority are accepted as files."""
     certificate, key = authority.issue("kafkasse")
     files = {"ssl_cafile": authority.certificate, "ssl_certfile": certificate, "ssl_keyfile": key}
     for name, text in files.items():
@@ -158,7 +156,6 @@ def test_certificates_that_are_not_pem(authority: Authority, name: str, text: st
     "url", ["localhost:9092", "kafka+ssl://a:1,kafka://b:1", "kafka+ssl://", ",", "kafka://me:pw@a:1", "kafka://a"]
 )
 def test_a_kafka_url_that_is_not_valid(problems: Problems, url: str) -> None:
-    """The error says what the URL must be."""
     (found,) = problems({"KAFKA_URL": url})
 
     assert found.startswith("KAFKA_URL must be kafka+ssl://HOST:PORT or kafka://HOST:PORT without a user name")

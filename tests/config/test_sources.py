@@ -34,7 +34,6 @@ Write = Callable[[str], Path]
     ],
 )
 def test_a_variable_is_read_as_the_type_of_its_setting(variable: str, text: str, name: str, value: object) -> None:
-    """The text becomes a list, a number, true or false, or stays text."""
     settings = settings_of(Config.load({variable: text}))
 
     assert value == settings[name]
@@ -80,7 +79,6 @@ def test_a_variable_of_kafka_is_read_as_the_type_of_its_setting(variable: str, t
     ],
 )  # fmt: skip
 def test_an_unknown_variable_is_an_error(problems: Problems, variable: str, problem: str) -> None:
-    """The error suggests the variable that was probably meant."""
     (found,) = problems({variable: "x"})
 
     assert found.startswith(problem)
@@ -103,7 +101,6 @@ def test_an_unknown_variable_is_an_error(problems: Problems, variable: str, prob
     ],
 )  # fmt: skip
 def test_an_unknown_key_is_an_error(problems: Problems, write: Write, text: str, problem: str) -> None:
-    """The error names the line and suggests the key that was probably meant."""
     file = write(text)
 
     assert [f"{file}, {problem}"] == problems(file=file)
@@ -118,7 +115,6 @@ def test_an_unknown_argument_is_an_error(problems: Problems) -> None:
 
 @pytest.mark.parametrize(("old", "new"), names.RENAMED.items())
 def test_an_old_name_is_rejected_with_the_new_one(problems: Problems, write: Write, old: str, new: str) -> None:
-    """An old name is an error as a variable, in a file and as an argument."""
     file = write(f"{old}: 1")
 
     variable = f"KAFKASSE_{old.upper()}"
@@ -128,7 +124,6 @@ def test_an_old_name_is_rejected_with_the_new_one(problems: Problems, write: Wri
 
 
 def test_the_changelog_has_the_old_names() -> None:
-    """The table in CHANGELOG.md is the table in the code."""
     rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
 
     assert list(names.RENAMED.items()) == rows
@@ -139,7 +134,6 @@ def test_the_changelog_has_the_old_names() -> None:
     ["kafkasse", "tests/history", "tests/support", "bench", "docs", "examples", ".ci", "Makefile", "README.md"],
 )
 def test_every_variable_in_the_repository_is_known(folder: str) -> None:
-    """No code and no page uses a variable that a server would reject."""
     files = [ROOT / folder] if (ROOT / folder).is_file() else (ROOT / folder).rglob("*")
     own = ("names.py", "sources.py", "__pycache__")
     text = "".join(
@@ -196,7 +190,6 @@ def test_variables_that_are_no_settings_are_accepted() -> None:
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_read(problems: Problems, write: Write, text: str, problem: str) -> None:
-    """The error names the file and, where there is one, the line."""
     file = write(text)
 
     assert problems(file=file)[0].startswith(f"{file}{problem}")
@@ -204,14 +197,12 @@ def test_a_file_that_cannot_be_read(problems: Problems, write: Write, text: str,
 
 @pytest.mark.parametrize("path", ["/nowhere/kafkasse.yaml", "/"])
 def test_a_file_that_does_not_exist(problems: Problems, path: str) -> None:
-    """The error names the path and the reason."""
     (found,) = problems({"KAFKASSE_CONFIG": path})
 
     assert found.startswith(f"The configuration file {path} cannot be read: ")
 
 
 def test_aliases_of_a_file_are_read(write: Write) -> None:
-    """A YAML alias has the value of its anchor."""
     file = write("routes:\n  a: {path: /a, topics: &topics [t]}\n  b: {path: /b, topics: *topics}\n")
 
     assert ("t",) == Config.load({}, file).routes[1].topics
@@ -234,7 +225,6 @@ def test_a_variable_does_not_hide_a_mistake_in_the_file(problems: Problems, writ
 
 
 def test_a_problem_never_has_two_lines(problems: Problems) -> None:
-    """A value with line breaks is shown in one line."""
     values: dict[str, Any] = {"topic_prefix": "a\nb", "id_type": "x\r\ny", "cors_origins": [""]}
 
     assert 3 == len(problems(**values))

@@ -78,7 +78,7 @@ def sessions(app: Flask) -> Any:
     """Flask-Session keeps sessions in a cache on the server."""
     app.config |= {"SESSION_TYPE": "cachelib", "SESSION_CACHELIB": SimpleCache()}
     Session(app)
-    return visited(app)
+    return plain(app)
 
 
 def cors(app: Flask) -> Any:
@@ -98,15 +98,13 @@ def talisman(app: Flask) -> Any:
     return mounted(app)
 
 
-def limiter(app: Flask) -> Any:
-    Limiter(get_remote_address, app=app, default_limits=["1000 per hour"], storage_uri="memory://")
+def limiter(app: Flask, limit: int = 1000) -> Any:
+    Limiter(get_remote_address, app=app, default_limits=[f"{limit} per hour"], storage_uri="memory://")
     return mounted(app)
 
 
 def limited(app: Flask) -> Any:
-    """Flask-Limiter allows two requests per hour."""
-    Limiter(get_remote_address, app=app, default_limits=["2 per hour"], storage_uri="memory://")
-    return mounted(app)
+    return limiter(app, 2)
 
 
 def compress(app: Flask) -> Any:
@@ -148,8 +146,14 @@ def prometheus(app: Flask) -> Any:
     return mounted(app)
 
 
-def plain(app: Flask) -> Any:
-    return visited(app)
+def plain(app: Flask) -> Flask:
+    """Mount the streams, and count the requests of each session."""
+
+    @app.before_request
+    def count() -> None:
+        session["visits"] = session.get("visits", 0) + 1
+
+    return mounted(app)
 
 
 def lazy(app: Flask) -> Any:
@@ -177,23 +181,9 @@ def shouting(app: Flask) -> Any:
 
 
 APPS: list[Callable[[Flask], Any]] = [
-    login,
-    sessions,
-    cors,
-    both_cors,
-    talisman,
-    limiter,
-    limited,
-    compress,
-    sqlalchemy,
-    proxy_fix,
-    otel_flask,
-    otel_wsgi,
-    prometheus,
-    plain,
-    lazy,
-    shouting,
-]
+    login, sessions, cors, both_cors, talisman, limiter, limited, compress, sqlalchemy, proxy_fix, otel_flask, otel_wsgi,
+    prometheus, plain, lazy, shouting,
+]  # fmt: skip
 
 
 def mounted(app: Flask, **settings: Any) -> Flask:
@@ -214,16 +204,6 @@ def mounted(app: Flask, **settings: Any) -> Flask:
     return app
 
 
-def visited(app: Flask) -> Flask:
-    """Mount the streams, and count the requests of each session."""
-
-    @app.before_request
-    def count() -> None:
-        session["visits"] = session.get("visits", 0) + 1
-
-    return mounted(app)
-
-
 def root() -> Flask:
     """The app that observes and controls the others."""
     app = Flask("root")
@@ -236,14 +216,8 @@ def root() -> Flask:
     @app.get("/status")
     def status() -> str:
         streams = list(request.environ[ENVIRON_KEY].statuses())
-        return json.dumps(
-            {
-                "states": [each["state"] for each in streams],
-                "clients": [each["client"] for each in streams],
-                "calls": calls,
-                "spans": [each.name for each in spans.get_finished_spans()],
-            }
-        )
+        found = {name: [each[name] for each in streams] for name in ("state", "client")}
+        return json.dumps(found | {"calls": calls, "spans": [each.name for each in spans.get_finished_spans()]})
 
     return app
 

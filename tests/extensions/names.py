@@ -3,18 +3,6 @@
 ORIGIN = "https://shop.example"
 # The apps whose extension does not change the body of a stream.
 UNCHANGED = (
-    "both_cors",
-    "compress",
-    "cors",
-    "lazy",
-    "limiter",
-    "login",
-    "otel_flask",
-    "otel_wsgi",
-    "plain",
-    "prometheus",
-    "proxy_fix",
-    "sessions",
-    "sqlalchemy",
-    "talisman",
-)
+    "both_cors", "compress", "cors", "lazy", "limiter", "login", "otel_flask", "otel_wsgi", "plain", "prometheus",
+    "proxy_fix", "sessions", "sqlalchemy", "talisman",
+)  # fmt: skip

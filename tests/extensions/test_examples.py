@@ -64,7 +64,6 @@ def test_the_example_of_a_unit_test_passes(processes: None, tmp_path: Path) -> N
 
 
 def test_the_example_of_a_login_protects_the_streams(names: dict[str, Any]) -> None:
-    """A request without a login gets 401, and a user who is logged in gets the stream."""
     app = names["app"]
     flask_login.LoginManager(app).user_loader(lambda name: _User(name))
     names["limiter"].enabled = False
@@ -117,7 +116,6 @@ def test_the_example_of_prefixes_mounts_the_streams(names: dict[str, Any]) -> No
 
 
 def test_the_example_of_middleware_leaves_streams_alone(names: dict[str, Any]) -> None:
-    """It changes only the bodies of other paths."""
     body = [b"body"]
     names["change"] = lambda parts: [b"changed"]
     run(example("class Middleware"), names)
@@ -128,7 +126,6 @@ def test_the_example_of_middleware_leaves_streams_alone(names: dict[str, Any]) -
 
 
 def test_the_table_names_the_installed_versions() -> None:
-    """Each package in the table is tested with the version in its row."""
     rows = re.findall(r"^\| ([A-Za-z-]+)[^|]*\| ([\d.b]+) \|", PAGE, re.MULTILINE)
     special = {"OpenTelemetry": "opentelemetry-instrumentation-flask"}
     pins = dict(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def sentry(processes: None) -> Iterator[Server]:
         yield server
 
 
-def status(server: Server) -> Any:
+def status(server: Server | AnyServer) -> Any:
     return fetch(server.port, "/status").json
 
 
@@ -49,9 +49,9 @@ def cookie(answer: Answer) -> str:
     return answer.headers["set-cookie"].split(";")[0]
 
 
-def is_parked(server: Server) -> bool:
+def is_parked(server: Server | AnyServer) -> bool:
     """Return whether there is one stream, which needs no greenlet."""
-    return bool(status(server)["states"] == ["parked"])
+    return bool(status(server)["state"] == ["parked"])
 
 
 @pytest.mark.parametrize("name", UNCHANGED)
@@ -66,7 +66,7 @@ def test_an_idle_client_needs_no_greenlet(server: Server, name: str) -> None:
         assert [7] == numbers(stream.events(1))
         wait_until(lambda: is_parked(server))
         during = status(server)["calls"]
-    wait_until(lambda: not status(server)["states"])
+    wait_until(lambda: not status(server)["state"])
     after = status(server)["calls"]
 
     def counts(hook: str) -> list[int]:
@@ -80,20 +80,13 @@ def test_middleware_that_changes_the_body_costs_a_greenlet(server: Server) -> No
     """The client receives the changed body. The log names the middleware once."""
     for _ in range(2):
         with Client(server.port, "/shouting/streams/t").ready() as stream:
-            assert ["live"] == status(server)["states"]
+            assert ["live"] == status(server)["state"]
             write(server, 1)
             assert [1] == numbers(stream.events(1))
             assert stream.body.startswith(b":OK")
-        wait_until(lambda: not status(server)["states"])
+        wait_until(lambda: not status(server)["state"])
 
     assert 1 == server.log.count("shouting.<locals>.middleware changes the body of streams.")
-
-
-def test_flask_login_protects_streams(server: Server) -> None:
-    """Without a login, a request for a stream gets a 401 in JSON, from which a script can tell what to do."""
-    rejected = fetch(server.port, "/login/streams/t")
-
-    assert (401, "UnauthorizedError") == (rejected.status, rejected.json["name"])
 
 
 def test_a_logout_ends_the_streams_of_the_visitor_in_all_workers(processes: None) -> None:
@@ -127,15 +120,13 @@ def test_flask_session_stores_the_session_when_a_stream_opens(server: Server) ->
 @pytest.mark.parametrize("name", ["cors", "both_cors"])
 def test_flask_cors_adds_its_headers_to_streams(server: Server, name: str) -> None:
     """The header occurs once, even if kafkasse allows the same origin. Preflight requests get both headers too."""
-    connection = HTTPConnection("127.0.0.1", server.port)
-    connection.request("GET", f"/{name}/streams/t", headers={"Origin": ORIGIN})
-    with connection.getresponse() as response:
-        origins = response.headers.get_all("Access-Control-Allow-Origin")
-    connection.close()
+    with closing(HTTPConnection("127.0.0.1", server.port)) as connection:
+        connection.request("GET", f"/{name}/streams/t", headers={"Origin": ORIGIN})
+        origins = connection.getresponse().headers.get_all("Access-Control-Allow-Origin")
     asked = {
-        "Origin": ORIGIN,
         "Access_Control_Request_Method": "GET",
         "Access_Control_Request_Headers": "Last-Event-ID",
+        "Origin": ORIGIN,
     }
     preflight = fetch(server.port, f"/{name}/streams/t", "OPTIONS", **asked)
 
@@ -152,11 +143,10 @@ def test_flask_talisman_adds_its_headers_to_streams(server: Server) -> None:
 
 def test_flask_limiter_counts_a_stream_as_one_request(server: Server) -> None:
     """Open streams are not limited, only their opening."""
-    answers = [Client(server.port, "/limited/streams/t") for _ in range(3)]
-    for answer in answers:
-        answer.close()
+    with ExitStack() as streams:
+        answers = [streams.enter_context(Client(server.port, "/limited/streams/t")) for _ in range(3)]
 
-    assert [200, 200, 429] == [answer.status for answer in answers]
+        assert [200, 200, 429] == [answer.status for answer in answers]
 
 
 @pytest.mark.parametrize("accept", ["text/event-stream", "application/x-ndjson"])
@@ -169,7 +159,7 @@ def test_flask_compress_does_not_delay_records(server: Server, accept: str) -> N
         stream.read_until_text(b"12345")
 
         assert "content-encoding" not in stream.headers
-    wait_until(lambda: not status(server)["states"])
+    wait_until(lambda: not status(server)["state"])
 
 
 def test_flask_sqlalchemy_returns_the_connection_when_a_stream_opens(server: Server) -> None:
@@ -181,7 +171,7 @@ def test_flask_sqlalchemy_returns_the_connection_when_a_stream_opens(server: Ser
 def test_proxy_fix_sets_the_address_of_the_client(server: Server) -> None:
     """The limit of streams per client and the log use the address that the proxy recorded."""
     with Client(server.port, "/proxy_fix/streams/t", X_Forwarded_For="203.0.113.9").ready():
-        assert ["203.0.113.9"] == status(server)["clients"]
+        assert ["203.0.113.9"] == status(server)["client"]
 
 
 @pytest.mark.parametrize("name", ["otel_flask", "otel_wsgi"])
@@ -191,7 +181,7 @@ def test_opentelemetry_records_one_span_for_each_stream(server: Server, name: st
     with Client(server.port, f"/{name}/streams/t").ready():
         wait_until(lambda: is_parked(server))
         during = len(status(server)["spans"]) - before
-    wait_until(lambda: not status(server)["states"])
+    wait_until(lambda: not status(server)["state"])
 
     assert (int(name == "otel_flask"), 1) == (during, len(status(server)["spans"]) - before)
     assert "Failed to detach context" not in server.log
@@ -214,7 +204,7 @@ def test_sentry_reports_a_stream_when_it_opens(sentry: Server) -> None:
 
         assert [7] == numbers(stream.events(1))
         assert "transaction kafkasse.topics" in fetch(sentry.port, "/sent").json
-    wait_until(lambda: not status(sentry)["states"])
+    wait_until(lambda: not status(sentry)["state"])
     assert "_ScopedResponse wraps the body of streams." in sentry.log
 
 
@@ -233,15 +223,11 @@ def test_ddtrace_ends_its_span_when_the_stream_ends(processes: None, tmp_path: P
     variables = {"DD_UNLOAD_MODULES_FROM_SITECUSTOMIZE": "0", "DD_REMOTE_CONFIGURATION_ENABLED": "0"}
     server = AnyServer(f"{command} tests.extensions.datadog_app:app", tmp_path / "log", **variables)
     try:
-
-        def status() -> Any:
-            return fetch(server.port, "/status").json
-
         with Client(server.port, "/streams/t").ready() as stream:
-            wait_until(lambda: status()["states"] == ["parked"])
+            wait_until(lambda: is_parked(server))
             assert 200 == fetch(server.port, "/records", "POST").status
             assert [1] == numbers(stream.events(1))
-            assert SPAN not in status()["spans"]
-        wait_until(lambda: SPAN in status()["spans"])
+            assert SPAN not in status(server)["spans"]
+        wait_until(lambda: SPAN in status(server)["spans"])
     finally:
         server.stop()

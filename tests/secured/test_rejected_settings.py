@@ -35,7 +35,6 @@ WRONG: Client = {"sasl_plain_password": "s3cret"}
 
 @pytest.mark.parametrize(("listener", "client"), [("SSL", TLS), ("SASL_PLAINTEXT", SASL)])
 def test_accepts_correct_settings(ports: dict[str, int], listener: str, client: Client) -> None:
-    """The settings that the other tests change work unchanged."""
     with closing(open_log(f"{HOST}:{ports[listener]}", client)) as log:
         assert {} == log.describe(["no-such-topic"])
 
