@@ -13,7 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from importlib import import_module
 from itertools import takewhile
@@ -126,7 +126,7 @@ TABLE = {
     "docs/configuration.md": {
         "```yaml": CONFIGURATIONS,
         "SCRAM-SHA-512": VARIABLES,
-        "def deserialize": "project/test_docs.py::test_sends_records_that_pass_the_hooks",
+        "def deserialize": "project/test_docs.py::test_the_hooks_work_as_described",
     },
     "docs/deployment.md": {
         "wsgi:app": DEPLOY,
@@ -182,8 +182,8 @@ TABLE = {
         "entry-points": "pipelines/test_catalog.py::test_finds_a_pipeline_of_an_installed_package",
         '"France"': "a record",
         '"nrs"': "a record",
-        "def paid(": "pipelines/spark/test_samples.py::test_the_query_that_rejects_records",
-        "def largest_orders(": "pipelines/spark/test_samples.py::test_the_query_with_an_operator",
+        "def paid(": "pipelines/spark/test_records.py::test_the_query_that_rejects_records",
+        "def largest_orders(": "pipelines/spark/test_records.py::test_the_query_with_an_operator",
         "spark-submit": "pipelines/test_cluster.py::test_runs_with_spark_submit",
     },
     "docs/platforms.md": {
@@ -293,12 +293,7 @@ def test_the_filter_expressions_are_valid() -> None:
 def test_the_guard_names_the_user_of_the_session() -> None:
     """The code in docs/access.md: after the login, a user can read a stream. After the logout, everyone gets 401."""
     names = _run(example("docs/access.md", "def login("))
-    log = kafkasse.MemoryLog()
-    log.create("orders")
-    app = Flask(__name__)
-    app.testing = True
-    app.secret_key = "for a test"  # noqa: S105
-    app.register_blueprint(kafkasse.blueprint(names["config"], log))
+    app = _app(names["config"], orders=[])
     _run(example("docs/access.md", "def logout("), app=app, kafkasse=kafkasse, session=session, redirect=redirect)
     client = app.test_client()
 
@@ -311,10 +306,7 @@ def test_the_guard_names_the_user_of_the_session() -> None:
 
 
 def test_the_view_returns_metrics() -> None:
-    app = Flask(__name__)
-    app.register_blueprint(
-        kafkasse.blueprint(kafkasse.Config.load(allowed_topics=["orders"], public=True), kafkasse.MemoryLog())
-    )
+    app = _app(kafkasse.Config.load(allowed_topics=["orders"], public=True))
     _run(example("docs/operations.md", "service.observer.render()"), app=app)
 
     response = app.test_client().get("/internal/kafkasse-metrics")
@@ -356,49 +348,26 @@ def test_the_settings_in_a_guide_are_valid(page: str, tmp_path: Path) -> None:
         kafkasse.Config.load({}, tmp_path / "kafkasse.yaml")
 
 
-class TestHooks:
-    """The hooks in docs/configuration.md work as described there."""
+def test_the_hooks_work_as_described(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The example of docs/configuration.md. Of a small country, text that is not JSON and a large country, it sends one.
 
-    @pytest.fixture
-    def log(self) -> MemoryLog:
-        log = MemoryLog()
-        log.create("countries")
-        for value in ('{"size": 5}', "not JSON", '{"size": 9000000}'):
-            log.append("countries", value.encode("utf-16"))
-        return log
+    The response of on_connect_error replaces the default one. The log goes to the logger that the example configures.
+    """
+    values = [text.encode("utf-16") for text in ('{"size": 5}', "not JSON", '{"size": 9000000}')]
+    (block,) = code("docs/configuration.md", "python")
+    (tmp_path / "hooks.py").write_text(block)
+    app = _app(runpy.run_path(str(tmp_path / "hooks.py"))["config"], countries=values)
+    caplog.set_level("INFO", "shop.streams")
 
-    @pytest.fixture
-    def get(self, log: MemoryLog, tmp_path: Path) -> Callable[[str], Any]:
-        """Sends a request to an app with the configuration of the example."""
-        (block,) = code("docs/configuration.md", "python")
-        (tmp_path / "hooks.py").write_text(block)
-        config = runpy.run_path(str(tmp_path / "hooks.py"))["config"]
-        app = Flask(__name__)
-        app.register_blueprint(kafkasse.blueprint(config, log))
-        return lambda path: app.test_client().get(path)
+    stream = app.test_client().get("/countries?timestamp=0")
+    sent = _until(stream.response, b"9000000")
+    stream.close()
+    messages = [record.message.partition(":")[0] for record in caplog.records if record.name == "shop.streams"]
+    rejected = app.test_client().get("/secrets")
 
-    def test_sends_records_that_pass_the_hooks(self, get: Callable[[str], Any]) -> None:
-        """Of a small country, a value that is not JSON and a large country, only the large one is sent."""
-        response = get("/countries?timestamp=0")
-
-        assert b'data: {"size":9000000,"_kafka":' in _until(response.response, b"9000000")
-        response.close()
-
-    def test_responds_with_its_own_error(self, get: Callable[[str], Any]) -> None:
-        response = get("/secrets")
-
-        assert (404, "We do not have that.") == (response.status_code, response.text)
-
-    def test_logs_to_its_own_logger(self, get: Callable[[str], Any], caplog: pytest.LogCaptureFixture) -> None:
-        """The stream's start and end and a skipped record are logged to the logger that the example configures."""
-        caplog.set_level("INFO", "shop.streams")
-
-        response = get("/countries?timestamp=0")
-        _until(response.response, b"9000000")
-        response.close()
-
-        messages = [record.message.partition(":")[0] for record in caplog.records if record.name == "shop.streams"]
-        assert ["opened", "Skipped countries/0 offset 1", "A stream ended", "ended"] == messages
+    assert b'data: {"size":9000000,"_kafka":' in sent
+    assert ["opened", "Skipped countries/0 offset 1", "A stream ended", "ended"] == messages
+    assert (404, "We do not have that.") == (rejected.status_code, rejected.text)
 
 
 def test_the_app_in_the_readme_streams_from_kafka(
@@ -419,11 +388,7 @@ def test_the_app_in_the_readme_streams_from_kafka(
 
 
 def test_the_client_in_the_readme_reads_a_stream(
-    tree: Path,
-    web_venv: Path,
-    start: Callable[..., Any],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    tree: Path, web_venv: Path, start: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The README's client prints each event, and the event ID to resume from when the stream ends."""
     _, client = code("README.md", "python")
@@ -443,17 +408,7 @@ def test_the_client_in_the_readme_reads_a_stream(
 def test_the_example_of_personal_streams_sends_each_visitor_its_own_records() -> None:
     """The example in docs/filters.md selects records by a field. The guard provides the claim."""
     (block,) = code("docs/filters.md", "python")
-    names: dict[str, Any] = {}
-    exec(block, names)  # noqa: S102 - our own docs
-    log = MemoryLog()
-    log.create("orders")
-    for value in (b'{"customer": "ada"}', b'{"customer": "grace"}'):
-        log.append("orders", value)
-    app = Flask(__name__)
-    app.testing = True
-    app.secret_key = "for a test"  # noqa: S105
-    app.register_blueprint(kafkasse.blueprint(names["config"], log))
-    client = app.test_client()
+    client = _app(_run(block)["config"], orders=[b'{"customer": "ada"}', b'{"customer": "grace"}']).test_client()
     with client.session_transaction() as session:
         session["user"] = "ada"
 
@@ -481,13 +436,9 @@ def test_the_app_in_the_guide_to_migration_streams(tmp_path: Path) -> None:
     (block,) = code("docs/migrating.md", "python")
     (tmp_path / "app.py").write_text(block)
     example = runpy.run_path(str(tmp_path / "app.py"))
-    log = MemoryLog()
-    for site in ("eqiad", "codfw"):
-        log.create(f"{site}.mediawiki.recentchange")
-    for domain in (b"canary", b"en.wikipedia.org"):
-        log.append("eqiad.mediawiki.recentchange", b'{"meta":{"domain":"%b"}}' % domain)
-    app = Flask(__name__)
-    app.register_blueprint(kafkasse.blueprint(example["config"], log), url_prefix="/v2/stream")
+    changes = [b'{"meta":{"domain":"%b"}}' % domain for domain in (b"canary", b"en.wikipedia.org")]
+    topics = {"eqiad.mediawiki.recentchange": changes, "codfw.mediawiki.recentchange": []}
+    app = _app(example["config"], "/v2/stream", **topics)
     last_id = '[{"topic":"eqiad.mediawiki.recentchange","partition":0,"offset":1},"codfw.mediawiki.recentchange"]'
 
     response = app.test_client().get("/v2/stream/recentchange", headers={"Last-Event-ID": last_id})
@@ -633,6 +584,20 @@ def _until(chunks: Iterator[bytes], wanted: bytes) -> bytes:
     while wanted not in seen:
         seen += next(chunks)
     return seen
+
+
+def _app(config: Any, url_prefix: str | None = None, **topics: Iterable[bytes]) -> Flask:
+    """Return an app with the streams of a log in memory, which contains these topics with their values."""
+    log = MemoryLog()
+    for topic, values in topics.items():
+        log.create(topic)
+        for value in values:
+            log.append(topic, value)
+    app = Flask(__name__)
+    app.testing = True
+    app.secret_key = "for a test"  # noqa: S105
+    app.register_blueprint(kafkasse.blueprint(config, log), url_prefix=url_prefix)
+    return app
 
 
 def _run(code: str, **names: object) -> dict[str, Any]:

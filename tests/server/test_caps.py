@@ -61,12 +61,7 @@ def empty(server: Server) -> Server:
     ids=["max_streams", "max_streams_per_client"],
 )
 def test_a_full_server_rejects_clients_and_serves_those_inside(
-    empty: Server,
-    cluster: Cluster,
-    topic: str,
-    opened: ExitStack,
-    addresses: list[str],
-    expected: tuple[int, str],
+    empty: Server, cluster: Cluster, topic: str, opened: ExitStack, addresses: list[str], expected: tuple[int, str]
 ) -> None:
     """A hundred clients are rejected while the open streams get every record. A free place goes to the next client."""
     port, last = empty.port, addresses[-1]

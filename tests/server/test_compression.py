@@ -10,7 +10,6 @@ import pytest
 from selenium import webdriver
 
 from kafkasse.sse import Parser
-from tests.support.client import Client
 from tests.support.kafka import Cluster
 from tests.support.server import Server
 from tests.support.waiting import TIMEOUT_S
@@ -58,15 +57,6 @@ def test_a_browser_reads_a_compressed_stream(
     browser.set_script_timeout(TIMEOUT_S)
 
     assert [0, 1, 2] == browser.execute_async_script(READ, f"/{written}?timestamp=0")
-
-
-def test_a_client_that_asks_for_no_coding_gets_none(connect: Callable[..., Client], written: str) -> None:
-    """HEAD and GET have the same headers."""
-    client = connect(f"/{written}?timestamp=0")
-
-    assert [0, 1, 2] == [json.loads(event.data)["n"] for event in client.events(3)]
-    assert "content-encoding" not in client.headers
-    assert "gzip" == connect(f"/{written}", "HEAD", Accept_Encoding="gzip").headers["content-encoding"]
 
 
 def _numbers(response: httpx.Response) -> Iterator[int]:

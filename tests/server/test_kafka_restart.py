@@ -47,9 +47,15 @@ def value(n: int) -> bytes:
     return b'{"n":%d}' % n
 
 
+def probes(server: Server) -> list[int]:
+    return [fetch(server.port, path).status for path in ("/-/ready", "/-/health")]
+
+
 def test_a_server_can_start_before_kafka(broker: EmbeddedBroker, server: Server, fresh_name: str) -> None:
+    """Until then, the server is alive but not ready."""
     broker.stop()  # does nothing unless another test has started it
     assert 503 == fetch(server.port, f"/{fresh_name}").status
+    assert [503, 200] == probes(server)
 
     broker.start()
 
@@ -60,10 +66,14 @@ def test_a_server_can_start_before_kafka(broker: EmbeddedBroker, server: Server,
         stream.ready()
         fill(broker, fresh_name, 1)
         assert [1] == numbers(stream.events(1))
+    assert [200, 200] == probes(server)
 
 
 def test_streams_survive_a_restart_of_kafka(broker: EmbeddedBroker, server: Server, fresh_name: str) -> None:
-    """While Kafka is down, open streams send heartbeats and new ones get 503. Afterwards both continue without a loss."""
+    """While Kafka is down, open streams send heartbeats and new ones get 503. Afterwards both continue without a loss.
+
+    The server stays ready, because a platform should not remove all servers.
+    """
     broker.start()  # does nothing if it is running
     with closing(Cluster(broker.bootstrap_servers)) as cluster:
         cluster.create(fresh_name, 2)
@@ -84,7 +94,7 @@ def test_streams_survive_a_restart_of_kafka(broker: EmbeddedBroker, server: Serv
         assert int(rejected.headers["retry-after"]) > 0
         assert schemas.first_error("problem", rejected.json) is None
         assert broker.bootstrap_servers not in rejected.body.decode()
-        assert 200 == fetch(server.port, "/-/health").status
+        assert [200, 200] == probes(server)
         for each in (stream, behind):
             beats = each.body.count(b":heartbeat")
             each.read_until_text(b":heartbeat", beats + 2)

@@ -109,24 +109,30 @@ def test_a_stopping_worker_leaves_new_connections_to_the_other_workers(start: Ca
     assert {200} == set(statuses) | {stream.status for stream in streams}
 
 
-def test_ends_a_stream_at_once_on_a_connection_that_was_accepted_before_it_stopped(
-    start: Callable[..., Server],
-) -> None:
-    """The response says when to reconnect. A 503 would be final for a browser."""
-    server = start(GUNICORN_CMD_ARGS="--keep-alive 60")  # the connection must stay open until the worker stops
-    connection = HTTPConnection("127.0.0.1", server.port, timeout=READ_TIMEOUT_S)
-    connection.request("GET", "/-/health")
-    connection.getresponse().read()
+def test_a_server_that_drains_is_alive_but_not_ready(start: Callable[..., Server]) -> None:
+    """On connections that were open before SIGTERM, a probe gets its answer, and a stream ends at once.
+
+    Its response says when to reconnect. A 503 would be final for a browser.
+    """
+    server = start(GUNICORN_CMD_ARGS="--keep-alive 60")  # the connections must stay open until the worker stops
+    paths = "/-/ready", "/-/health", "/t"
+    connections = [HTTPConnection("127.0.0.1", server.port, timeout=READ_TIMEOUT_S) for _ in paths]
+    before = [_answer(connection, "/-/ready")[0] for connection in connections]
     with Client(server.port, "/t").ready() as stream:
         server.terminate()
         stream.rest()  # the worker is stopping by then
 
-    connection.request("GET", "/t")
-    response = connection.getresponse()
+    ready, health, ended = (_answer(*each) for each in zip(connections, paths, strict=True))
 
-    assert 200 == response.status
-    assert b"retry: " in response.read()
-    assert "close" == response.headers["Connection"]
+    assert ([200] * 3, 503, 200, 200) == (before, ready[0], health[0], ended[0])
+    assert b"retry: " in ended[1]
+    assert "close" == ended[2]
+
+
+def _answer(connection: HTTPConnection, path: str) -> tuple[int, bytes, str | None]:
+    connection.request("GET", path)
+    response = connection.getresponse()
+    return response.status, response.read(), response.headers["Connection"]
 
 
 # Clients whose requests are rejected.

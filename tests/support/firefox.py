@@ -24,16 +24,8 @@ class Firefox:
             'user_pref("network.proxy.type", 0);\n'
             'user_pref("browser.shell.checkDefaultBrowser", false);\n'
         )
-        words = [
-            str(FIREFOX),
-            "--headless",
-            "--no-remote",
-            "--profile",
-            str(profile),
-            "--remote-debugging-port",
-            "0",
-            "about:blank",
-        ]
+        options = ["--headless", "--no-remote", "--profile", str(profile), "--remote-debugging-port", "0"]
+        words = [str(FIREFOX), *options, "about:blank"]
         self._process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         self._socket = websocket.create_connection(
             f"{self._address()}/session", timeout=TIMEOUT_S, suppress_origin=True
