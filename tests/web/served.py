@@ -1,6 +1,26 @@
-"""The body of a stream that serves itself, as the client receives it."""
+"""A client of a stream that serves itself over a socket, as our worker does after the header."""
 
 from __future__ import annotations
+
+import logging
+import socket
+
+import gevent
+from gevent import socket as gevent_socket
+from gevent.event import Event
+
+from kafkasse.config import Config
+from kafkasse.feed import Feeds
+from kafkasse.frame import Encoder
+from kafkasse.memory_log import MemoryLog
+from kafkasse.position import of_topics
+from kafkasse.route import Route
+from kafkasse.web.compression import IDENTITY, Coding
+from kafkasse.web.registry import StreamRegistry
+from kafkasse.web.stream import Stream
+
+TIMEOUT_S = 120  # only a hang takes so long
+OPEN = Route("topics", "/{topics}", None)
 
 
 def chunked(data: bytes) -> bytes:
@@ -18,3 +38,57 @@ def unchunked(data: bytes) -> tuple[bytes, bool]:
             return body, True
         body, data = body + data[: int(size, 16)], data[int(size, 16) + 2 :]
     return body, False
+
+
+class Peer:
+    """A client of the topic `t`, which reads only when the test does.
+
+    Args:
+        buffer_bytes: the size of the sockets' buffers; the system chooses it if omitted.
+
+    Attributes:
+        left: set when the stream has ended.
+        greenlet: serves the stream until it is parked.
+    """
+
+    def __init__(
+        self,
+        feeds: Feeds,
+        log: MemoryLog,
+        encoder: Encoder,
+        coding: Coding = IDENTITY,
+        buffer_bytes: int | None = None,
+    ) -> None:
+        server_end, self.socket = gevent_socket.socketpair()
+        self.socket.settimeout(TIMEOUT_S)
+        for end in (server_end, self.socket) if buffer_bytes else ():
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+        self.coding = coding
+        self.left = left = Event()
+        reader = feeds.open(OPEN, of_topics(["t"]), log.describe(["t"]), encoder)
+        settings = Config(write_timeout_s=20, heartbeat_s=60).web
+        end = (server_end, lambda stream, end: left.set(), logging.getLogger())
+        self.stream = Stream(reader, settings, StreamRegistry(), *end, coding=coding)
+        self.greenlet = gevent.spawn(self.stream.serve, chunked)
+        self.received = b""
+
+    def has_ended(self) -> bool:
+        """Return whether the stream ends."""
+        return self.left.wait(TIMEOUT_S)
+
+    def read(self) -> bytes:
+        """Read what has arrived, or wait for something."""
+        data = self.socket.recv(65536)
+        self.received += data
+        return data
+
+    def read_all(self) -> None:
+        """Read to the end of the stream."""
+        while self.read():
+            pass
+
+    @property
+    def body(self) -> tuple[bytes, bool]:
+        """The body so far, and whether it is complete."""
+        return unchunked(self.received)

@@ -135,7 +135,6 @@ def test_leaves_the_host_app_alone(host: FlaskClient) -> None:
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"])
 @pytest.mark.parametrize("path", ["/streams/t", "/streams/t?timestamp=0", "/streams/missing", "/streams/t?timestamp=x"])
 def test_rejects_every_method_but_get_without_opening_a_cursor(log: CountingLog, method: str, path: str) -> None:
-    """The path and the parameters make no difference."""
     client_of(log).open(path, method=method)
 
     assert 0 == log.cursors
@@ -153,7 +152,6 @@ def test_rejects_every_method_but_get_without_opening_a_cursor(log: CountingLog,
     ],
 )
 def test_head_has_the_status_and_headers_of_get(log: CountingLog, path: str, last_id: str, status: int) -> None:
-    """If GET is rejected, HEAD is rejected in the same way."""
     client = client_of(log)
 
     headers = {"Last-Event-ID": last_id, "X-Request-ID": "the-same"}
@@ -179,7 +177,6 @@ def test_rejects_an_invalid_request_without_opening_a_cursor(log: CountingLog) -
 
 
 def test_a_forbidden_topic_looks_like_a_missing_one(log: CountingLog) -> None:
-    """The responses differ only in the name of the topic."""
     client = client_of(log, allowed_topics=["t", "missing"])
     log.create("forbid1")
 
@@ -485,7 +482,6 @@ def test_calls_ready_and_disconnected_once_per_stream(
 
 
 def test_calls_event_error_for_server_errors_only() -> None:
-    """The handler is not called if the request is invalid."""
     calls: list[Exception] = []
     client = client_of(UnavailableLog(), kafka_event_handlers={"event.error": calls.append})
 

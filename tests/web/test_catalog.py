@@ -67,7 +67,6 @@ class TestCatalog:
         assert "&lt;script&gt;alert(1)&lt;/script&gt;" in response.text
 
     def test_loads_nothing_and_runs_nothing(self, log: MemoryLog) -> None:
-        """The policy allows only the style in the page, and the page does not refer to anything else."""
         response = mounted(log).get("/streams/", headers=HTML)
 
         style = re.findall(r"<style>(.*?)</style>", response.text, re.DOTALL)[0]
@@ -116,7 +115,6 @@ class TestCatalog:
 
     @pytest.mark.parametrize("name", ["catalog", "openapi", "problem", "root"])
     def test_a_route_may_have_any_name(self, log: MemoryLog, name: str) -> None:
-        """The name of a route does not conflict with the catalog's own URLs."""
         client = mounted(log, routes={name: {"path": "/own", "topics": ["prices"]}})
 
         assert [name] == [each["name"] for each in client.get("/streams/-/catalog").json["streams"]]
@@ -197,7 +195,6 @@ class TestWhereItIsServed:
             assert 200 == client.get(link.removeprefix("/mounted"), environ_overrides=environ).status_code
 
     def test_two_registrations_of_a_blueprint_have_their_own_urls(self, log: MemoryLog) -> None:
-        """A blueprint that is registered twice, and one inside another, link to themselves."""
         app = Flask("host")
         streams = blueprint(Config(public=True, routes=ROUTES, catalog=True), log)
         parent = Blueprint("parent", __name__, url_prefix="/parent")
@@ -289,7 +286,6 @@ class TestErrors:
         ],
     )
     def test_errors_of_flask_have_pages(self, log: MemoryLog, method: str, path: str, expected: str) -> None:
-        """In the app of wsgi.py, errors outside the blueprint have pages as well."""
         app = create_app(Config(public=True, routes=ROUTES), log)
         app.add_url_rule("/-/bug", view_func=lambda: 1 / 0)
         client = app.test_client()

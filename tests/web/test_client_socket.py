@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import gc
-import logging
-import socket
 import weakref
 from collections.abc import Iterator
 from unittest import mock
 
 import gevent
 import pytest
-from gevent import socket as gevent_socket
-from gevent.event import Event
 
 from kafkasse.config import Config
 from kafkasse.event_loop import take_turn
@@ -20,61 +16,28 @@ from kafkasse.feed import Feeds
 from kafkasse.feed.tail import Tail
 from kafkasse.frame import Encoder
 from kafkasse.memory_log import MemoryLog
-from kafkasse.position import of_topics
-from kafkasse.route import Route
 from kafkasse.sse import Parser
-from kafkasse.web.registry import StreamRegistry
-from kafkasse.web.stream import Stream
 from tests.support.sse import without_positions
 from tests.support.turns import TurnClock
 from tests.support.waiting import wait_until
-from tests.web.served import chunked, unchunked
+from tests.web.served import TIMEOUT_S, Peer
 
-TIMEOUT_S = 120  # only a hang takes so long
 PEERS = 12
 VALUE = b'{"pad":"' + b"x" * 4096 + b'"}'
 
 
-class Peer:
-    """A client with a small socket buffer, which reads only when the test does."""
+def offsets(peer: Peer, count: int) -> list[int]:
+    """Read until `count` records have arrived, then end the stream, and read the rest. Return the offsets."""
 
-    def __init__(self, feeds: Feeds, log: MemoryLog, encoder: Encoder) -> None:
-        server_end, self.socket = gevent_socket.socketpair()
-        self.left = left = Event()
-        for end in (server_end, self.socket):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
-        reader = feeds.open(Route("topics", "/{topics}", None), of_topics(["t"]), log.describe(["t"]), encoder)
-        settings = Config(write_timeout_s=20, heartbeat_s=60).web
-        logger = logging.getLogger()
-        registry = StreamRegistry()
-        self.stream = Stream(reader, settings, registry, server_end, lambda stream, end: left.set(), logger)
-        self.greenlet = gevent.spawn(self.stream.serve, chunked)
-        self.received = b""
-
-    def has_ended(self) -> bool:
-        """Return whether the stream ends."""
-        return self.left.wait(TIMEOUT_S)
-
-    def read(self) -> bytes:
-        """Read what has arrived, or wait for something."""
-        self.socket.settimeout(TIMEOUT_S)
-        data = self.socket.recv(65536)
-        self.received += data
-        return data
-
-    def offsets(self, count: int) -> list[int]:
-        """Read until `count` records have arrived, then end the stream, and read the rest. Return the offsets."""
-        while len(self._offsets()) < count:
-            self.read()
-        self.stream.end()
-        while self.read():
-            pass
-        return self._offsets()
-
-    def _offsets(self) -> list[int]:
-        events = without_positions(Parser().receive(unchunked(self.received)[0]))
+    def received() -> list[int]:
+        events = without_positions(Parser().receive(peer.body[0]))
         return [int(event.data.split('"offset":')[1].split(",")[0]) for event in events]
+
+    while len(received()) < count:
+        peer.read()
+    peer.stream.end()
+    peer.read_all()
+    return received()
 
 
 @pytest.fixture
@@ -93,7 +56,7 @@ def tails() -> list[Tail]:
 def peers(log: MemoryLog, tails: list[Tail]) -> Iterator[list[Peer]]:
     feeds = Feeds(log, Config().feed, tails.append)
     encoder = Encoder()
-    opened = [Peer(feeds, log, encoder) for _ in range(PEERS)]
+    opened = [Peer(feeds, log, encoder, buffer_bytes=8192) for _ in range(PEERS)]
     gevent.joinall([peer.greenlet for peer in opened], timeout=TIMEOUT_S)  # it ends when the stream is parked
     yield opened
     for peer in opened:
@@ -110,7 +73,7 @@ def test_clients_whose_sockets_are_full_miss_nothing(log: MemoryLog, tails: list
         if count % 10 == 9:
             gevent.sleep(0)
 
-    assert [list(range(40))] * PEERS == [peer.offsets(40) for peer in peers]
+    assert [list(range(40))] * PEERS == [offsets(peer, 40) for peer in peers]
 
 
 def test_a_stalled_client_does_not_delay_the_others(log: MemoryLog, tails: list[Tail], peers: list[Peer]) -> None:
@@ -124,8 +87,8 @@ def test_a_stalled_client_does_not_delay_the_others(log: MemoryLog, tails: list[
         for peer in others:
             peer.read()
 
-    assert [list(range(30))] * len(others) == [peer.offsets(30) for peer in others]
-    assert list(range(30)) == stalled.offsets(30)
+    assert [list(range(30))] * len(others) == [offsets(peer, 30) for peer in others]
+    assert list(range(30)) == offsets(stalled, 30)
 
 
 def test_a_parked_client_needs_no_greenlet(peers: list[Peer]) -> None:

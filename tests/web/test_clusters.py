@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
-from itertools import islice
 
 import gevent
 import pytest
@@ -17,6 +17,7 @@ from kafkasse.errors import KafkaUnavailable
 from kafkasse.log import Log, Topic
 from kafkasse.memory_log import MemoryLog
 from kafkasse.web.blueprint import streams_blueprint
+from tests.support.sse import read_until
 
 ROUTES = {
     "here": {"path": "/here", "topics": ["t"], "start": "earliest"},
@@ -41,7 +42,7 @@ class Cluster(MemoryLog):
 
 
 class Clusters(dict[str, Cluster]):
-    """The clusters by name; the cluster of the setting `kafka` has the name "". Counts how often each is opened."""
+    """The clusters by name; the cluster of the setting `kafka` has the name ""."""
 
     def __init__(self) -> None:
         super().__init__({"": Cluster("here"), "eu": Cluster("eu")})
@@ -62,13 +63,8 @@ def clusters() -> Clusters:
 
 @pytest.fixture
 def client(clusters: Clusters) -> FlaskClient:
-    config = Config(
-        heartbeat_s=0.05,
-        public=True,
-        allowed_topics=["*"],
-        clusters={"eu": {"bootstrap_servers": "kafka-eu.example:9092"}},
-        routes=ROUTES,
-    )
+    eu = {"bootstrap_servers": "kafka-eu.example:9092"}
+    config = Config(heartbeat_s=0.05, public=True, allowed_topics=["*"], clusters={"eu": eu}, routes=ROUTES)
     app = Flask("host")
     app.register_blueprint(streams_blueprint(config, clusters.open, "kafkasse", catalog=False, console=False))
     return app.test_client()
@@ -78,29 +74,21 @@ def first_record(client: FlaskClient, path: str) -> str:
     """Return the name of the cluster in the first record of a stream."""
     with client.get(path, buffered=False) as response:
         assert 200 == response.status_code
-        body = b"".join(islice(response.response, 3))
-    line = next(line for line in body.splitlines() if b"cluster" in line)
-    return str(json.loads(line.removeprefix(b"data: "))["cluster"])
+        return re.findall(r'"cluster": "(\w+)"', read_until(response.response, b"cluster").decode())[0]
 
 
 def test_a_route_reads_from_its_own_cluster(client: FlaskClient, clusters: Clusters) -> None:
-    """All other routes, and /{topics}, read from the cluster of the setting `kafka`."""
-    assert ["here", "eu", "here"] == [first_record(client, path) for path in ("/here", "/eu", "/t?timestamp=0")]
-    assert ["", "eu"] == clusters.opened
-
-
-def test_a_cluster_is_opened_by_the_first_request_for_it(client: FlaskClient, clusters: Clusters) -> None:
-    """A cluster whose routes nobody reads is not connected to."""
-    first_record(client, "/here")
-
+    """All other routes, and /{topics}, read from the cluster of the setting `kafka`. A request opens its cluster."""
+    assert ["here", "here"] == [first_record(client, path) for path in ("/here", "/t?timestamp=0")]
     assert [""] == clusters.opened
+    assert "eu" == first_record(client, "/eu")
+    assert ["", "eu"] == clusters.opened
 
 
 @pytest.mark.parametrize(("down", "up"), [("", "eu"), ("eu", "")])
 def test_an_outage_of_one_cluster_does_not_affect_the_other(
     client: FlaskClient, clusters: Clusters, down: str, up: str
 ) -> None:
-    """Routes of the cluster that is down get a 503. The routes of the other cluster work."""
     clusters[down].is_down = True
 
     rejected = client.get("/eu" if down else "/here")
@@ -110,7 +98,6 @@ def test_an_outage_of_one_cluster_does_not_affect_the_other(
 
 
 def test_a_cluster_that_is_slow_to_open_does_not_delay_the_other(client: FlaskClient, clusters: Clusters) -> None:
-    """The other cluster can be opened meanwhile."""
     clusters.gates["eu"] = Flag()
     waiting = gevent.spawn(first_record, client.application.test_client(), "/eu")
     gevent.sleep(0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import logging
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import gevent
 import pytest
 import zstandard
-from gevent import socket as gevent_socket
 from hypothesis import given
 from hypothesis import strategies as st
 from werkzeug.datastructures import Accept
@@ -21,15 +19,11 @@ from kafkasse.config import Config
 from kafkasse.feed import Feeds
 from kafkasse.frame import Encoder
 from kafkasse.memory_log import MemoryLog
-from kafkasse.position import of_topics
-from kafkasse.route import Route
 from kafkasse.sse import Parser
 from kafkasse.web import compression
 from kafkasse.web.compression import Coding, Gzip, Identity, Zstd, negotiate
-from kafkasse.web.registry import StreamRegistry
-from kafkasse.web.stream import Stream
 from tests.support.waiting import wait_until
-from tests.web.served import chunked, unchunked
+from tests.web.served import Peer
 
 CLIENTS = 5
 segments = st.lists(st.binary(min_size=1, max_size=2000), min_size=1, max_size=20)
@@ -47,7 +41,6 @@ def decompress(name: str, data: bytes) -> bytes:
 @pytest.mark.parametrize("coding", [Gzip, Zstd])
 @given(parts=segments)
 def test_each_segment_can_be_read_at_once(coding: type[Coding], parts: list[bytes]) -> None:
-    """A client can decompress a segment before the next one arrives."""
     state = coding()
     body, text = state.opening(), b""
     for part in parts:
@@ -87,39 +80,15 @@ def test_the_client_chooses(accept: str, expected: str) -> None:
 
 
 def test_no_coding_is_offered_by_default() -> None:
-    """Compression is off unless the configuration enables it."""
     assert () == Config().web.compression
     assert isinstance(negotiate(parse_accept_header("gzip", Accept), ()), Identity)
 
 
-class Peer:
-    """A client of a stream that serves itself."""
-
-    def __init__(self, feeds: Feeds, log: MemoryLog, encoder: Encoder, coding: Coding) -> None:
-        server_end, self.socket = gevent_socket.socketpair()
-        self.coding = coding
-        route = Route("topics", "/{topics}", None)
-        reader = feeds.open(route, of_topics(["t"]), log.describe(["t"]), encoder)
-        web = Config(write_timeout_s=20, heartbeat_s=60).web
-        end = (server_end, lambda stream, end: None, logging.getLogger())
-        self.stream = Stream(reader, web, StreamRegistry(), *end, coding=coding)
-        self.received = b""
-        gevent.spawn(self.stream.serve, chunked)
-        gevent.spawn(self._read)
-
-    def _read(self) -> None:
-        while data := self.socket.recv(65536):
-            self.received += data
-
-    @property
-    def body(self) -> tuple[bytes, bool]:
-        """The compressed body, and whether it is complete."""
-        return unchunked(self.received)
-
-    def numbers(self) -> list[Any]:
-        """Return the data of the records received so far."""
-        text = decompress(self.coding.name, self.body[0]) if self.coding.name else self.body[0]
-        return [event.data for event in Parser().receive(text) if event.type == "message"]
+def numbers(peer: Peer) -> list[Any]:
+    """Return the data of the records that a client has received so far."""
+    body, _ = peer.body
+    text = decompress(peer.coding.name, body) if peer.coding.name else body
+    return [event.data for event in Parser().receive(text) if event.type == "message"]
 
 
 class World:
@@ -131,6 +100,7 @@ class World:
 
     def connect(self, coding: Coding) -> Peer:
         peer = Peer(self.feeds, self.log, self.encoder, coding)
+        gevent.spawn(peer.read_all)
         wait_until(lambda: bool(peer.received))
         return peer
 
@@ -146,18 +116,18 @@ def test_clients_with_different_codings_receive_the_same_events(world: World) ->
     """This includes clients that join later, and events that a client reads from the ring or through its own cursor."""
     peers = [world.connect(coding()) for coding in (Gzip, Zstd, Identity)]
     world.log.append("t", b"1")
-    wait_until(lambda: all(["1"] == peer.numbers() for peer in peers))
+    wait_until(lambda: all(["1"] == numbers(peer) for peer in peers))
     peers += [world.connect(coding()) for coding in (Gzip, Zstd)]
     world.log.append("t", b"2")
 
-    wait_until(lambda: [["1", "2"]] * 3 + [["2"]] * 2 == [peer.numbers() for peer in peers])
+    wait_until(lambda: [["1", "2"]] * 3 + [["2"]] * 2 == [numbers(peer) for peer in peers])
 
 
 def test_a_stream_that_ends_is_complete(world: World) -> None:
     """The checksum covers what the feed sent while the client was parked."""
     peer = world.connect(Gzip())
     world.log.append("t", b"1")
-    wait_until(lambda: ["1"] == peer.numbers())
+    wait_until(lambda: ["1"] == numbers(peer))
 
     peer.stream.end()
     wait_until(lambda: peer.body[1])
@@ -166,7 +136,6 @@ def test_a_stream_that_ends_is_complete(world: World) -> None:
 
 
 def test_all_clients_of_a_feed_share_one_compression(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number of compressions does not depend on the number of clients."""
     peers = [world.connect(Zstd()) for _ in range(CLIENTS)]
     wait_until(lambda: CLIENTS == sum(feed.parked for feed in world.feeds._tail.feeds.values()))  # type: ignore[union-attr]
     calls = []
@@ -174,6 +143,6 @@ def test_all_clients_of_a_feed_share_one_compression(world: World, monkeypatch: 
     monkeypatch.setattr(compression.Zstd, "segment", lambda self, data: calls.append(data) or compress(self, data))
 
     world.log.append("t", b"1")
-    wait_until(lambda: all(["1"] == peer.numbers() for peer in peers))
+    wait_until(lambda: all(["1"] == numbers(peer) for peer in peers))
 
     assert 1 == len([data for data in calls if b"data: 1\n" in data])

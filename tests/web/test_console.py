@@ -105,7 +105,6 @@ class TestFiles:
 
     @pytest.mark.parametrize("name", ["index.html", "../index.html", "%2e%2e/index.html", "missing.js"])
     def test_serves_only_its_own_files(self, name: str) -> None:
-        """Other files have no URL."""
         assert 404 == app().get(f"/-/console/{name}").status_code
 
 
@@ -125,7 +124,6 @@ class TestFeatures:
         assert at_second_address.get_json()["operations"]
 
     def test_a_blueprint_has_no_operations(self) -> None:
-        """The endpoints for operators exist only in a standalone server."""
         features = mounted(console=True, operations_access=["public"]).get("/streams/-/console/features").get_json()
 
         assert features["operations"] is None

@@ -309,7 +309,6 @@ class TestExplorer:
         assert 0 == console.number("#messages")
 
     def test_resumes_from_an_event(self, console: Console) -> None:
-        """The first event is the one after the selected event."""
         console.open("explore?stream=orders&start=earliest")
         console.change(append=[0, 9])
         console.read(9)
@@ -429,7 +428,6 @@ class TestExplorer:
         assert [f"orders 0:{offset}" for offset in offsets] == console.places()
 
     def test_draws_the_rate_and_the_lag(self, console: Console) -> None:
-        """Both charts have a line, and the figures show the newest second."""
         console.explore("stream=orders")
         console.change(append_slowly=[0, 200, 50])
 

@@ -338,7 +338,6 @@ class TestBoard:
         assert [] == page.messages()
 
     def test_shows_a_dash_for_an_invalid_number(self, page: Page) -> None:
-        """A size or population that is not a number becomes a dash."""
         page.open()
 
         page.update(update("Europe", country("A", "5", None), country("B", 5, -1)))

@@ -235,7 +235,6 @@ def test_rejects_an_invalid_time(query: str) -> None:
     ],
 )
 def test_negotiates_the_content_type(accept: str | None, content_type: str) -> None:
-    """The response is Server-Sent Events, unless the client prefers one of the two content types of JSON lines."""
     parsed = stream_request(headers={} if accept is None else {"Accept": accept})
 
     assert f"{content_type}; charset=utf-8" == parsed.content_type
@@ -246,7 +245,6 @@ def test_negotiates_the_content_type(accept: str | None, content_type: str) -> N
     "accept", ["text/html", "image/*", f"{EVENTS};q=0", "*/*;q=0", "x", ";;;", "text/plain, application/xml"]
 )
 def test_rejects_a_request_that_accepts_no_offered_type(accept: str) -> None:
-    """The error lists the offered types."""
     with pytest.raises(NotAcceptable) as rejected:
         stream_request(headers={"Accept": accept})
 

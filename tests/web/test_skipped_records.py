@@ -26,7 +26,6 @@ def skipped(metrics: Metrics) -> SkippedRecords:
 def test_logs_one_record_of_a_topic_and_the_number_of_the_others(
     skipped: SkippedRecords, metrics: Metrics, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """All records are counted; the log has the first one and, at the end of the interval, how many followed."""
     for offset in range(1000):
         skipped.add("t", 0, offset, "bad\nJSON")
     skipped.add("other", 0, 7, "bad")
@@ -41,7 +40,6 @@ def test_logs_one_record_of_a_topic_and_the_number_of_the_others(
 
 
 def test_logs_the_next_record_after_the_interval(skipped: SkippedRecords, caplog: pytest.LogCaptureFixture) -> None:
-    """A record that is skipped later is logged with its reason."""
     skipped.add("t", 0, 1, "bad")
     gevent.sleep(INTERVAL_S * 2)
     skipped.add("t", 0, 2, "worse")

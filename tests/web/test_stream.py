@@ -345,7 +345,6 @@ def test_discards_input_from_a_client(world: World, connection: tuple[socket.soc
 
 
 def test_can_be_closed_twice_and_before_it_was_iterated(world: World) -> None:
-    """Each stream is removed from the registry once, and on_close is called once."""
     before = len(world.registry)
     begun, unbegun = world.open(), world.open()
     chunks = iter(begun)

@@ -92,8 +92,6 @@ def test_a_hook_that_reads_the_body_fails_without_leaking_the_stream(read: Calla
     ],
 )
 def test_a_hook_may_inspect_the_response(use: Callable[[Response], object]) -> None:
-    """These calls do not read the body, and the client receives the stream."""
-
     def hook(response: Response) -> Response:
         use(response)
         return response
@@ -104,7 +102,6 @@ def test_a_hook_may_inspect_the_response(use: Callable[[Response], object]) -> N
 
 
 def test_a_hook_that_replaces_the_response_closes_the_stream() -> None:
-    """The replaced stream does not count against max_streams."""
     client = app_with(lambda _: Response("replaced")).test_client()
 
     assert ["replaced"] * 3 == [client.get("/streams/t").text for _ in range(3)]

@@ -39,36 +39,23 @@ def rejections(time: Time) -> RejectionThrottle:
 
 
 def test_delays_a_client_that_ignores_rejections(time: Time, rejections: RejectionThrottle) -> None:
-    """The first rejections are sent at once. A client that then repeats its request in a loop gets PER_S per second."""
+    """The first rejections are sent at once. A client that then repeats its request in a loop gets PER_S per second.
+
+    Other addresses, and a client that retries as seldom as it should, are never delayed.
+    """
+    for _ in range(BURST * 10):
+        rejections.delay("seldom")
+        time.now += 1 / PER_S
     for _ in range(BURST):
         rejections.delay("a")
     assert [] == time.delays
 
     for _ in range(5):
         rejections.delay("a")
+        rejections.delay("b")
         time.now += time.delays[-1]
 
     assert [1 / PER_S] * 5 == time.delays
-
-
-def test_does_not_delay_a_client_that_waits(time: Time, rejections: RejectionThrottle) -> None:
-    """A client that retries as seldom as it should is never delayed."""
-    for _ in range(BURST * 10):
-        rejections.delay("a")
-        time.now += 1 / PER_S
-
-    assert [] == time.delays
-
-
-def test_does_not_delay_other_addresses(time: Time, rejections: RejectionThrottle) -> None:
-    """Each address has its own bucket."""
-    for _ in range(BURST + 1):
-        rejections.delay("a")
-    del time.delays[:]
-
-    rejections.delay("b")
-
-    assert [] == time.delays
 
 
 def test_answers_429_if_a_client_sends_requests_in_parallel(time: Time, rejections: RejectionThrottle) -> None:
