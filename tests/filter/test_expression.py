@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from kafkasse.errors import ConfigurationError
-from kafkasse.filter import ExpressionError, compile_expression, expression
+from kafkasse.filter import ExpressionError, compile_expression
 from kafkasse.filter.expression import ExpressionFailure
 from kafkasse.frame.json_text import DeserializationError
 from tests.filter.records import view_of
@@ -143,14 +142,6 @@ def test_a_field_of_a_value_without_members_is_missing() -> None:
     for value in ([1], "text", 5, None, {"a": [1]}, {"a": "text"}):
         with pytest.raises(ExpressionFailure):
             compile_expression("value.a.b == 1").matches(view_of(value))
-
-
-def test_a_missing_library_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the extra, the error says which command installs it."""
-    monkeypatch.setattr(expression, "find_spec", lambda name: None)
-
-    with pytest.raises(ConfigurationError, match=r'pip install "kafkasse\[cel\]"'):
-        expression.library.__wrapped__()
 
 
 @pytest.mark.processes

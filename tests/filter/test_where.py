@@ -11,7 +11,7 @@ from kafkasse.config import Config
 from kafkasse.errors import ConfigurationError, Forbidden, InvalidParameter
 from kafkasse.filter import Dimension, Dimensions, Filter, Query, Selection, Selector, Where, compile_expression
 from kafkasse.filter import expression as expression_module
-from kafkasse.filter.where import MAX_SELECTED_VALUES, Template
+from kafkasse.filter.where import MAX_SELECTED_VALUES
 
 KEY = Dimension("key")
 ROUTE = {"path": "/r", "topics": ["t"]}
@@ -32,10 +32,12 @@ def values(selection: Selection) -> set[tuple[str, ...]]:
 
 
 def test_literal_values_are_a_filter() -> None:
-    """Conditions without a reference are the same for all clients."""
-    where = {"key": "a", "headers": {"type": ["x", 1]}, "fields": {"ok": True, "n": 7.0}, "expression": "offset>5"}
+    """Conditions without a reference are the same for all clients. Doubled braces are literal."""
+    headers = {"type": ["x", 1], "json": ["", '{{"id":1}}']}
+    where = {"key": "a", "headers": headers, "fields": {"ok": True, "n": 7.0}, "expression": "offset>5"}
 
-    expected = Filter.of(["a"], {"type": ["1", "x"]}, {"n": ["7"], "ok": ["true"]}, [compile_expression("offset > 5")])
+    headers = {"type": ["1", "x"], "json": ["", '{"id":1}']}
+    expected = Filter.of(["a"], headers, {"n": ["7"], "ok": ["true"]}, [compile_expression("offset > 5")])
     assert Selection(expected) == select(where)
 
 
@@ -133,22 +135,6 @@ def test_a_client_cannot_select_too_many_values() -> None:
 
     with pytest.raises(InvalidParameter, match=f"The filters select {side * (side + 1)} values or combinations"):
         select({}, query=query)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("plain", Template("plain")),
-        ("", Template("")),
-        ("{a}", Template("", "a")),
-        ("x-{a}-y", Template("x-", "a", "-y")),
-        ("{{a}}", Template("{a}")),
-        ('{{"id":1}}', Template('{"id":1}')),
-    ],
-)
-def test_parses_a_template(text: str, expected: Template) -> None:
-    """A value has at most one reference in braces. Doubled braces are literal."""
-    assert expected == Template.parse(text)
 
 
 @pytest.mark.parametrize(
