@@ -54,25 +54,22 @@ def test_a_rate_or_a_number_of_clients_below_its_goal_misses_it(unit: str):
     assert figure.misses_goal
 
 
-def test_a_figure_got_worse_if_it_changed_by_more_than_its_spread():
-    before = runs(10.0, 11.0, 12.0)
-
-    assert "latency [ms]: 14, was 11" == worse(runs(13.5, 14.0, 14.5), before)
-    assert not worse(runs(12.0, 12.5, 13.0), before)
-    assert not worse(runs(1.0, 1.0, 1.0), before)
-
-
-def test_a_figure_that_can_no_longer_be_measured_got_worse():
-    assert worse(latency(math.nan), runs(10.0, 11.0))
-
-
-def test_figures_with_a_baseline_are_compared_by_their_ratio():
-    slow_machine, fast_machine = runs(20.0, 20.0, baseline=10.0), runs(10.0, 10.0, baseline=5.0)
-
-    assert not worse(slow_machine, fast_machine)
-    assert "latency / other: 3, was 2" == worse(runs(15.0, 15.0, baseline=5.0), fast_machine)
+@pytest.mark.parametrize(
+    ("after", "before", "found"),
+    [
+        (runs(13.5, 14.0, 14.5), runs(10.0, 11.0, 12.0), "latency [ms]: 14, was 11"),
+        (runs(12.0, 12.5, 13.0), runs(10.0, 11.0, 12.0), ""),  # within the spread
+        (runs(1.0, 1.0, 1.0), runs(10.0, 11.0, 12.0), ""),
+        (runs(10.0, 10.0, baseline=5.0), runs(20.0, 20.0, baseline=10.0), ""),  # the ratio to the baseline counts
+        (runs(15.0, 15.0, baseline=5.0), runs(10.0, 10.0, baseline=5.0), "latency / other: 3, was 2"),
+        (latency(10.9), latency(10.0), ""),  # the spread of a single run counts as ten percent
+    ],
+)
+def test_a_figure_got_worse_if_it_changed_by_more_than_its_spread(after: Row, before: Row, found: str):
+    assert found == (worse(after, before) or "")
 
 
-def test_the_spread_of_a_single_run_counts_as_ten_percent():
-    assert not worse(latency(10.9), latency(10.0))
-    assert worse(latency(11.5), latency(10.0))
+@pytest.mark.parametrize(("after", "before"), [(latency(11.5), latency(10.0)), (latency(math.nan), runs(10.0, 11.0))])
+def test_a_figure_got_worse(after: Row, before: Row):
+    """A figure that can no longer be measured got worse, too."""
+    assert worse(after, before)

@@ -101,14 +101,6 @@ def test_two_hundred_clients_get_every_record(server: Server, cluster: Cluster, 
 # Start positions.
 
 
-@pytest.fixture
-def timed(cluster: Cluster, topic: str) -> str:
-    """A topic whose first partition has records with the timestamps 1000, 2000 and 3000."""
-    for n in (1, 2, 3):
-        cluster.send(topic, value(n), timestamp_ms=1000 * n)
-    return topic
-
-
 @pytest.mark.parametrize(
     ("query", "records"),
     [
@@ -120,10 +112,13 @@ def timed(cluster: Cluster, topic: str) -> str:
         ("since=1970-01-01T00:00:02.001Z", [3]),
     ],
 )
-def test_starts_at_a_timestamp(connect: Connect, cluster: Cluster, timed: str, query: str, records: list[int]) -> None:
+def test_starts_at_a_timestamp(connect: Connect, cluster: Cluster, topic: str, query: str, records: list[int]) -> None:
     """The stream starts at the first record at or after the timestamp, or at the end if there is none."""
-    stream = connect(f"/{timed}?{query}").ready()
-    cluster.send(timed, value(9))
+    for n in (1, 2, 3):
+        cluster.send(topic, value(n), timestamp_ms=1000 * n)
+
+    stream = connect(f"/{topic}?{query}").ready()
+    cluster.send(topic, value(9))
 
     assert [*records, 9] == numbers(stream.events(len(records) + 1))
 
