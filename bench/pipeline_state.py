@@ -106,6 +106,10 @@ class Topics:
                 self._producer.flush()
         return [self._send(keys + partition, self._next_rank(), partition) for partition in range(PARTITIONS)]
 
+    def promote(self, key: int) -> None:
+        """Make a key the largest of its group."""
+        self._send(key, self._next_rank(), key % PARTITIONS)
+
     def read(self, timeout_s: float = 0.1) -> bytes:
         """Return the value of the next result, or b"" if there is none yet."""
         record = self._consumer.poll(timeout_s)

@@ -17,7 +17,8 @@ from kafkasse.kafka.listing import existing_topics
 from kafkasse.progress import waiting
 
 IDLE_TIMEOUT_MS = 2000
-SILENT_AFTER_S = 60  # a pipeline writes its status after each commit, which is every 10 s in real-time mode
+SILENT_AFTER_S = {"running": 15}  # a pipeline that runs writes its status every 5 s
+OTHERS_SILENT_AFTER_S = 60  # for example, while Spark starts
 COLUMNS = ("PIPELINE", "STATE", "UPDATED", "LAG", "RESTARTS", "DEAD LETTERS", "REASON")
 
 
@@ -34,8 +35,13 @@ def show(topic: str, kafka: Mapping[str, Any], as_json: bool) -> None:
     if topic not in existing:
         hint = did_you_mean(topic, existing)
         raise CommandError(f"the topic {topic} does not exist{hint}; a pipeline with --status-topic {topic} creates it")
-    with waiting(f"reading the topic {topic}"):
-        found = _latest(config, topic)
+    with (
+        waiting(f"reading the topic {topic}"),
+        closing(KafkaConsumer(**config.kafka_settings(""), consumer_timeout_ms=IDLE_TIMEOUT_MS)) as consumer,
+    ):
+        found = _latest(consumer, topic)
+        for status in found:
+            status["dead_letters_in_topic"] = _count(consumer, status.get("dead_letter_topic"))
     if as_json:
         for status in found:
             click.echo(json.dumps(status, ensure_ascii=False))
@@ -46,21 +52,31 @@ def show(topic: str, kafka: Mapping[str, Any], as_json: bool) -> None:
         click.echo("  ".join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
 
 
-def _latest(config: Config, topic: str) -> list[dict[str, Any]]:
+def _latest(consumer: KafkaConsumer, topic: str) -> list[dict[str, Any]]:
     latest: dict[bytes, dict[str, Any]] = {}
-    with closing(KafkaConsumer(**config.kafka_settings(""), consumer_timeout_ms=IDLE_TIMEOUT_MS)) as consumer:
-        partitions = [TopicPartition(topic, each) for each in consumer.partitions_for_topic(topic) or ()]
-        consumer.assign(partitions)
-        consumer.seek_to_beginning()
-        ends = consumer.end_offsets(partitions)
-        for record in consumer:
-            if record.value is None:
-                latest.pop(record.key, None)
-            else:
-                latest[record.key] = _parsed(record.value, topic)
-            if all(consumer.position(each) >= end for each, end in ends.items()):
-                break
+    partitions = _partitions(consumer, topic)
+    consumer.assign(partitions)
+    consumer.seek_to_beginning()
+    ends = consumer.end_offsets(partitions)
+    for record in consumer:
+        if record.value is None:
+            latest.pop(record.key, None)
+        else:
+            latest[record.key] = _parsed(record.value, topic)
+        if all(consumer.position(each) >= end for each, end in ends.items()):
+            break
     return sorted(latest.values(), key=lambda status: str(status["pipeline"]))
+
+
+def _partitions(consumer: KafkaConsumer, topic: str) -> list[TopicPartition]:
+    return [TopicPartition(topic, each) for each in consumer.partitions_for_topic(topic) or ()]
+
+
+def _count(consumer: KafkaConsumer, topic: str | None) -> int | None:
+    """Return how many records a topic has, or None if it does not exist."""
+    if not topic or not (partitions := _partitions(consumer, topic)):
+        return None
+    return int(sum(consumer.end_offsets(partitions).values()) - sum(consumer.beginning_offsets(partitions).values()))
 
 
 def _parsed(value: bytes, topic: str) -> dict[str, Any]:
@@ -77,8 +93,10 @@ def _parsed(value: bytes, topic: str) -> dict[str, Any]:
 def _row(status: dict[str, Any], now: datetime) -> tuple[str, ...]:
     age_s = (now - datetime.fromisoformat(status["updated"])).total_seconds()
     state = status["state"]
-    if age_s > SILENT_AFTER_S and state not in ("stopped", "failed"):
+    is_silent = age_s > SILENT_AFTER_S.get(state, OTHERS_SILENT_AFTER_S)
+    if is_silent and state not in ("stopped", "failed"):
         state = f"silent (was {state})"
     lag = f"{status['lag_records']} records, {status['lag_s']:.0f} s"
-    counts = str(status["restarts"]), str(status["dead_letters"])
+    letters = status.get("dead_letters_in_topic")
+    counts = str(status["restarts"]), str(status["dead_letters"] if letters is None else letters)
     return status["pipeline"], state, f"{age_s:.0f} s ago", lag, *counts, status["reason"]

@@ -41,7 +41,7 @@ from kafkasse.pipelines.status import Position, Status, ended_at_ms, next_offset
 from kafkasse.pipelines.status_topic import StatusTopic
 from kafkasse.pipelines.supervisor import Crashed, Interrupted, State, StopRequests, log_state, supervise
 
-STATUS_INTERVAL_S = 5.0  # between two measurements of the lag, which also write the status topic
+STATUS_INTERVAL_S = 5.0  # at most between two records of the status topic, at least between two measurements of the lag
 # Real-time mode commits at an interval. Between two commits, Spark does not report which records it has processed.
 OVERDUE_INTERVALS = 3
 
@@ -109,6 +109,7 @@ class _Application:
     lag_reader: LagReader | None = None
     processed: Position = field(default_factory=dict)
     measured_at_s: float = -math.inf
+    written_at_s: float = -math.inf
     skipped: int = 0  # records
 
     def attempt(self) -> None:
@@ -155,8 +156,7 @@ class _Application:
     def report(self, state: State, reason: str) -> None:
         log_state(self.pipeline.name, state, reason)
         self.status.enter(state, reason)
-        if self.topic:
-            self.topic.write(self.status, wait=state in (State.STOPPED, State.FAILED))
+        self._write_status(wait=state in (State.STOPPED, State.FAILED))
         if state is State.RUNNING:
             self.ready()
 
@@ -184,9 +184,11 @@ class _Application:
         self._measure_lag(spark, kafka, now_ms())
 
     def polled(self, spark: SparkSession, kafka: dict[str, str]) -> None:
-        """Measure the lag if no batch has been committed for a long time."""
+        """Measure the lag if no batch has been committed for a long time. Show at intervals that the process runs."""
         if time.monotonic() - self.measured_at_s >= OVERDUE_INTERVALS * topics.commit_interval_s(self.pipeline):
             self._measure_lag(spark, kafka, now_ms())
+        elif time.monotonic() - self.written_at_s >= STATUS_INTERVAL_S:
+            self._write_status()
 
     def _measure_lag(self, spark: SparkSession, kafka: dict[str, str], at_ms: int) -> None:
         """Set the lag at this time. If Kafka does not answer, the lag does not change."""
@@ -197,13 +199,17 @@ class _Application:
             self.status.measured(*self.lag_reader.read(self.processed), at_ms)
         except (Py4JError, PySparkException, OSError) as error:
             logger.debug("cannot measure the lag: %s", failures.first_line_of(error))
+        self._write_status()
+
+    def _write_status(self, *, wait: bool = False) -> None:
+        self.written_at_s = time.monotonic()
         if self.topic:
-            self.topic.write(self.status)
+            self.topic.write(self.status, wait=wait)
 
     def _open_status_topic(self, spark: SparkSession, kafka: dict[str, str]) -> None:
         if self.options.status_topic and (self.topic is None or self.topic.spark is not spark):
             self.topic = StatusTopic(spark, kafka, self.options.status_topic)
-            self.topic.write(self.status)
+            self._write_status()
 
     def position(self) -> str:
         """Return the position of the record that the query cannot process, or else that of the last commit."""

@@ -167,6 +167,11 @@ class Pipeline:
         return [sink.topic for sink in self.sinks.values()]
 
     @property
+    def dead_letter_topic(self) -> str:
+        """The topic for records that the query cannot parse."""
+        return self.dead_letters or f"{self.sink_topics[0]}.dead-letters"
+
+    @property
     def spark_settings(self) -> dict[str, str]:
         """The Spark settings as Spark writes them: text, and `true` or `false`."""
         settings = {

@@ -100,7 +100,7 @@ def with_request_size(kafka: dict[str, str], max_bytes: Mapping[str, int]) -> di
 
 def prepare(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str]) -> tuple[str, dict[str, int]]:
     """Create the topic for dead letters if it does not exist. Returns its name, and the largest record of each topic."""
-    letters = pipeline.dead_letters or f"{pipeline.sink_topics[0]}.dead-letters"
+    letters = pipeline.dead_letter_topic
     with Admin(spark, kafka) as admin:
         largest = max(admin.max_bytes([*pipeline.source_topics, *pipeline.sink_topics]).values())
         settings = {"max.message.bytes": str(largest + LETTER_OVERHEAD_BYTES)}

@@ -36,6 +36,8 @@ class Status:
         state_rows, state_bytes: the size of the state, and the memory that it uses.
         late_rows: rows that the state dropped because they were later than the watermark. Spark first aggregates the
             records of a batch, so a row may stand for several records.
+        dead_letters: how many records became dead letters.
+        dead_letter_topic: the topic that contains them, and those of earlier processes.
     """
 
     pipeline: str
@@ -46,7 +48,6 @@ class Status:
     state: State = State.STARTING
     reason: str = ""
     since: str = ""
-    updated: str = ""
     restarts: int = 0
     commits: int = 0
     batch: int = -1
@@ -61,18 +62,26 @@ class Status:
     state_rows: int = 0
     state_bytes: int = 0
     late_rows: int = 0
+    dead_letter_topic: str = ""
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> Status:
         """Return the status of a pipeline that has not started."""
-        return cls(pipeline.name, pipeline.version, pipeline.mode, pipeline.source_topics, pipeline.sink_topics)
+        return cls(
+            pipeline.name,
+            pipeline.version,
+            pipeline.mode,
+            pipeline.source_topics,
+            pipeline.sink_topics,
+            dead_letter_topic=pipeline.dead_letter_topic,
+        )
 
     def enter(self, state: State, reason: str) -> None:
         """Enter a state."""
         if state is not self.state or not self.since:
             self.since = _now()
         self.restarts += state is State.RESTARTING
-        self.state, self.reason, self.updated = state, reason, _now()
+        self.state, self.reason = state, reason
 
     def committed(self, progress: Mapping[str, Any]) -> int:
         """Apply the progress of a batch, as Spark's JSON. Return how many rows of it were later than the watermark."""
@@ -89,7 +98,6 @@ class Status:
         self.state_bytes = sum(each["memoryUsedBytes"] for each in operators)
         late_rows: int = sum(operator.get("numRowsDroppedByWatermark", 0) for operator in operators)
         self.late_rows += late_rows
-        self.updated = _now()
         return late_rows
 
     def measured(self, records: int, oldest_ms: int | None, at_ms: int) -> None:
@@ -102,15 +110,14 @@ class Status:
         """
         self.lag_records = records
         self.lag_s = max(0, at_ms - oldest_ms) / 1000 if oldest_ms is not None else 0.0
-        self.updated = _now()
 
     def rejected(self, records: int) -> None:
         """Count dead letters."""
         self.dead_letters += records
 
     def record(self) -> dict[str, Any]:
-        """Return the record of the status topic as plain data."""
-        return asdict(self)
+        """Return the record of the status topic as plain data. `updated` is the time of this call."""
+        return asdict(self) | {"updated": _now()}
 
 
 def next_offsets(progress: Mapping[str, Any]) -> dict[tuple[str, int], int]:

@@ -1,23 +1,20 @@
-"""A pipeline that fails is started again, with backoff, until it cannot make progress."""
+"""A pipeline that fails is started again, with backoff, until it cannot make progress. Its status and errors say why."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import supervisor
-from kafkasse.pipelines.supervisor import (
-    Crashed,
-    Interrupted,
-    State,
-    Stopped,
-    StopRequests,
-    Unavailable,
-    supervise,
-)
+from kafkasse.pipelines import failures, metrics, supervisor
+from kafkasse.pipelines.status import Status, ended_at_ms
+from kafkasse.pipelines.supervisor import Crashed, State, Stopped, StopRequests, Unavailable, supervise
 
 
 class Waits(StopRequests):
@@ -33,116 +30,99 @@ class Waits(StopRequests):
         return len(self.seconds) == self._backoffs
 
 
-def failing(*failures: Exception) -> Callable[[], None]:
-    """An attempt that raises these exceptions, one for each call, and then returns."""
-    remaining: Iterator[Exception] = iter(failures)
+class Supervised:
+    """Supervises attempts of which each raises the next error, and the last returns.
 
-    def attempt() -> None:
-        for failure in remaining:
-            raise failure
+    Attributes:
+        states: the reported states.
+        reasons: the reason of each.
+        stop: records the backoffs.
+    """
 
-    return attempt
+    def __init__(self, *errors: Exception, backoffs: int = 1000) -> None:
+        self._errors = iter(errors)
+        self.states: list[State] = []
+        self.reasons: list[str] = []
+        self.stop = Waits(backoffs)
 
+    def run(self, skip: Callable[[Crashed], str] = lambda _: "") -> Supervised:
+        supervise(self._attempt, self.stop, self._report, lambda: "t, partition 0, offset 17", skip)
+        assert State.STOPPED == self.states[-1]
+        return self
 
-def run(attempt: Callable[[], None], stop: StopRequests | None = None) -> list[State]:
-    """Supervise the attempt. Returns the reported states."""
-    states: list[State] = []
-    supervise(attempt, stop or Waits(), lambda state, _: states.append(state), lambda: "t, partition 0, offset 17")
-    return states
+    def _attempt(self) -> None:
+        for error in self._errors:
+            raise error
+
+    def _report(self, state: State, reason: str) -> None:
+        self.states.append(state)
+        self.reasons.append(reason)
 
 
 def test_restarts_after_a_crash() -> None:
-    """The second attempt runs until the stop request."""
-    states = run(failing(Crashed("the JVM ended")))
+    states = Supervised(Crashed("the JVM ended")).run().states
 
     assert [State.STARTING, State.RESTARTING, State.STARTING, State.STOPPED] == states
 
 
-def test_backs_off_exponentially() -> None:
+@pytest.mark.parametrize(
+    ("errors", "seconds"),
+    [
+        ([Crashed("x")] * 4, [1, 2, 4, 8]),
+        ([Unavailable("x")] * 7, [1, 2, 4, 8, 16, 30, 30]),
+        ([Crashed("x", committed=True)] * 20, [1] * 20),  # a commit between two crashes is progress
+    ],
+)
+def test_backs_off_exponentially(errors: list[Exception], seconds: list[int]) -> None:
     """Each crash without progress doubles the backoff, and so does each wait, up to a limit."""
-    crashes, waits = Waits(), Waits()
-
-    run(failing(*[Crashed("x")] * 4), crashes)
-    run(failing(*[Unavailable("x")] * 7), waits)
-
-    assert [1, 2, 4, 8] == crashes.seconds
-    assert [1, 2, 4, 8, 16, 30, 30] == waits.seconds
+    assert seconds == Supervised(*errors).run().stop.seconds
 
 
 def test_a_crash_loop_ends_with_the_position() -> None:
     """The error names the reason and the record that the pipeline cannot pass."""
     with pytest.raises(CommandError, match=r"failed 5 times in a row .* at t, partition 0, offset 17: divided by zero"):
-        run(failing(*[Crashed("divided by zero")] * supervisor.MAX_CRASHES))
+        Supervised(*[Crashed("divided by zero")] * supervisor.MAX_CRASHES).run()
 
 
 def test_a_crash_loop_continues_without_the_records_that_cause_it() -> None:
     """Each crash loop skips records, until there is nothing to skip."""
     crashes = [Crashed("divided by zero", data_error="DIVIDE_BY_ZERO") for _ in range(2 * supervisor.MAX_CRASHES)]
     skipped = iter(["1 records", ""])
-    reasons: list[str] = []
     seen: list[Crashed] = []
-
-    def skip(crash: Crashed) -> str:
-        seen.append(crash)
-        return next(skipped)
+    supervised = Supervised(*crashes)
 
     with pytest.raises(CommandError, match="failed 5 times in a row"):
-        supervise(failing(*crashes), Waits(), lambda _, reason: reasons.append(reason), lambda: "t", skip)
+        supervised.run(lambda crash: seen.append(crash) or next(skipped))  # type: ignore[func-returns-value]
 
     assert [crashes[4], crashes[9]] == seen
-    assert "restarting without 1 records: divided by zero" in reasons
+    assert "restarting without 1 records: divided by zero" in supervised.reasons
 
 
 def test_a_signal_stops_the_search_for_the_records_that_cause_a_crash_loop() -> None:
     """The search needs Spark, which may be starting again."""
-    states: list[State] = []
 
     def skip(_: Crashed) -> str:
         raise Stopped(signal.SIGTERM)
 
-    supervise(failing(*[Crashed("x")] * 5), Waits(), lambda state, _: states.append(state), lambda: "t", skip)
-
-    assert State.STOPPED == states[-1]
-    assert State.FAILED not in states
+    assert State.FAILED not in Supervised(*[Crashed("x")] * 5).run(skip).states
 
 
-def test_a_commit_between_two_crashes_is_progress() -> None:
-    """A pipeline that commits between its crashes is restarted forever."""
-    backoffs = Waits()
+@pytest.mark.parametrize(("backoffs", "waits"), [(1000, 100), (3, 3)])
+def test_waiting_is_not_a_crash(backoffs: int, waits: int) -> None:
+    """Kafka may be unavailable for any time, even between crashes. SIGTERM during a backoff does not start an attempt."""
+    supervised = Supervised(*[Unavailable("no broker")] * 100, backoffs=backoffs).run()
 
-    run(failing(*[Crashed("x", committed=True)] * 20), backoffs)
-
-    assert [1] * 20 == backoffs.seconds
-
-
-def test_waiting_is_not_a_crash() -> None:
-    """Kafka may be unavailable for any time, even between crashes."""
-    failures: list[Interrupted] = [Unavailable("no broker")] * 100
-
-    states = run(failing(*failures))
-
-    assert 100 == states.count(State.WAITING)
-    assert State.STOPPED == states[-1]
-
-
-def test_a_stop_request_ends_the_backoff() -> None:
-    """SIGTERM does not start another attempt."""
-    states = run(failing(*[Unavailable("no broker")] * 100), Waits(backoffs=3))
-
-    assert 3 == states.count(State.WAITING)
-    assert State.STOPPED == states[-1]
+    assert waits == supervised.states.count(State.WAITING)
 
 
 def test_a_command_error_is_final() -> None:
     """An error that only the user can fix is not tried again."""
-    states: list[State] = []
+    supervised = Supervised(CommandError("the topic nix does not exist"))
 
     with pytest.raises(CommandError, match="the topic nix does not exist"):
-        supervise(
-            failing(CommandError("the topic nix does not exist")), Waits(), lambda state, _: states.append(state), str
-        )
+        supervised.run()
 
-    assert [State.STARTING, State.FAILED] == states
+    assert [State.STARTING, State.FAILED] == supervised.states
 
 
 def test_a_signal_is_a_stop_request() -> None:
@@ -162,3 +142,203 @@ def test_a_signal_is_a_stop_request() -> None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@pytest.fixture
+def status() -> Status:
+    """The status of a pipeline that has not started."""
+    return Status("topn", 1, "realtime", ["countries"], ["topn"])
+
+
+def progress(end: int, rows: int = 10, batch: int = 0) -> dict[str, Any]:
+    """Spark's progress of a batch that ended at this offset of partition 0."""
+    return {
+        "batchId": batch,
+        "numInputRows": rows,
+        "durationMs": {"triggerExecution": 4000, "walCommit": 100, "commitOffsets": 150, "addBatch": 3000},
+        "stateOperators": [{"numRowsTotal": 5, "memoryUsedBytes": 100}, {"numRowsTotal": 2, "memoryUsedBytes": 30}],
+        "sources": [{"endOffset": {"countries": {"0": end}}}],
+        "sink": {"numOutputRows": 3},
+    }
+
+
+def test_sums_the_batches(status: Status) -> None:
+    """Counters grow with each batch, and the other values are those of the last batch."""
+    status.committed(progress(10, batch=0))
+    status.committed(progress(12, rows=2, batch=1))
+
+    assert (2, 12, 6) == (status.commits, status.input_records, status.output_records)
+    assert (1, 0.5, 4.0, 0.25) == (status.batch, status.records_per_s, status.batch_s, status.commit_s)
+    assert (7, 130) == (status.state_rows, status.state_bytes)
+
+
+def test_counts_rows_that_are_later_than_the_watermark(status: Status) -> None:
+    """Not every operator has a watermark."""
+    batch = progress(10)
+    batch["stateOperators"][0]["numRowsDroppedByWatermark"] = 3
+
+    assert [3, 0, 3] == [status.committed(each) for each in (batch, progress(11), batch)]
+    assert 6 == status.late_rows
+
+
+def test_the_lag_is_the_age_of_the_oldest_record(status: Status) -> None:
+    """A clock that differs does not make the lag negative."""
+    lags = []
+    for records, oldest_ms in ((8, 1_000), (15, 6_500), (2, 7_000), (0, None)):
+        status.measured(records, oldest_ms, at_ms=6_600)
+        lags.append((status.lag_records, status.lag_s))
+
+    assert [(8, 5.6), (15, 0.1), (2, 0), (0, 0)] == lags
+
+
+def test_a_batch_ends_after_its_duration() -> None:
+    """Spark reports when a batch began and how long it took."""
+    batch = progress(10) | {"timestamp": "2026-11-22T22:00:00.500Z"}
+
+    assert datetime(2026, 11, 22, 22, 0, 4, 500_000, UTC).timestamp() * 1000 == ended_at_ms(batch)
+
+
+def test_counts_restarts(status: Status) -> None:
+    """Waiting for Kafka is not a restart. `since` changes with the state only."""
+    for state in (State.STARTING, State.WAITING, State.STARTING, State.RUNNING, State.RESTARTING, State.STARTING):
+        status.enter(state, "")
+    since = status.since
+    status.enter(State.STARTING, "")
+
+    assert 1 == status.restarts
+    assert since == status.since
+    assert since <= status.record()["updated"]
+
+
+def test_the_record_is_plain_data(status: Status) -> None:
+    record = status.record()
+
+    assert ("topn", "starting") == (record["pipeline"], record["state"])
+    assert not [name for name in record if name.startswith("_")]
+
+
+def test_serves_metrics_and_readiness(status: Status) -> None:
+    """Prometheus reads all metrics; a probe gets 503 until the pipeline processes records."""
+    with metrics.serving("127.0.0.1:0", status) as port:
+        with pytest.raises(HTTPError, match="503"):
+            urlopen(f"http://127.0.0.1:{port}/-/ready")
+        status.enter(State.RUNNING, "")
+        ready = urlopen(f"http://127.0.0.1:{port}/-/ready").read()
+        text = urlopen(f"http://127.0.0.1:{port}/-/metrics").read().decode()
+
+    assert b"running\n" == ready
+    assert 'kafkasse_pipeline_state{pipeline="topn",state="running"} 1.0' in text
+    for name, metric in metrics.METRICS.items():
+        assert f'kafkasse_pipeline_{name}{"_total" if metric.is_counter else ""}{{pipeline="topn"}} 0.0' in text
+
+
+@pytest.mark.parametrize("address", ["9400", "127.0.0.1:x", "127.0.0.1:99999"])
+def test_rejects_an_invalid_address(status: Status, address: str) -> None:
+    with pytest.raises(CommandError, match="--metrics-bind is HOST:PORT"), metrics.serving(address, status):
+        pass
+
+
+TOO_FEW_SLOTS = (
+    "org.apache.spark.SparkRuntimeException: [CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT] Cannot run the pipelined stage group: "
+    "it needs 5 concurrent task slots to run all its stages together, but only 4 are currently free."
+)
+
+
+def test_finds_how_many_slots_a_query_needs() -> None:
+    assert 5 == failures.slots_needed(TOO_FEW_SLOTS)
+    assert 0 == failures.slots_needed("java.lang.IllegalStateException: 5 slots")
+
+
+@pytest.mark.parametrize(
+    ("local", "kind", "advice"),
+    [
+        (True, CommandError, "use --master local[6] or more"),  # waiting would not help
+        (False, Unavailable, "waiting for more slots: add workers"),
+    ],
+)
+def test_only_a_cluster_can_get_more_slots(local: bool, kind: type[Exception], advice: str) -> None:
+    error = failures.too_few_slots(6, 4, local=local)
+
+    assert isinstance(error, kind)
+    assert "Spark has too few slots: 4, but the pipeline needs 6" in str(error)
+    assert advice in str(error)
+
+
+@pytest.mark.parametrize("name", failures.CHANGED_STATE)
+def test_a_changed_state_needs_a_rebuild(name: str) -> None:
+    """Spark's errors name no solution."""
+    error = failures.explain(f"org.apache.spark.SparkException: [STATE_STORE_{name}] ...", committed=False)
+
+    assert isinstance(error, failures.ChangedState)
+    assert "--rebuild" in error.detail
+
+
+PYTHON = """org.apache.spark.SparkException: [STREAM_FAILED] Query terminated with exception
+Caused by: org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] An exception was thrown from the Python worker: \
+Traceback (most recent call last):
+  File "orders.py", line 12, in parsed
+    raise error
+{error}
+second line
+ SQLSTATE: 38000
+\tat org.apache.spark.api.python.BasePythonRunner
+"""
+ARITHMETIC = """org.apache.spark.SparkArithmeticException: [DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012
+== DataFrame ==
+"""
+MALFORMED = """org.apache.spark.SparkException: [MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION] Malformed records: [null].
+Parse Mode: FAILFAST. SQLSTATE: 22023
+\tat org.apache.spark.sql
+Caused by: com.fasterxml.jackson.core.JsonParseException: Unexpected character
+"""
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        (PYTHON.format(error="ValueError: not a number"), "ValueError"),
+        (PYTHON.format(error="shop.errors.UnknownCurrency: XXX"), "shop.errors.UnknownCurrency"),
+        (PYTHON.format(error="KeyError"), "KeyError"),
+        (ARITHMETIC, "DIVIDE_BY_ZERO"),
+        (MALFORMED, "MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION"),
+        (
+            "org.apache.spark.SparkRuntimeException: [USER_RAISED_EXCEPTION] bad SQLSTATE: P0001",
+            "USER_RAISED_EXCEPTION",
+        ),
+    ],
+)
+def test_an_error_that_the_query_raises_may_be_caused_by_a_record(reason: str, kind: str) -> None:
+    crash = failures.explain(reason, committed=False)
+
+    assert isinstance(crash, Crashed)
+    assert kind == crash.data_error
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        PYTHON.format(error="MemoryError"),
+        PYTHON.format(error="numpy._core._exceptions._ArrayMemoryError: Unable to allocate"),
+        PYTHON.format(error="ConnectionRefusedError: [Errno 111] Connection refused"),
+        PYTHON.format(error="requests.exceptions.ConnectionError: Max retries exceeded"),
+        PYTHON.format(error="OSError: [Errno 28] No space left on device"),
+        PYTHON.format(error="ModuleNotFoundError: No module named 'shop'"),
+        PYTHON.format(error="EOFError"),
+        "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).\nCaused by: java.io.EOFException",
+        "java.lang.OutOfMemoryError: Java heap space",
+        f"{ARITHMETIC}Caused by: java.lang.OutOfMemoryError: Java heap space",
+        "org.apache.spark.SparkException: Job aborted due to stage failure: ExecutorLostFailure (executor 1 exited)",
+        "org.apache.spark.SparkException: [KAFKA_DATA_LOSS.X] Some data may have been lost. SQLSTATE: 22000",
+        f"{ARITHMETIC}Caused by: org.apache.kafka.common.errors.InvalidTopicException: t",
+        "java.lang.IllegalStateException: SQLSTATE: 22012",
+        "org.apache.spark.SparkException: [INTERNAL_ERROR] x SQLSTATE: XX000\nCaused by: java.lang.Error: SQLSTATE: 22012",
+    ],
+)
+def test_an_error_with_another_cause_is_not_caused_by_a_record(reason: str) -> None:
+    """A lack of memory, a lost executor, Kafka or a service may cause the error, so no record may become a dead letter."""
+    assert "" == failures.data_error(reason)
+
+
+def test_a_reason_names_the_exception_of_python() -> None:
+    """The first line of Spark's own exception only says that there is a traceback."""
+    assert "ValueError: not a number" == failures.first_line(PYTHON.format(error="ValueError: not a number"))
