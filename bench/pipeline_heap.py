@@ -6,8 +6,8 @@
 For each number of keys and each heap, an embedded broker contains all keys, with 1,000 keys for each group. A heap is large
 enough if one JVM reads the keys and runs for COMMIT_S, and a second JVM then resumes from the checkpoint.
 
-With --minutes, one pipeline receives UPDATES_PER_S for so long. Each minute, the command prints the memory of the pipeline and
-the number of files in its checkpoint.
+With --minutes, one pipeline receives UPDATES_PER_S for so long. Each minute, the command prints its memory and the number of
+files in its checkpoint.
 """
 
 from __future__ import annotations
