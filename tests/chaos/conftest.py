@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.cluster import EmbeddedCluster
-from tests.chaos.scene import Scene, documented_delay_s
+from tests.chaos.scene import Client, Scene, connect_clients, documented_delay_s
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +26,20 @@ def new_scene(kafka: EmbeddedCluster, tmp_path: Path, request: pytest.FixtureReq
     with ExitStack() as scenes:
         scenes.callback(kafka.heal)
         yield lambda **settings: scenes.enter_context(Scene(kafka, tmp_path, max_delay_s=delay_s, **settings))
+
+
+@pytest.fixture
+def scene(new_scene: Callable[..., Scene]) -> Scene:
+    return new_scene()
+
+
+@pytest.fixture
+def topic(scene: Scene, fresh_name: str) -> str:
+    """A topic with two partitions and a producer."""
+    return scene.topic(fresh_name)
+
+
+@pytest.fixture
+def clients(scene: Scene, topic: str) -> list[Client]:
+    """Clients that have received records of the topic. See connect_clients()."""
+    return connect_clients(scene, topic)

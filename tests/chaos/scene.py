@@ -394,12 +394,6 @@ class Scene:
         self.stored |= {(*each[:3], each.topic_id, each.epoch): each for each in found}
         return ends
 
-    def count_records(self, topic: str) -> int:
-        """Return how many records a topic holds now."""
-        with closing(Witness(self.cluster.bootstrap_servers, [topic])) as witness:
-            witness.read()
-            return len(witness.stored)
-
     def mark_truncated(self, topic: str) -> None:
         """Declare that the log of the topic may differ from the one that was read so far."""
         topic_id, epoch = self._versions[topic]

@@ -11,6 +11,7 @@ import pytest
 from tests.chaos.cluster import EmbeddedCluster
 from tests.chaos.network import Conditions
 from tests.chaos.scene import (
+    Client,
     Scene,
     connect_clients,
     has_record,
@@ -25,22 +26,8 @@ from tests.support.waiting import wait_until
 NewScene = Callable[..., Scene]
 
 
-def test_without_faults(new_scene: NewScene, fresh_name: str) -> None:
-    """Without faults the checker reports nothing."""
-    scene = new_scene()
-    clients = connect_clients(scene, scene.topic(fresh_name))
-
-    wait_for_records(clients)
-
-    assert never_disconnected(clients)
-    assert [] == scene.violations()
-
-
-def test_a_broker_is_killed(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
+def test_a_broker_is_killed(scene: Scene, kafka: EmbeddedCluster, topic: str, clients: list[Client]) -> None:
     """The leader dies. Clients receive heartbeats until another broker leads (3 s), then the records. No stream ends."""
-    scene = new_scene()
-    topic = scene.topic(fresh_name)
-    clients = connect_clients(scene, topic)
     killed = kafka.leader(topic)
 
     with scene.outage():
@@ -55,12 +42,8 @@ def test_a_broker_is_killed(new_scene: NewScene, kafka: EmbeddedCluster, fresh_n
     assert [] == scene.violations()
 
 
-def test_a_leader_moves(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
+def test_a_leader_moves(scene: Scene, kafka: EmbeddedCluster, topic: str, clients: list[Client]) -> None:
     """Another node becomes the leader. Clients do not notice."""
-    scene = new_scene()
-    topic = scene.topic(fresh_name)
-    clients = connect_clients(scene, topic)
-
     for partition in (0, 1, 0, 1):
         kafka.move_leader(topic, partition)
         wait_for_records(clients)
@@ -70,31 +53,10 @@ def test_a_leader_moves(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name:
 
 
 @pytest.mark.long
-def test_the_controller_is_lost(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
-    """The controller dies. Records continue; those of partitions that need a new leader are 3 to 6 s late."""
-    scene = new_scene()
-    topic = scene.topic(fresh_name)
-    clients = connect_clients(scene, topic)
-    killed = kafka.controller()
-
-    with scene.outage():
-        kafka.nodes[killed].kill()
-        wait_until(lambda: kafka.controller() not in (killed, -1))
-        wait_until(lambda: kafka.leader(topic) not in (killed, -1))
-    wait_for_records(clients)
-    kafka.start(killed)
-
-    assert never_disconnected(clients)
-    assert [] == scene.violations()
-
-
-@pytest.mark.long
-def test_a_rolling_restart_of_the_cluster(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
+def test_a_rolling_restart_of_the_cluster(
+    scene: Scene, kafka: EmbeddedCluster, topic: str, clients: list[Client]
+) -> None:
     """Each broker is shut down and restarted in turn. Clients wait while leaders move. No stream ends."""
-    scene = new_scene()
-    topic = scene.topic(fresh_name)
-    clients = connect_clients(scene, topic)
-
     for node in kafka.nodes:
         with scene.outage():
             kafka.nodes[node].stop()
@@ -107,11 +69,8 @@ def test_a_rolling_restart_of_the_cluster(new_scene: NewScene, kafka: EmbeddedCl
 
 
 @pytest.mark.long
-def test_the_controller_quorum_is_lost(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
+def test_the_controller_quorum_is_lost(scene: Scene, kafka: EmbeddedCluster, topic: str, clients: list[Client]) -> None:
     """Two of three nodes die, so no leader is elected and producers fail. Streams send heartbeats, then the records."""
-    scene = new_scene()
-    topic = scene.topic(fresh_name)
-    clients = connect_clients(scene, topic)
     alive = kafka.leader(topic)
     dead = [node for node in kafka.nodes if node != alive]
 
@@ -150,11 +109,8 @@ def test_too_few_replicas_are_in_sync(new_scene: NewScene, kafka: EmbeddedCluste
     assert [] == scene.violations()
 
 
-def test_a_broker_is_stopped(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
+def test_a_broker_is_stopped(scene: Scene, kafka: EmbeddedCluster, topic: str, clients: list[Client]) -> None:
     """The leader stops (SIGSTOP) with its connections open. Another one is elected; the old one continues later."""
-    scene = new_scene()
-    topic = scene.topic(fresh_name)
-    clients = connect_clients(scene, topic)
     stopped = kafka.leader(topic)
 
     with scene.outage():
@@ -171,11 +127,10 @@ def test_a_broker_is_stopped(new_scene: NewScene, kafka: EmbeddedCluster, fresh_
     assert [] == scene.violations()
 
 
-def test_the_network_to_kafka_is_slow(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
+def test_the_network_to_kafka_is_slow(
+    scene: Scene, kafka: EmbeddedCluster, fresh_name: str, clients: list[Client]
+) -> None:
     """With latency, a low rate, slices of seven bytes, or packet loss, records only arrive later."""
-    scene = new_scene()
-    clients = connect_clients(scene, scene.topic(fresh_name))
-
     latency, slow, tiny = Conditions(latency_s=0.05), Conditions(bytes_per_s=50_000), Conditions(slice_bytes=7)
     for conditions in (latency, slow, tiny, Conditions(slice_bytes=1400, loss=0.1)):
         for network in kafka.networks.values():
@@ -190,12 +145,9 @@ def test_the_network_to_kafka_is_slow(new_scene: NewScene, kafka: EmbeddedCluste
     assert [] == scene.violations()
 
 
-def test_connections_to_kafka_break(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
-    """All connections are closed or reset twenty times. kafkasse reconnects, and clients do not notice."""
-    scene = new_scene()
-    clients = connect_clients(scene, scene.topic(fresh_name))
-
-    for at in range(20):
+def test_connections_to_kafka_break(scene: Scene, kafka: EmbeddedCluster, clients: list[Client]) -> None:
+    """All connections are closed or reset repeatedly. kafkasse reconnects, and clients do not notice."""
+    for at in range(6):
         for network in kafka.networks.values():
             _ = network.cut() if at % 2 else network.reset()
         wait_for_records(clients)
@@ -258,12 +210,8 @@ def test_a_log_is_truncated(new_scene: NewScene, kafka: EmbeddedCluster, fresh_n
     assert [] == scene.violations(excused=[topic])
 
 
-def test_kafkasse_loses_its_permission(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
+def test_kafkasse_loses_its_permission(scene: Scene, kafka: EmbeddedCluster, topic: str, clients: list[Client]) -> None:
     """Streams end with a 404, as for a topic that does not exist. When the permission returns, clients lose nothing."""
-    scene = new_scene()
-    topic = scene.topic(fresh_name)
-    clients = connect_clients(scene, topic)
-
     with scene.outage():
         kafka.deny_access(topic)
         wait_until(lambda: all(404 in each.statuses for each in clients))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.network import Conditions
-from tests.chaos.scene import Scene, connect_clients, never_disconnected, wait_for_records, wait_until
+from tests.chaos.scene import Client, Scene, connect_clients, never_disconnected, wait_for_records, wait_until
 from tests.support.client import fetch
 from tests.support.examples import first_of
 from tests.support.server import KILLED
@@ -21,30 +21,34 @@ MAX_REPLACEMENTS = 4  # reconnects count as requests, so max_requests may replac
 NewScene = Callable[..., Scene]
 
 
+@pytest.fixture
+def scene(new_scene: NewScene) -> Scene:
+    return new_scene(servers=2)
+
+
 @pytest.mark.parametrize("end", first_of(signal.SIGKILL, signal.SIGTERM))
 def test_workers_end(new_scene: NewScene, fresh_name: str, end: signal.Signals) -> None:
-    """Workers are killed or terminated repeatedly under load. gunicorn starts new ones, and clients reconnect."""
-    scene = new_scene(servers=2)
-    clients = connect_clients(scene, scene.topic(fresh_name))
+    """Two workers share a port. When one is killed or terminated, its clients reconnect to the other one or to a new one."""
+    scene = new_scene()
+    scene.replace_server(0, WEB_CONCURRENCY="2").stop()
+    [server] = scene.servers
+    wait_until(lambda: len(server.workers()) == 2)
+    topic = scene.topic(fresh_name)
+    clients = [each for _ in range(2) for each in connect_clients(scene, topic)]
 
-    for at in range(4):
-        server = scene.servers[at % 2]
-        [worker] = server.workers()
-        if end == signal.SIGKILL:
-            server.expect(KILLED)
+    if end == signal.SIGKILL:
+        server.expect(KILLED)
+    for worker in server.workers():
         os.kill(worker, end)
-        wait_until(lambda server=server, worker=worker: server.workers() not in ([], [worker]))
+        wait_until(lambda worker=worker: len(server.workers()) == 2 and worker not in server.workers())
         wait_for_records(clients)
 
     assert all(each.connections for each in clients)
-    assert [] == scene.violations(statuses={503}, max_ended=4)
+    assert [] == scene.violations(statuses={503}, max_ended=2)
 
 
-def test_rolling_restarts(new_scene: NewScene, fresh_name: str) -> None:
+def test_rolling_restarts(scene: Scene, clients: list[Client]) -> None:
     """Each server is replaced under load. Streams end cleanly and resume at any server."""
-    scene = new_scene(servers=2)
-    clients = connect_clients(scene, scene.topic(fresh_name))
-
     for at in (0, 1):
         old = scene.replace_server(at)
         old.terminate()
@@ -78,25 +82,6 @@ def test_max_requests_replaces_workers(new_scene: NewScene, fresh_name: str) -> 
     assert [] == scene.violations(statuses={503}, max_ended=MAX_REPLACEMENTS)
 
 
-def test_one_of_several_workers_is_killed(new_scene: NewScene, fresh_name: str) -> None:
-    """Two workers share a port. When one is killed, its clients reconnect to the other one or to a new one."""
-    scene = new_scene()
-    scene.replace_server(0, WEB_CONCURRENCY="2").stop()
-    [server] = scene.servers
-    wait_until(lambda: len(server.workers()) == 2)
-    topic = scene.topic(fresh_name)
-    clients = [each for _ in range(4) for each in connect_clients(scene, topic)]
-
-    server.expect(KILLED)
-    for killed in server.workers():
-        os.kill(killed, signal.SIGKILL)
-        wait_until(lambda killed=killed: len(server.workers()) == 2 and killed not in server.workers())
-        wait_for_records(clients)
-
-    assert all(each.connections for each in clients)
-    assert [] == scene.violations()
-
-
 def test_the_clock_jumps(new_scene: NewScene, fresh_name: str, tmp_path: Path) -> None:
     """The clock of the server jumps by an hour in both directions. Streams and new clients do not notice."""
     scene = new_scene()
@@ -115,11 +100,8 @@ def test_the_clock_jumps(new_scene: NewScene, fresh_name: str, tmp_path: Path) -
     assert [] == scene.violations()
 
 
-def test_the_network_to_clients_is_slow(new_scene: NewScene, fresh_name: str) -> None:
+def test_the_network_to_clients_is_slow(scene: Scene, clients: list[Client]) -> None:
     """With latency, a low rate, slices of seven bytes or packet loss, slow clients catch up and do not delay others."""
-    scene = new_scene(servers=2)
-    clients = connect_clients(scene, scene.topic(fresh_name))
-
     latency, slow, tiny = Conditions(latency_s=0.2), Conditions(bytes_per_s=5_000), Conditions(slice_bytes=7)
     for conditions in (latency, slow, tiny, Conditions(slice_bytes=1400, loss=0.1)):
         scene.networks[0].conditions = conditions
@@ -129,27 +111,8 @@ def test_the_network_to_clients_is_slow(new_scene: NewScene, fresh_name: str) ->
     assert [] == scene.violations()
 
 
-def test_connections_to_clients_break(new_scene: NewScene, fresh_name: str) -> None:
-    """Connections are closed or reset twenty times, even within an event. Clients resume after the last complete event."""
-    scene = new_scene(servers=2)
-    clients = connect_clients(scene, scene.topic(fresh_name))
-    for network in scene.networks:
-        network.conditions = Conditions(slice_bytes=97)
-
-    for at in range(20):
-        network = scene.networks[at // 2 % 2]
-        _ = network.cut() if at % 2 else network.reset()
-        wait_for_records(clients)
-
-    assert all(each.connections for each in clients)
-    assert [] == scene.violations()
-
-
-def test_the_network_to_clients_is_half_open(new_scene: NewScene, fresh_name: str) -> None:
+def test_the_network_to_clients_is_half_open(scene: Scene, clients: list[Client]) -> None:
     """Clients miss heartbeats and reconnect. The server closes connections that accept no bytes for write_timeout_s."""
-    scene = new_scene(servers=2)
-    clients = connect_clients(scene, scene.topic(fresh_name))
-
     scene.networks[0].stall()
     wait_for_records(clients)
     scene.networks[0].heal()
