@@ -19,7 +19,7 @@ from tests.history.wire import Partition
 POLL_MS = 200
 MAX_POLLS_WITHOUT_PROGRESS = 100
 WATCH_EVERY_S = 0.2
-WATCH_TIMEOUT_S = 2.0
+WATCH_TIMEOUT_S = 10.0
 METADATA_MAX_AGE_MS = 500  # so that a watch sees new partitions
 
 

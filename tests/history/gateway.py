@@ -8,29 +8,27 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from itertools import count
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import gevent
 import jwt
-import yaml
 from gevent.event import Event
 
-from tests.history.app import MUTANT_VARIABLE
-from tests.history.checker import Acknowledged, History, StoredRecord, last_id, violations
-from tests.history.cluster import Watch, Witness, Writer
+from tests.history.checker import History, StoredRecord, last_id
+from tests.history.cluster import Writer
 from tests.history.recorder import Recorder
 from tests.history.scenario import (
     END,
-    HEARTBEAT_S,
     MAX_BODY_BYTES,
     PATIENCE_S,
     TIMEOUT_S,
+    BlackBox,
     Outcome,
+    follow,
     kept_part,
     times_applied,
     value,
@@ -66,7 +64,7 @@ VISITORS = [
 ]
 
 
-class Gateway:
+class Gateway(BlackBox):
     """Topics, servers, visitors and a writer. Close it at the end.
 
     A personal route contains one topic, and after reload() another one too. A route with a pattern contains both, and a
@@ -86,31 +84,14 @@ class Gateway:
         self.topic = cluster.create(f"{name}-first", PARTITIONS)
         self.added = cluster.create(f"{name}-added")
         self.created = f"{name}-created"
+        super().__init__(cluster, directory, seed, [self.topic, self.added])
         self.expiries = 0
         self._reloads = 0
         self._pattern = f"{name}-*"
-        self._cluster = cluster
-        self._directory = directory
-        self._seed = seed
-        self._rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
-        self._numbers = count()
-        self._acknowledged: list[Acknowledged] = []
-        self._written_at = self._servers_began = inf
-        self._ends = 0
-        bootstrap = cluster.bootstrap_servers
-        self._topics = [self.topic, self.added]
-        self._witness = Witness(bootstrap, self._topics)
-        self._watch = Watch(bootstrap, self._topics)
-        self._watch.now()
         (directory / "secret").write_bytes(SECRET)
-        self._file = directory / "kafkasse.yaml"
-        self._configure([self.topic])
+        self._set_topics([self.topic])
 
-    def close(self) -> None:
-        self._watch.close()
-        self._witness.close()
-
-    def _configure(self, topics: list[str]) -> None:
+    def _set_topics(self, topics: list[str]) -> None:
         """Write the configuration. The personal route contains these topics."""
         guard = {**SETTINGS, "algorithms": ["HS256"], "secret_file": str(self._directory / "secret"), "leeway_s": 0}
         own = {"key": ["{claims.sub}", END.decode()]}
@@ -119,26 +100,8 @@ class Gateway:
             "live": {"topics": [self.topic], "where": own},
             "matching": {"topics": [self._pattern], "start": "earliest"},
         }
-        settings = {
-            "kafka": {"bootstrap_servers": self._cluster.bootstrap_servers},
-            "guards": {"customers": {"jwt": guard}},
-            "heartbeat_s": HEARTBEAT_S,
-            "max_ring_records": 40,
-            "max_chunk_bytes": 2048,
-            "metadata_refresh_s": 0.2,
-            "retry_ms": 1,
-            "routes": {name: {"path": f"/{name}", "access": ["customers"], **more} for name, more in routes.items()},
-        }
-        self._file.write_text(yaml.safe_dump(settings))
-
-    @contextmanager
-    def _servers(self, mutants: Sequence[str]) -> Iterator[list[Server]]:
-        self._watch.now()
-        self._servers_began = time.monotonic()
-        with ExitStack() as stack:
-            environments = [{"KAFKASSE_CONFIG": str(self._file), MUTANT_VARIABLE: each} for each in mutants]
-            starting = [gevent.spawn(Server, "tests.history.app:create()", **each) for each in environments]
-            yield [stack.enter_context(each.get()) for each in starting]
+        guarded = {name: {"path": f"/{name}", "access": ["customers"], **more} for name, more in routes.items()}
+        self.configure(guards={"customers": {"jwt": guard}}, routes=guarded)
 
     # Steps.
 
@@ -168,7 +131,7 @@ class Gateway:
 
     def reload(self, server: Server) -> None:
         """Add a topic to the personal route, and wait until the workers are new."""
-        self._configure([self.topic, self.added])
+        self._set_topics([self.topic, self.added])
         before = set(server.workers())
         server.reload()
         wait_until(lambda: len(server.workers()) == 1 and not before & set(server.workers()))
@@ -192,7 +155,6 @@ class Gateway:
 
     def _client(self, server: Server, visitor: Visitor, number: int, is_patient: bool, began: Event) -> History:
         """Run one client until it has received the last records. An impatient client gives up after PATIENCE_S."""
-        rng = random.Random(f"{self._seed} {number}")  # noqa: S311 - reproducible, not secret
         recorder = Recorder(
             lambda: ("127.0.0.1", server.port), f"/plain/{visitor.route}", token=lambda: _token(visitor)
         )
@@ -209,14 +171,7 @@ class Gateway:
             received.update(mark for mark in marks if mark[:-1] in kept_part(body))
             return self._written_at < inf and received >= marks
 
-        def cut_after() -> int | None:
-            return rng.randrange(1, 6000) if len(recorder.connections) < CUTS else None
-
-        try:
-            with gevent.Timeout(TIMEOUT_S):
-                recorder.follow(enough, cut_after)
-        finally:
-            recorder.leave()
+        follow(recorder, enough, CUTS, random.Random(f"{self._seed} {number}"))  # noqa: S311 - reproducible, not secret
         return History(
             f"{visitor.sub} {number} of {visitor.route}",
             sorted({topic for topic, _ in self._contents(visitor)}),
@@ -239,7 +194,7 @@ class Gateway:
         """Run all visitors on a server for each mutant, during `actions`. Return the outcome of each mutant."""
         self._ends += 1
         self._written_at = inf
-        with self._servers(mutants) as servers:
+        with self.servers(mutants) as servers:
             of = dict(zip(mutants, servers, strict=True))
             began: dict[str, list[Event]] = {mutant: [Event() for _ in VISITORS] for mutant in mutants}
             clients = {
@@ -259,18 +214,9 @@ class Gateway:
         self.expiries = sum(each.status == 200 and not each.cut and each.has_expired for each in connections)
         self._watch.now()
         reached = self._witness.read()
-        return {each: Outcome(self._violations(histories[each], reached), applied[each]) for each in mutants}
-
-    def _violations(self, histories: list[History], reached: dict[tuple[str, int], int]) -> list[str]:
-        return violations(
-            histories,
-            self._witness.stored,
-            acknowledged=self._acknowledged,
-            reached=reached,
-            bounds=self._watch.bounds,
-            began=self._servers_began,
-            max_overstay_s=MAX_OVERSTAY_S,
-        )
+        limits = {"max_overstay_s": MAX_OVERSTAY_S}
+        found = {mutant: self.violations(histories[mutant], reached, **limits) for mutant in mutants}
+        return {mutant: Outcome(found[mutant], applied[mutant]) for mutant in mutants}
 
 
 def _token(visitor: Visitor) -> tuple[str, float]:

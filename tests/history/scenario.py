@@ -36,7 +36,7 @@ HEARTBEAT_S = 0.15
 # An impatient client stops waiting after the last write: after so many heartbeats in a row, or after so many seconds.
 HEARTBEATS_ENOUGH = 4
 PATIENCE_S = 8.0
-TIMEOUT_S = 120.0  # a client that hangs fails the test after this time
+TIMEOUT_S = 400.0  # a client that hangs fails the test after this time
 MAX_COMPACTION_S = 20.0
 MAX_CUTS = 6
 MAX_CONNECTIONS = 25  # of an impatient client: a broken server may end every stream
@@ -44,6 +44,13 @@ MAX_CONNECTIONS = 25  # of an impatient client: a broken server may end every st
 # a few such clients would occupy the whole test process.
 MAX_BODY_BYTES = 1_000_000
 LINES = "application/x-ndjson"
+SETTINGS = {
+    "heartbeat_s": HEARTBEAT_S,
+    "max_ring_records": 40,
+    "max_chunk_bytes": 2048,
+    "metadata_refresh_s": 0.2,
+    "retry_ms": 1,
+}
 END = b"end"  # the key of the last record of each partition
 
 
@@ -150,53 +157,40 @@ class Outcome(NamedTuple):
     applied: int
 
 
-class Scenario:
-    """A topic, a compacted table, servers, clients and writers. Close it at the end.
+class BlackBox:
+    """Servers, an independent consumer of some topics, and the clock of the writes. Close it at the end.
 
     Args:
-        cluster: where the topics are created.
+        cluster: where the topics are.
         directory: for the servers' settings.
         seed: the seed of all random choices.
-        settings: settings of the servers. They override the defaults of this scenario.
+        topics: the topics. More may be added to this list.
     """
 
-    def __init__(self, cluster: Cluster, directory: Path, seed: int, **settings: Any) -> None:
-        self.topic = cluster.create(f"t-{secrets.token_hex(4)}", PARTITIONS)
+    def __init__(self, cluster: Cluster, directory: Path, seed: int, topics: list[str]) -> None:
         self._cluster = cluster
-        self._partitions = PARTITIONS
-        self._is_growing = False  # play() will add a partition
-        compacts = {"cleanup_policy": "compact", "segment_ms": "1", "min_cleanable_dirty_ratio": "0.001"}
-        self.table = cluster.create(f"table-{secrets.token_hex(4)}", 1, **compacts)
-        self.acknowledged: list[Acknowledged] = []
-        self._written_at = -inf
+        self._bootstrap = cluster.bootstrap_servers
+        self._directory = directory
+        self._file = directory / f"{topics[0]}.yaml"
         self._seed = seed
         self._rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
         self._numbers = count()
-        self._ends = 0
-        self._bootstrap = cluster.bootstrap_servers
-        self._witness = Witness(self._bootstrap, [self.topic, self.table])
-        self._watch = Watch(self._bootstrap, [self.topic, self.table])
+        self._acknowledged: list[Acknowledged] = []
+        self._written_at = self._servers_began = inf
+        self._ends = 0  # how often the last records have been written
+        self._topics = topics
+        self._witness = Witness(self._bootstrap, topics)
+        self._watch = Watch(self._bootstrap, topics)
         self._watch.now()
-        self._broken: defaultdict[int, list[str]] = defaultdict(list)  # by port: why connections broke
-        self._servers_began = inf
-        self._seen: dict[int, float] = {}  # by offset of the table: when a consumer last read the record
-        self._file = directory / f"{self.topic}.yaml"
-        defaults = {
-            "heartbeat_s": HEARTBEAT_S,
-            "max_ring_records": 40,
-            "idle_feed_timeout_s": 0.2,
-            "metadata_refresh_s": 0.2,
-        }
-        kafka = {"bootstrap_servers": self._bootstrap}
-        chosen = {
-            "kafka": kafka,
-            "allowed_topics": ["*"],
-            "max_chunk_bytes": 2048,
-            "retry_ms": 1,
-            **defaults,
-            **settings,
-        }
-        self._file.write_text(yaml.safe_dump({**chosen, "routes": routes(self.topic, self.table)}))
+
+    def close(self) -> None:
+        self._watch.close()
+        self._witness.close()
+
+    def configure(self, **settings: Any) -> None:
+        """Write the configuration of the servers."""
+        kafka = {"kafka": {"bootstrap_servers": self._bootstrap}}
+        self._file.write_text(yaml.safe_dump(kafka | SETTINGS | settings))
 
     @contextmanager
     def servers(self, mutants: Sequence[str]) -> Iterator[list[Server]]:
@@ -214,9 +208,51 @@ class Scenario:
         environment = {"KAFKASSE_CONFIG": str(self._file), MUTANT_VARIABLE: mutant}
         return Server("tests.history.app:create()", **environment)
 
-    def close(self) -> None:
-        self._watch.close()
-        self._witness.close()
+    def violations(
+        self,
+        histories: list[History],
+        reached: dict[Partition, int],
+        stored: Sequence[StoredRecord] | None = None,
+        **about: Any,
+    ) -> list[str]:
+        """Return what the checker reports."""
+        return violations(
+            histories,
+            self._witness.stored if stored is None else stored,
+            acknowledged=self._acknowledged,
+            reached=reached,
+            bounds=self._watch.bounds,
+            began=self._servers_began,
+            **about,
+        )
+
+
+def follow(recorder: Recorder, enough: Callable[[Recorder], bool], cuts: int, rng: random.Random) -> None:
+    """Read until `enough` returns True. The first `cuts` connections are cut at random bytes."""
+
+    def cut_after() -> int | None:
+        return rng.randrange(1, 6000) if len(recorder.connections) < cuts else None
+
+    try:
+        with gevent.Timeout(TIMEOUT_S):
+            recorder.follow(enough, cut_after)
+    finally:
+        recorder.leave()
+
+
+class Scenario(BlackBox):
+    """A topic, a compacted table, servers, clients and writers. Close it at the end."""
+
+    def __init__(self, cluster: Cluster, directory: Path, seed: int) -> None:
+        self.topic = cluster.create(f"t-{secrets.token_hex(4)}", PARTITIONS)
+        compacts = {"cleanup_policy": "compact", "segment_ms": "1", "min_cleanable_dirty_ratio": "0.001"}
+        self.table = cluster.create(f"table-{secrets.token_hex(4)}", 1, **compacts)
+        super().__init__(cluster, directory, seed, [self.topic, self.table])
+        self._partitions = PARTITIONS
+        self._is_growing = False  # play() will add a partition
+        self._broken: defaultdict[int, list[str]] = defaultdict(list)  # by port: why connections broke
+        self._seen: dict[int, float] = {}  # by offset of the table: when a consumer last read the record
+        self.configure(allowed_topics=["*"], idle_feed_timeout_s=0.2, routes=routes(self.topic, self.table))
 
     # Writers.
 
@@ -236,7 +272,7 @@ class Scenario:
                     self._batch(plain)
                     plain.flush()
                 gevent.sleep(pause_s)
-            self.acknowledged += plain.acknowledged + transactional.acknowledged
+            self._acknowledged += plain.acknowledged + transactional.acknowledged
 
     def _batch(self, writer: Writer) -> None:
         for _ in range(self._rng.randrange(1, 8)):
@@ -283,7 +319,7 @@ class Scenario:
                 writer.send(self.topic, partition, b'{"end":%d,"of":%d}' % (partition, self._ends), END)
             writer.send(self.table, 0, b'{"end":"table","of":%d}' % self._ends, b"end%d" % self._ends)
             writer.flush()
-            self.acknowledged += [each for each in writer.acknowledged if each.topic == self.topic]
+            self._acknowledged += [each for each in writer.acknowledged if each.topic == self.topic]
         self._written_at = time.monotonic()
 
     # Clients.
@@ -292,7 +328,6 @@ class Scenario:
         self,
         servers: Sequence[Server],
         client_type: ClientType,
-        copy: int = 0,
         patient: bool = True,
         began: Event | None = None,
         known_id: str | None = None,
@@ -304,7 +339,7 @@ class Scenario:
         `began` is set once the client has an event ID (or bytes, if the wire has no IDs): from then on it must receive
         the last records. A client that starts with `known_id` has already received the bytes `received`.
         """
-        rng = random.Random(f"{self._seed} {client_type.name} {copy}")  # noqa: S311
+        rng = random.Random(f"{self._seed} {client_type.name}")  # noqa: S311
         promised = {"topics": [self.topic], **client_type.promises}
         recorder = Recorder(
             lambda: ("127.0.0.1", rng.choice(servers).port),
@@ -314,11 +349,6 @@ class Scenario:
             silence_s=READ_TIMEOUT_S if patient else PATIENCE_S,
             lines_of=promised["topics"] if client_type.accept == LINES else None,
         )
-        cuts = rng.randrange(MAX_CUTS) if client_type.is_cut else 0
-
-        def cut_after() -> int | None:
-            return rng.randrange(1, 6000) if len(recorder.connections) < cuts else None
-
         enough = self._enough(promised["topics"], client_type.accept == LINES, patient, received)
 
         def stop(recorder: Recorder) -> bool:
@@ -326,15 +356,9 @@ class Scenario:
                 began.set()
             return enough(recorder)
 
-        try:
-            with gevent.Timeout(TIMEOUT_S):
-                recorder.follow(stop, cut_after)
-        finally:
-            recorder.leave()
-        self._broken[servers[0].port] += [
-            f"{client_type.name} {copy}: {each}" for each in recorder.errors if each != LEFT
-        ]
-        return History(f"{client_type.name} {copy}", connections=recorder.connections, **promised)
+        follow(recorder, stop, rng.randrange(MAX_CUTS) if client_type.is_cut else 0, rng)
+        self._broken[servers[0].port] += [f"{client_type.name}: {each}" for each in recorder.errors if each != LEFT]
+        return History(client_type.name, connections=recorder.connections, **promised)
 
     def _enough(self, topics: list[str], is_lines: bool, patient: bool, received: bytes) -> Callable[[Recorder], bool]:
         """Return a function that returns True when a client has every last record, or has given up."""
@@ -361,7 +385,7 @@ class Scenario:
     # The whole test.
 
     def play(
-        self, mutants: Sequence[str], batches: int, copies: int = 1, workers: int = 1, types: Sequence[str] = ()
+        self, mutants: Sequence[str], batches: int, workers: int = 1, types: Sequence[str] = ()
     ) -> dict[str, Outcome]:
         """Run every type of client on servers with each mutant during writes. Return the outcome of each mutant.
 
@@ -375,7 +399,7 @@ class Scenario:
             began: list[Event] = []
             impatient: list[Event] = []
             clients = {
-                mutant: self._clients(of[mutant], copies, not mutant, impatient if mutant else began, types)
+                mutant: self._clients(of[mutant], not mutant, impatient if mutant else began, types)
                 for mutant in mutants
             }
             gevent.wait(began, timeout=TIMEOUT_S)
@@ -389,19 +413,16 @@ class Scenario:
         reached = self.read()
         histories = {mutant: [each.get() for each in some] for mutant, some in clients.items()}
         broken = {mutant: self._broken[of[mutant][0].port] for mutant in mutants}
-        return {
-            each: Outcome([*broken[each], *self.violations(histories[each], reached)], applied[each])
-            for each in mutants
-        }
+        found = {mutant: [*broken[mutant], *self.check(histories[mutant], reached)] for mutant in mutants}
+        return {mutant: Outcome(found[mutant], applied[mutant]) for mutant in mutants}
 
     def _clients(
-        self, servers: Sequence[Server], copies: int, patient: bool, began: list[Event], types: Sequence[str]
+        self, servers: Sequence[Server], patient: bool, began: list[Event], types: Sequence[str]
     ) -> list[gevent.Greenlet]:
         every = [
-            (client_type, copy, patient, Event())
+            (client_type, patient, Event())
             for client_type in client_types(self.topic, self.table)
             if client_type.name in types or not types
-            for copy in range(copies)
         ]
         began += [each[-1] for each in every]
         return [gevent.spawn(self.client, servers, *each) for each in every]
@@ -412,22 +433,14 @@ class Scenario:
         self._has_holes()
         return self._witness.read()
 
-    def violations(self, histories: list[History], reached: dict[Partition, int]) -> list[str]:
+    def check(self, histories: list[History], reached: dict[Partition, int]) -> list[str]:
         """Return what the checker reports."""
         stored = [
             each._replace(seen=self._seen.get(each.offset, -inf)) if each.topic == self.table else each
             for each in self._witness.stored
         ]
-        return violations(
-            histories,
-            stored,
-            acknowledged=self.acknowledged,
-            reached=reached,
-            bounds=self._watch.bounds,
-            began=self._servers_began,
-            compacted=[self.table],
-            first_at=self._witness.first_at,
-        )
+        about = {"compacted": [self.table], "first_at": self._witness.first_at}
+        return self.violations(histories, reached, stored, **about)
 
 
 def kept_part(body: bytes) -> bytes:

@@ -41,7 +41,7 @@ def test_every_type_of_client_receives_exactly_its_records(scenario: Scenario) -
     scenario.fill_table()
     scenario.write(20, pause_s=0)
 
-    outcome = scenario.play([""], batches=30, copies=2, workers=2)[""]
+    outcome = scenario.play([""], batches=30, workers=2)[""]
 
     assert [] == outcome.violations
 
@@ -57,7 +57,7 @@ def test_resumes_after_a_cut_at_any_byte(scenario: Scenario) -> None:
         played = gevent.joinall([gevent.spawn(every_cut, scenario, each, first, second) for each in streams])
         histories = [history for each in played for history in each.get()]
 
-    assert [] == scenario.violations(histories, scenario.read())
+    assert [] == scenario.check(histories, scenario.read())
 
 
 def every_cut(scenario: Scenario, client_type: ClientType, first: Server, second: Server) -> list[History]:

@@ -70,7 +70,7 @@ def test_a_world_that_fails_is_stored_with_few_steps(monkeypatch: pytest.MonkeyP
     assert [] == stored.replay()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["retention", "filters", "personal", "patterns", "snapshot", "archive"])
 def test_recorded_steps_repeat_a_world(kind: str) -> None:
     """The clients of the repetition receive the same bytes."""
     if kind == "archive":
