@@ -8,17 +8,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
+import yaml
 from flask import Flask
 from flask.testing import FlaskClient
 from gevent.pywsgi import WSGIServer
 
 from kafkasse.access.jwt_guard import JwtGuard
-from kafkasse.access.keys import KeySetFile, SecretFile
+from kafkasse.access.keys import KeySetFile
 from kafkasse.app import blueprint
 from kafkasse.config import Config
 from kafkasse.memory_log import MemoryLog
-from tests.support.issuer import SECRET, SETTINGS, key_set
+from tests.support.issuer import SECRET, SETTINGS, key_set, payload
 
 LOGGER = logging.getLogger("test")
 
@@ -35,15 +37,6 @@ def jwks_file(tmp_path: Path) -> Path:
 def guard(jwks_file: Path) -> JwtGuard:
     """A guard for the keys of the file, without leeway."""
     return JwtGuard("customers", {**SETTINGS, "leeway_s": 0}, KeySetFile("jwks_file", str(jwks_file), LOGGER))
-
-
-@pytest.fixture
-def secret_guard(tmp_path: Path) -> JwtGuard:
-    """A guard for tokens that are signed with a shared secret."""
-    file = tmp_path / "jwt-secret"
-    file.write_bytes(SECRET)
-    settings = {**SETTINGS, "algorithms": ["HS256"]}
-    return JwtGuard("machines", settings, SecretFile("secret_file", str(file), LOGGER))
 
 
 @pytest.fixture
@@ -75,3 +68,24 @@ def served(body: Iterable[bytes], status: str = "200 OK", headers: Sequence[tupl
         yield f"http://127.0.0.1:{server.server_port}/jwks.json"
     finally:
         server.stop()
+
+
+def environment(folder: Path, guards: dict[str, Any] | None = None, **settings: Any) -> dict[str, str]:
+    """Write settings with the guard `customers`, for tokens with a shared secret. Returns the variables of the server.
+
+    Args:
+        folder: for the files of the server.
+        guards: more guards.
+        settings: the other settings; `customers` has further members of the guard.
+    """
+    (folder / "jwt-secret").write_bytes(SECRET)
+    with_secret = {**SETTINGS, "algorithms": ["HS256"], "secret_file": str(folder / "jwt-secret"), "leeway_s": 0}
+    customers = {"jwt": with_secret, **settings.pop("customers", {})}
+    settings |= {"guards": {"customers": customers, **(guards or {})}, "tickets": True}
+    (folder / "kafkasse.yaml").write_text(yaml.safe_dump(settings))
+    return {"KAFKASSE_CONFIG": str(folder / "kafkasse.yaml"), "KAFKASSE_PUBLIC": "false", "TMPDIR": str(folder)}
+
+
+def signed(**claims: Any) -> str:
+    """Return a token for the guard of environment()."""
+    return str(jwt.encode(payload(**claims), SECRET, "HS256"))

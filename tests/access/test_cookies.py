@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jwt
 import pytest
-import yaml
 from selenium import webdriver
 
+from tests.access.conftest import environment, signed
 from tests.support.certificates import Authority
-from tests.support.issuer import SECRET, SETTINGS, payload
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 from tests.web.conftest import browser as browser
@@ -53,27 +51,16 @@ def site(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     for name, text in zip(("certificate", "key"), Authority().issue("127.0.0.1"), strict=True):
         (folder / name).write_text(text)
     tls = {"GUNICORN_CMD_ARGS": f"--certfile {folder}/certificate --keyfile {folder}/key", "TMPDIR": str(folder)}
-    (folder / "jwt-secret").write_bytes(SECRET)
-    guard = {**SETTINGS, "algorithms": ["HS256"], "secret_file": str(folder / "jwt-secret")}
     with Server(APP, **tls) as elsewhere:
         other = f"https://127.0.0.1:{elsewhere.port}"
         route = {"topics": ["t"], "access": ["customers"]}
-        settings = {
-            "guards": {"customers": {"jwt": guard, "cookie": "__Host-token"}},
-            "routes": {
-                "own": route | {"path": "/own"},
-                "shared": route | {"path": "/shared", "cors_origins": [other], "cors_credentials": True},
-            },
-            "tickets": True,
+        routes = {
+            "own": route | {"path": "/own"},
+            "shared": route | {"path": "/shared", "cors_origins": [other], "cors_credentials": True},
         }
-        (folder / "kafkasse.yaml").write_text(yaml.safe_dump(settings))
+        variables = environment(folder, customers={"cookie": "__Host-token"}, routes=routes)
         log = folder / "access.log"
-        own = {
-            "KAFKASSE_CONFIG": str(folder / "kafkasse.yaml"),
-            "KAFKASSE_PUBLIC": "false",
-            "KAFKASSE_ACCESS_LOG": str(log),
-        }
-        with Server(APP, **tls, **own) as server:
+        with Server(APP, **variables | tls, KAFKASSE_ACCESS_LOG=str(log)) as server:
             yield Site(f"https://127.0.0.1:{server.port}", other, log)
 
 
@@ -82,12 +69,10 @@ def logged_in(browser: webdriver.Chrome, site: Site) -> webdriver.Chrome:
     """The browser after a login, which sets the cookie."""
     browser.get("about:blank")
     browser.set_script_timeout(SCRIPT_TIMEOUT_S)
-    run(browser, site.url, "fetch('/login', {headers: {Authorization: arguments[0]}}).then(done);", bearer())
+    run(
+        browser, site.url, "fetch('/login', {headers: {Authorization: arguments[0]}}).then(done);", f"Bearer {signed()}"
+    )
     return browser
-
-
-def bearer() -> str:
-    return f"Bearer {jwt.encode(payload(), SECRET, 'HS256')}"
 
 
 def run(browser: webdriver.Chrome, origin: str, script: str, *arguments: Any) -> Any:
@@ -121,9 +106,9 @@ def test_a_page_of_another_origin_opens_a_stream_with_a_ticket(logged_in: webdri
     """It needs no cookie. The ticket opens one stream."""
     request = "fetch(arguments[0], {method: 'POST', headers: {Authorization: arguments[1]}})"
     address = f"{site.url}/-/ticket?path=/shared"
-    ticket = run(logged_in, site.other, f"{request}.then((each) => each.json()).then(done);", address, bearer())[
-        "ticket"
-    ]
+    ticket = run(
+        logged_in, site.other, f"{request}.then((each) => each.json()).then(done);", address, f"Bearer {signed()}"
+    )["ticket"]
 
     seen = [run(logged_in, site.other, FIRST_EVENT, f"{site.url}/shared?ticket={ticket}", False) for _ in range(2)]
 

@@ -8,17 +8,15 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import gevent
-import jwt
 import pytest
-import yaml
 
 from kafkasse.access.api_keys import create_key
 from kafkasse.sse import Event
+from tests.access.conftest import environment, signed
 from tests.support.client import Client, fetch, numbers
-from tests.support.issuer import SECRET, SETTINGS, payload
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 
@@ -53,31 +51,22 @@ def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 @contextmanager
 def serve(folder: Path, workers: int) -> Iterator[Guarded]:
-    secret, keys, file = folder / "jwt-secret", folder / "keys", folder / "kafkasse.yaml"
-    secret.write_bytes(SECRET)
+    keys = folder / "keys"
     created = [create_key("a"), create_key("b")]
     keys.write_text("".join(f"{line}\n" for _, line in created))
-    jwt_settings = {**SETTINGS, "algorithms": ["HS256"], "secret_file": str(secret), "leeway_s": 0}
-    settings = {
-        "guards": {"customers": {"jwt": jwt_settings}, "partners": {"api_keys": {"file": str(keys)}}},
-        "access": ["customers", "partners"],
-        "allowed_topics": ["t"],
-        "tickets": True,
-        "max_rejections_per_s": 0,
-    }
-    file.write_text(yaml.safe_dump(settings))
-    environment = {
-        "KAFKASSE_CONFIG": str(file),
-        "KAFKASSE_PUBLIC": "false",
-        "KAFKASSE_ACCESS_LOG": str(folder / "access.log"),
-        "TMPDIR": str(folder),
-        "WEB_CONCURRENCY": str(workers),
-    }
-    with Server("tests.support.apps:ticking()", **environment) as server:
+    variables = environment(
+        folder,
+        {"partners": {"api_keys": {"file": str(keys)}}},
+        access=["customers", "partners"],
+        allowed_topics=["t"],
+        max_rejections_per_s=0,
+    )
+    variables |= {"KAFKASSE_ACCESS_LOG": str(folder / "access.log"), "WEB_CONCURRENCY": str(workers)}
+    with Server("tests.support.apps:ticking()", **variables) as server:
         wait_until(lambda: server.log.count("Booting worker") == workers)
         guarded = Guarded(server, keys, folder / "access.log", created)
         for _ in range(workers):
-            with connected(guarded, token()) as stream:
+            with connected(guarded, signed()) as stream:
                 stream.events(1)
         yield guarded
 
@@ -85,10 +74,6 @@ def serve(folder: Path, workers: int) -> Iterator[Guarded]:
 def connected(guarded: Guarded, given: str, **headers: str) -> Client:
     """Open a stream with a token."""
     return Client(guarded.server.port, "/t", **{"Authorization": f"Bearer {given}", **headers})
-
-
-def token(**claims: Any) -> str:
-    return jwt.encode(payload(**claims), SECRET, "HS256")
 
 
 def written_at(event: Event) -> float:
@@ -102,7 +87,7 @@ def test_no_record_is_sent_after_the_token_expires(guarded: Guarded) -> None:
     A ticket does not outlive the token for which it was issued.
     """
     expires_at = int(time.time()) + LIFETIME_S
-    old = token(exp=expires_at)
+    old = signed(exp=expires_at)
     issued = fetch(guarded.server.port, "/-/ticket?path=/t", "POST", Authorization=f"Bearer {old}").json["ticket"]
     with connected(guarded, old) as stream, Client(guarded.server.port, f"/t?ticket={issued}") as with_ticket:
         events = stream.rest()
@@ -114,7 +99,7 @@ def test_no_record_is_sent_after_the_token_expires(guarded: Guarded) -> None:
     assert b"retry: " in bytes(stream.body)[-600:]
     headers = {"Authorization": f"Bearer {old}", "Last_Event_ID": stream.last_id}
     assert 401 == fetch(guarded.server.port, "/t", **headers).status
-    with connected(guarded, token(), Last_Event_ID=stream.last_id) as resumed:
+    with connected(guarded, signed(), Last_Event_ID=stream.last_id) as resumed:
         assert [numbers(events)[-1] + 1] == numbers(resumed.events(1))
 
 
@@ -138,7 +123,7 @@ def test_the_streams_of_a_revoked_key_end(two_workers: Guarded) -> None:
 def test_a_ticket_works_once_in_all_workers_together(two_workers: Guarded) -> None:
     """Of many requests at the same time with one ticket, one gets the stream."""
     for _ in range(5):
-        headers = {"Authorization": f"Bearer {token()}"}
+        headers = {"Authorization": f"Bearer {signed()}"}
         issued = fetch(two_workers.server.port, "/-/ticket?path=/t", "POST", **headers).json["ticket"]
         path = f"/t?ticket={issued}"
 
@@ -149,7 +134,7 @@ def test_a_ticket_works_once_in_all_workers_together(two_workers: Guarded) -> No
 
 def test_the_access_log_contains_no_tokens(guarded: Guarded) -> None:
     """gunicorn logs URLs, so tokens and tickets in them are masked. The rest of the line is unchanged."""
-    given = [token(), create_key("a")[0], "a-secret-without-a-known-form"]
+    given = [signed(), create_key("a")[0], "a-secret-without-a-known-form"]
     for each in given:
         for name in ("access_token", "ticket", "jwt", "x"):
             if name != "x" or not each.startswith("a-secret"):

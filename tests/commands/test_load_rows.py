@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -72,39 +73,28 @@ def test_takes_the_key_from_a_member(text: str, key: str | None, expected: bytes
 
 
 @pytest.mark.parametrize(
-    ("text", "key", "sentence"),
+    ("rows", "text", "key", "sentence"),
     [
-        (b"a,b\n1,2\n1,2,3\n", None, "line 3 has 3 fields where the header has 2"),
-        (b"", None, "line 1 must name the columns"),
-        (b"a,a\n", None, "line 1 names the column 'a' twice"),
-        (b"a,b\n1,2\n", "c", "line 1 has no column 'c', only a, b"),
-        (b'a,b\n1,2\n3,"4\n', None, "line 3 is not CSV: unexpected end of data"),
-        (b"a,b\n1,\xff\n", None, "line 2 is not UTF-8"),
-        (b"a\n" + b"x" * (MAX_LINE_BYTES + 1), None, f"line 2 is longer than {MAX_LINE_BYTES} bytes"),
+        (csv_rows, b"a,b\n1,2\n1,2,3\n", None, "line 3 has 3 fields where the header has 2"),
+        (csv_rows, b"", None, "line 1 must name the columns"),
+        (csv_rows, b"a,a\n", None, "line 1 names the column 'a' twice"),
+        (csv_rows, b"a,b\n1,2\n", "c", "line 1 has no column 'c', only a, b"),
+        (csv_rows, b'a,b\n1,2\n3,"4\n', None, "line 3 is not CSV: unexpected end of data"),
+        (csv_rows, b"a,b\n1,\xff\n", None, "line 2 is not UTF-8"),
+        (csv_rows, b"a\n" + b"x" * (MAX_LINE_BYTES + 1), None, f"line 2 is longer than {MAX_LINE_BYTES} bytes"),
+        (json_rows, b'{"a":1}\n{"a":\n', None, "line 2 is not JSON"),
+        (json_rows, b"NaN\n", None, "line 1 is not JSON: NaN is not JSON"),
+        (json_rows, b"[" * 100_000, None, "line 1 is not JSON"),
+        (json_rows, b'\n{"a":1}\n', "b", "line 2 has no 'b'"),
+        (json_rows, b"1\n", "b", "line 1 has no 'b'"),
+        (json_rows, b'{"b":[1]}\n', "b", "line 1 has an object or array in 'b'"),
+        (json_rows, b'{"b":"\\ud800"}\n', "b", "line 1 is not JSON"),
     ],
 )
-def test_names_the_invalid_line_of_a_csv_file(text: bytes, key: str | None, sentence: str) -> None:
+def test_names_the_invalid_line(rows: Any, text: bytes, key: str | None, sentence: str) -> None:
+    """The error contains the line number and the reason."""
     with pytest.raises(BadRow) as error:
-        list(csv_rows(Lines(io.BytesIO(text)), key))
-
-    assert sentence in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "key", "sentence"),
-    [
-        (b'{"a":1}\n{"a":\n', None, "line 2 is not JSON"),
-        (b"NaN\n", None, "line 1 is not JSON: NaN is not JSON"),
-        (b"[" * 100_000, None, "line 1 is not JSON"),
-        (b'\n{"a":1}\n', "b", "line 2 has no 'b'"),
-        (b"1\n", "b", "line 1 has no 'b'"),
-        (b'{"b":[1]}\n', "b", "line 1 has an object or array in 'b'"),
-        (b'{"b":"\\ud800"}\n', "b", "line 1 is not JSON"),
-    ],
-)
-def test_names_the_invalid_json_line(text: bytes, key: str | None, sentence: str) -> None:
-    with pytest.raises(BadRow) as error:
-        list(json_rows(Lines(io.BytesIO(text)), key))
+        list(rows(Lines(io.BytesIO(text)), key))
 
     assert sentence in str(error.value)
 

@@ -139,10 +139,19 @@ def test_a_guard_of_the_app_may_use_path_parameters(write: Write) -> None:
         ("TRUSTED_PROXIES", "11", " must be a whole number from 0 to 10, or a list of networks, not 11. Example: KAFKASSE"),
         ("BOOTSTRAP_SERVERS", "", " must be HOST:PORT, not ''. Example: kafka-1.example:9092"),
         ("BOOTSTRAP_SERVERS", "kafka", " must be HOST:PORT, not 'kafka'. Example: kafka-1.example:9092"),
+        ("ALOWED_TOPICS", "x", " is not a setting: did you mean KAFKASSE_ALLOWED_TOPICS?"),
+        ("BNID", "x", " is not a setting: did you mean KAFKASSE_BIND?"),
+        ("XYZZY", "x", " is not a setting. See docs/configuration.md for all settings."),
+        ("CLUSTERS", "x", " is not a setting: clusters can be set only in a file or in code."),
+        ("ROUTES", "x", " is not a setting: routes can be set only in a file or in code."),
+        ("KAFKA_SSL_CAFIEL", "x", " is not a client setting of kafka-python: did you mean KAFKASSE_KAFKA_SSL_CAFILE?"),
+        ("SASL_PLAIN_PASSWORD", "x", " is not a setting: did you mean KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD?"),
+        ("PORT", "x", " is not a setting"),
+        ("KAFKA_TIMEOUT", "x", " is not a client setting of kafka-python: did you mean KAFKASSE_KAFKA_TIMEOUT_S?"),
     ],
 )  # fmt: skip
 def test_a_value_in_a_variable(problems: Problems, variable: str, text: str, problem: str) -> None:
-    """The error names the variable, and the example is in the syntax of variables."""
+    """The error names the variable. The example is in the syntax of variables. An unknown name gets a suggestion."""
     (found,) = problems({f"KAFKASSE_{variable}": text})
 
     assert found.startswith(f"KAFKASSE_{variable}{problem}")
@@ -156,6 +165,9 @@ def test_a_tuple_is_a_list() -> None:
     ("arguments", "problem"),
     [
         ({"max_streams": "5"}, "max_streams must be a whole number from 1 to 1000000, not '5'. Example: 8000"),
+        ({"heartbeat": 1}, "heartbeat is not a setting: did you mean heartbeat_s?"),
+        ({"kafka": {"client_idd": "x"}},
+         "kafka.client_idd is not a client setting of kafka-python: did you mean client_id?"),
         ({"filterer": 5}, "filterer must be a function, not a value of type int."),
         ({"logger": "shop"}, "logger must be a logger, not a value of type str."),
         ({"kafka_event_handlers": [print]},

@@ -58,30 +58,7 @@ def test_a_variable_of_kafka_is_read_as_the_type_of_its_setting(variable: str, t
     assert {variable.removeprefix("KAFKASSE_KAFKA_").lower(): value} == kafka
 
 
-# Unknown names.
-
-
-@pytest.mark.parametrize(
-    ("variable", "problem"),
-    [
-        ("KAFKASSE_ALOWED_TOPICS", "KAFKASSE_ALOWED_TOPICS is not a setting: did you mean KAFKASSE_ALLOWED_TOPICS?"),
-        ("KAFKASSE_BNID", "KAFKASSE_BNID is not a setting: did you mean KAFKASSE_BIND?"),
-        ("KAFKASSE_XYZZY", "KAFKASSE_XYZZY is not a setting. See docs/configuration.md for all settings."),
-        ("KAFKASSE_CLUSTERS", "KAFKASSE_CLUSTERS is not a setting: clusters can be set only in a file or in code."),
-        ("KAFKASSE_ROUTES", "KAFKASSE_ROUTES is not a setting: routes can be set only in a file or in code."),
-        ("KAFKASSE_KAFKA_SSL_CAFIEL",
-         "KAFKASSE_KAFKA_SSL_CAFIEL is not a client setting of kafka-python: did you mean KAFKASSE_KAFKA_SSL_CAFILE?"),
-        ("KAFKASSE_SASL_PLAIN_PASSWORD",
-         "KAFKASSE_SASL_PLAIN_PASSWORD is not a setting: did you mean KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD?"),
-        ("KAFKASSE_PORT", "KAFKASSE_PORT is not a setting"),
-        ("KAFKASSE_KAFKA_TIMEOUT",
-         "KAFKASSE_KAFKA_TIMEOUT is not a client setting of kafka-python: did you mean KAFKASSE_KAFKA_TIMEOUT_S?"),
-    ],
-)  # fmt: skip
-def test_an_unknown_variable_is_an_error(problems: Problems, variable: str, problem: str) -> None:
-    (found,) = problems({variable: "x"})
-
-    assert found.startswith(problem)
+# Unknown names. test_check.py has those of variables and arguments.
 
 
 @pytest.mark.parametrize(
@@ -104,13 +81,6 @@ def test_an_unknown_key_is_an_error(problems: Problems, write: Write, text: str,
     file = write(text)
 
     assert [f"{file}, {problem}"] == problems(file=file)
-
-
-def test_an_unknown_argument_is_an_error(problems: Problems) -> None:
-    """Config(), Config.load() and the mapping `kafka` reject unknown names."""
-    assert ["The argument heartbeat is not a setting: did you mean heartbeat_s?"] == problems(heartbeat=1)
-    (found,) = problems(kafka={"client_idd": "x"})
-    assert found == "The argument kafka.client_idd is not a client setting of kafka-python: did you mean client_id?"
 
 
 @pytest.mark.parametrize(("old", "new"), names.RENAMED.items())
