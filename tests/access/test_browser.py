@@ -8,17 +8,15 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-import jwt
 import pytest
-import yaml
 from selenium import webdriver
 
-from tests.support.issuer import SECRET, SETTINGS, payload
+from tests.access.conftest import environment, signed
 from tests.support.server import ROOT, Server
 from tests.web.conftest import browser as browser
 
-SCRIPT_TIMEOUT_S = 30
-LIFETIME_S = 3  # of the first token
+SCRIPT_TIMEOUT_S = 120
+LIFETIMES_S = (3, 15, 60, 300)  # of the tokens; on a busy machine, the first one may expire before the first event
 APP = "tests.support.apps:ticking()"
 
 
@@ -32,18 +30,12 @@ def page(processes: None) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def streams(page: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a server whose stream /orders is guarded, and allows the page's origin."""
-    folder = tmp_path_factory.mktemp("streams")
-    (folder / "jwt-secret").write_bytes(SECRET)
-    guard = {**SETTINGS, "algorithms": ["HS256"], "secret_file": str(folder / "jwt-secret"), "leeway_s": 0}
-    settings = {
-        "guards": {"customers": {"jwt": guard}},
-        "routes": {"orders": {"path": "/orders", "topics": ["t"], "access": ["customers"]}},
-        "cors_origins": [page.removesuffix("/-/health")],
-        "tickets": True,
-    }
-    (folder / "kafkasse.yaml").write_text(yaml.safe_dump(settings))
-    environment = {"KAFKASSE_CONFIG": str(folder / "kafkasse.yaml"), "KAFKASSE_PUBLIC": "false", "TMPDIR": str(folder)}
-    with Server(APP, **environment) as server:
+    variables = environment(
+        tmp_path_factory.mktemp("streams"),
+        routes={"orders": {"path": "/orders", "topics": ["t"], "access": ["customers"]}},
+        cors_origins=[page.removesuffix("/-/health")],
+    )
+    with Server(APP, **variables) as server:
         yield f"http://127.0.0.1:{server.port}"
 
 
@@ -58,15 +50,17 @@ def test_the_script_of_the_docs_reads_a_stream_with_tickets(browser: webdriver.C
     browser.set_script_timeout(SCRIPT_TIMEOUT_S)
     browser.get(page)
     now = int(time.time())
-    tokens = [jwt.encode(payload(exp=now + lifetime_s), SECRET, "HS256") for lifetime_s in (LIFETIME_S, 60)]
+    tokens = [signed(exp=now + lifetime_s) for lifetime_s in LIFETIMES_S]
 
     received = browser.execute_async_script(
-        f"""const done = arguments[arguments.length - 1], tokens = arguments[0], received = [[], []];
+        f"""const done = arguments[arguments.length - 1], tokens = arguments[0];
+        const received = tokens.map(() => []);
         let used = 0;
         const getToken = async () => tokens[used++];
         const show = (value) => {{
           received[used - 1].push(value.n);
-          if (used === 2 && received[1].length === 20) done(received);
+          const streams = received.filter((each) => each.length);
+          if (streams.length === 2 && received[used - 1].length === 20) done(streams);
         }};
         {script().replace("/streams/", f"{streams}/")}
         connect();""",
@@ -74,5 +68,4 @@ def test_the_script_of_the_docs_reads_a_stream_with_tickets(browser: webdriver.C
     )
 
     first, second = received
-    assert first
     assert all(after == before + 1 for before, after in pairwise([*first, *second]))
