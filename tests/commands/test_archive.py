@@ -76,7 +76,7 @@ def test_erases_a_key(run: Run, path: Path, key: tuple[str, str]) -> None:
     ],
 )
 def test_states_what_is_wrong(run: Run, path: Path, line: str, code: int, message: str) -> None:
-    """Each error is one sentence, without a password."""
+    """Each error is one sentence, without a password. `kafkasse pipeline run` has the same option."""
     done = run("archive", *line.format(path).split())
 
     assert (code, "") == (done.code, done.out)

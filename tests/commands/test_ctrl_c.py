@@ -10,13 +10,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
+from tests.commands.run import process
 from tests.support.server import ROOT
 from tests.support.waiting import TIMEOUT_S, wait_until
 
@@ -39,35 +39,21 @@ COMMANDS = {
 class Terminal:
     """A command whose stderr is a terminal."""
 
-    def __init__(self, words: list[str], cwd: Path, variables: dict[str, str]) -> None:
+    def __init__(self, words: list[str], cwd: Path, variables: dict[str, str], stack: ExitStack) -> None:
         self._screen, terminal = os.openpty()
+        stack.callback(os.close, self._screen)
         os.set_blocking(self._screen, False)
         self._shown = b""
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "kafkasse", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=terminal,
-            cwd=cwd,
-            env={**os.environ, **variables},
-        )
-        os.close(terminal)
+        with os.fdopen(terminal) as stderr:
+            pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": stderr}
+            self.process = stack.enter_context(process(*words, **pipes, cwd=cwd, env=os.environ | variables))
 
     def shown(self) -> str:
         """Return what the command has written to the terminal so far."""
-        while True:
-            try:
-                data = os.read(self._screen, 4096)
-            except OSError:  # nothing now, or the command has ended
-                data = b""
-            if not data:
-                return self._shown.decode()
-            self._shown += data
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._screen)
+        with suppress(OSError):  # nothing now, or the command has ended
+            while data := os.read(self._screen, 4096):
+                self._shown += data
+        return self._shown.decode()
 
 
 @pytest.fixture
@@ -93,10 +79,7 @@ def test_a_command_that_waits_shows_it_and_ends_after_ctrl_c(silent_server: dict
     """The exit code is 130, and there is no traceback."""
     port = silent_server["KAFKASSE_BOOTSTRAP_SERVERS"].partition(":")[2]
     with ExitStack() as stack:
-        started = {}
-        for line in COMMANDS:
-            started[line] = Terminal(line.format(port=port).split(), tmp_path, silent_server)
-            stack.callback(started[line].close)
+        started = {line: Terminal(line.format(port=port).split(), tmp_path, silent_server, stack) for line in COMMANDS}
         waiting = dict(started)
 
         def interrupt() -> bool:

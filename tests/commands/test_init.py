@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from kafkasse import schemas
-from kafkasse.broker import EmbeddedBroker
 from kafkasse.config import Config
 from tests.commands.run import Run
 from tests.support.kafka import Cluster
@@ -19,13 +18,11 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "kafkasse.yaml"
 
 
-def test_writes_a_configuration_that_works(
-    run: Run, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str, file: Path
-) -> None:
+def test_writes_a_configuration_that_works(run: Run, cluster: Cluster, fresh_name: str, file: Path) -> None:
     """With topics and --public, `kafkasse check` accepts the file without a change."""
     cluster.create(fresh_name)
 
-    options = ["--bootstrap-servers", broker.bootstrap_servers, "--topics", f"{fresh_name},{fresh_name}.*", "--public"]
+    options = ["--bootstrap-servers", cluster.bootstrap_servers, "--topics", f"{fresh_name},{fresh_name}.*", "--public"]
     done = run("init", str(file), *options)
     checked = run("check", str(file))
 
@@ -34,14 +31,12 @@ def test_writes_a_configuration_that_works(
     assert done.out.endswith(f"Then run: kafkasse check {file}\n")
 
 
-def test_serves_nothing_until_topics_are_allowed(
-    run: Run, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str, file: Path
-) -> None:
+def test_serves_nothing_until_topics_are_allowed(run: Run, cluster: Cluster, fresh_name: str, file: Path) -> None:
     """The file is valid and lists the existing topics in comments. The next steps are in the output."""
     topic = f"0{fresh_name}"  # sorts before other topics; init lists only the first 100
     cluster.create(topic, 3)
 
-    done = run("init", str(file), KAFKASSE_BOOTSTRAP_SERVERS=broker.bootstrap_servers)
+    done = run("init", str(file), KAFKASSE_BOOTSTRAP_SERVERS=cluster.bootstrap_servers)
     config = Config.load({}, file)
 
     assert f"#   {topic}  (3 partitions)" in file.read_text().splitlines()
@@ -49,8 +44,8 @@ def test_serves_nothing_until_topics_are_allowed(
     assert "Edit the file: allow topics and say who may read them.\n" in done.out
 
 
-def test_the_comments_are_valid_settings(run: Run, broker: EmbeddedBroker, file: Path) -> None:
-    run("init", str(file), "--bootstrap-servers", broker.bootstrap_servers)
+def test_the_comments_are_valid_settings(run: Run, cluster: Cluster, file: Path) -> None:
+    run("init", str(file), "--bootstrap-servers", cluster.bootstrap_servers)
     lines = file.read_text().splitlines()
     names = (*schemas.read("config")["properties"], "  live", "    ")
     active = [
@@ -64,15 +59,14 @@ def test_the_comments_are_valid_settings(run: Run, broker: EmbeddedBroker, file:
     assert len(yaml.safe_load(file.read_text())) > 8
 
 
-def test_keeps_passwords_out_of_the_file(run: Run, broker: EmbeddedBroker, file: Path) -> None:
+def test_keeps_passwords_out_of_the_file(run: Run, cluster: Cluster, file: Path) -> None:
     """Settings of the connection come from the environment into the file, except secrets."""
     variables = {"KAFKASSE_KAFKA_CLIENT_ID": "shop", "KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD": "s3cret"}
-    done = run("init", str(file), KAFKASSE_BOOTSTRAP_SERVERS=broker.bootstrap_servers, **variables)
+    done = run("init", str(file), KAFKASSE_BOOTSTRAP_SERVERS=cluster.bootstrap_servers, **variables)
 
     assert 0 == done.code, done.err
-    assert {"bootstrap_servers": broker.bootstrap_servers, "client_id": "shop"} == yaml.safe_load(file.read_text())[
-        "kafka"
-    ]
+    kafka = yaml.safe_load(file.read_text())["kafka"]
+    assert {"bootstrap_servers": cluster.bootstrap_servers, "client_id": "shop"} == kafka
     assert "s3cret" not in file.read_text() + done.out + done.err
 
 

@@ -143,16 +143,13 @@ def test_runs_until_ctrl_c(topics: Topics, tmp_path: Path, temporary: Path, monk
     assert call.endswith("kafkasse-operators.jar")  # Spark makes each jar that it distributes executable
 
 
-STATE = ("state", "topn", "--checkpoint", ".")
-
-
 @pytest.mark.parametrize(
     ("words", "number", "code"),
     [
         (None, signal.SIGINT, 130),
         (None, signal.SIGTERM, 0),
         (("check", "topn"), signal.SIGTERM, 130),
-        (STATE, signal.SIGTERM, 130),
+        (("state", "topn", "--checkpoint", "."), signal.SIGTERM, 130),
     ],
     ids=["run, Ctrl-C", "run, SIGTERM", "check", "state"],
 )
@@ -379,12 +376,3 @@ def test_runs_the_pipeline_in_the_docs(topics: Topics, tmp_path: Path, monkeypat
         orders = topics.read(bool)
 
     assert ("kafkasse pipeline: ready\n", [("2", b'{"amount": 101}')]) == (ready, orders)
-
-
-def test_does_not_show_a_password_in_an_address(run: Run) -> None:
-    """Credentials do not belong in --bootstrap-servers, and the error does not repeat them."""
-    code, out, err = run("pipeline", "run", "topn", "--bootstrap-servers", "admin:hunter2@127.0.0.1:1")
-
-    assert (2, "") == (code, out)
-    assert "--kafka-config" in err
-    assert "hunter2" not in err

@@ -7,20 +7,17 @@ from pathlib import Path
 
 import yaml
 
-from kafkasse.broker import EmbeddedBroker
 from tests.commands.run import Run
 from tests.support.kafka import Cluster
 
 
-def test_lists_the_topics_and_their_paths(
-    run: Run, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str, tmp_path: Path
-) -> None:
+def test_lists_the_topics_and_their_paths(run: Run, cluster: Cluster, fresh_name: str, tmp_path: Path) -> None:
     """A topic without a path is not served. A topic that a route names but that does not exist is missing."""
     for suffix, partitions in ((".a", 1), (".b", 3), (".c", 1)):
         cluster.create(f"{fresh_name}{suffix}", partitions)
     file = tmp_path / "kafkasse.yaml"
     settings = {
-        "kafka": {"bootstrap_servers": broker.bootstrap_servers},
+        "kafka": {"bootstrap_servers": cluster.bootstrap_servers},
         "topic_prefix": f"{fresh_name}.",
         "public": True,
         "allowed_topics": ["a", "b"],
@@ -44,15 +41,13 @@ def test_lists_the_topics_and_their_paths(
     )
 
 
-def test_lists_topics_without_a_configuration(
-    run: Run, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str
-) -> None:
+def test_lists_topics_without_a_configuration(run: Run, cluster: Cluster, fresh_name: str) -> None:
     """Only the address is needed. Internal topics are listed on request."""
     cluster.create(fresh_name)
     cluster.create(f"__{fresh_name}")
 
-    short = run("topics", "--bootstrap-servers", broker.bootstrap_servers)
-    complete = run("topics", "--bootstrap-servers", broker.bootstrap_servers, "--internal")
+    short = run("topics", "--bootstrap-servers", cluster.bootstrap_servers)
+    complete = run("topics", "--bootstrap-servers", cluster.bootstrap_servers, "--internal")
 
     assert [fresh_name, "1", "-"] in [line.split() for line in short.out.splitlines()]
     assert f"__{fresh_name}" not in short.out
