@@ -6,6 +6,7 @@ import gzip
 import json
 import shutil
 import subprocess
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -28,11 +29,25 @@ def _node() -> None:
         pytest.skip(reason)
 
 
-def run(*command: str, cwd: Path = ROOT) -> str:
-    """Return what a command prints."""
+def run(*command: str, cwd: Path = ROOT, may_fail: bool = False) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=150, check=False)
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr
-    return done.stdout
+    assert may_fail or done.returncode == 0, done.stdout[-6000:] + done.stderr
+    return done
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder in which the npm package is installed."""
+    (tmp_path / "node_modules").mkdir()
+    (tmp_path / "node_modules/kafkasse").symlink_to(PACKAGE)
+    return tmp_path
+
+
+@pytest.fixture
+def stream() -> Iterator[ScriptedServer]:
+    """A server whose stream has an event of each type, and ends with an error."""
+    with closing(ScriptedServer([Sends(START + message(1) + EVENTS + failure(410), "ends")])) as server:
+        yield server
 
 
 def test_resumes_exactly_in_node() -> None:
@@ -41,19 +56,18 @@ def test_resumes_exactly_in_node() -> None:
 
 
 def test_is_smaller_than_6_kilobytes_compressed() -> None:
-    """The module is small without a build step."""
     assert len(gzip.compress((PACKAGE / "kafkasse.js").read_bytes(), mtime=0)) < MAX_COMPRESSED_BYTES
 
 
 def test_the_npm_package_contains_the_modules_and_their_types(tmp_path: Path) -> None:
     """An application that installs the package can import both modules."""
-    [packed] = json.loads(run("npm", "pack", "--json", "--pack-destination", str(tmp_path), cwd=PACKAGE))
+    [packed] = json.loads(run("npm", "pack", "--json", "--pack-destination", str(tmp_path), cwd=PACKAGE).stdout)
     shutil.unpack_archive(tmp_path / packed["filename"], tmp_path)
     (tmp_path / "node_modules").mkdir()
     (tmp_path / "package").rename(tmp_path / "node_modules/kafkasse")
     script = 'import { Stream } from "kafkasse"; import { fileStore } from "kafkasse/node"; console.log(Stream.name)'
 
-    printed = run("node", "--input-type=module", "-e", script, cwd=tmp_path)
+    printed = run("node", "--input-type=module", "-e", script, cwd=tmp_path).stdout
 
     assert "Stream" == printed.strip()
     assert __version__ == packed["version"]
@@ -62,15 +76,13 @@ def test_the_npm_package_contains_the_modules_and_their_types(tmp_path: Path) ->
 
 
 @pytest.mark.timeout(900)  # may install the compiler
-def test_the_types_accept_correct_programs_only(tmp_path: Path) -> None:
+def test_the_types_accept_correct_programs_only(project: Path) -> None:
     """types.ts marks its mistakes with `@ts-expect-error`, which is itself an error where there is no mistake."""
     compiler = build(NODE) / "node_modules/typescript/bin/tsc"
-    (tmp_path / "node_modules").mkdir()
-    (tmp_path / "node_modules/kafkasse").symlink_to(PACKAGE)
-    shutil.copy(Path(__file__).parent / "types.ts", tmp_path / "types.mts")
+    shutil.copy(Path(__file__).parent / "types.ts", project / "types.mts")
     options = ["--noEmit", "--strict", "--target", "es2022", "--module", "nodenext", "--lib", "es2022,dom"]
 
-    run("node", str(compiler), *options, "types.mts", cwd=tmp_path)
+    run("node", str(compiler), *options, "types.mts", cwd=project)
 
 
 @pytest.mark.timeout(900)  # may install the compiler
@@ -84,30 +96,21 @@ def test_the_code_needs_nothing_newer_than_node_18(tmp_path: Path) -> None:
     (tmp_path / "node.d.ts").write_text('declare module "node:fs";\n')
     options = ["--noEmit", "--allowJs", "--checkJs", "--target", "es2022", "--module", "nodenext"]
 
-    done = subprocess.run(
-        ["node", str(compiler), *options, "--lib", "es2022,dom,dom.iterable", *sorted(map(str, tmp_path.glob("*.?s")))],
-        capture_output=True, text=True, timeout=150, check=False,
-    )  # fmt: skip
+    files = sorted(map(str, tmp_path.glob("*.?s")))
+    done = run("node", str(compiler), *options, "--lib", "es2022,dom,dom.iterable", *files, may_fail=True)
 
     assert {"newer.js"} == {line.partition("(")[0].rpartition("/")[2] for line in done.stdout.splitlines()}
     assert ">=18" == json.loads((PACKAGE / "package.json").read_text())["engines"]["node"]
 
 
-def test_the_example_for_node_resumes_after_a_restart(tmp_path: Path) -> None:
+def test_the_example_for_node_resumes_after_a_restart(project: Path) -> None:
     """The second run of the program in docs/clients.md sends the position that the first run has stored."""
-    (tmp_path / "node_modules").mkdir()
-    (tmp_path / "node_modules/kafkasse").symlink_to(PACKAGE)
     streams = [Sends(START + message(number) + failure(410), "ends") for number in (1, 2)]
     with closing(ScriptedServer(streams)) as server:
         example = docs_example("fileStore(").replace("http://127.0.0.1:6917/topn/updates", server.url)
-        (tmp_path / "reader.mjs").write_text(example)
+        (project / "reader.mjs").write_text(example)
 
-        runs = [
-            subprocess.run(
-                ["node", "reader.mjs"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-            )
-            for _ in streams
-        ]
+        runs = [run("node", "reader.mjs", cwd=project, may_fail=True) for _ in streams]
 
     assert ["{ n: 1 }\n", "{ n: 2 }\n"] == [each.stdout for each in runs]
     assert [None, "1"] == sent_ids(server)
@@ -131,7 +134,9 @@ EVENTS = b'event: delete\ndata: {"key":"a"}\nid: 2\n\nevent: gap\ndata: {"reason
     ("part", "printed"),
     [("session.token()", "show { n: 1 }\nremove a\nreload all\n"), ("shared: user.id", "show { n: 1 }\nreload all\n")],
 )
-def test_the_examples_for_a_page_handle_each_event(tmp_path: Path, part: str, printed: str) -> None:
+def test_the_examples_for_a_page_handle_each_event(
+    tmp_path: Path, stream: ScriptedServer, part: str, printed: str
+) -> None:
     """They run in Node, with stubs for what the page provides. The text of docs/clients.md contains RUN."""
     example = docs_example(part).replace("/topn/updates", "/t").replace("kafkasse.js", "kafkasse.mjs")
     if "import " not in example:
@@ -139,10 +144,8 @@ def test_the_examples_for_a_page_handle_each_event(tmp_path: Path, part: str, pr
     shutil.copy(PACKAGE / "kafkasse.js", tmp_path / "kafkasse.mjs")
     (tmp_path / "page.mjs").write_text(example)
     (tmp_path / "main.mjs").write_text(PAGE)
-    with closing(ScriptedServer([Sends(START + message(1) + EVENTS + failure(410), "ends")])) as server:
-        done = subprocess.run(
-            ["node", "main.mjs", server.url], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-        )
+
+    done = run("node", "main.mjs", stream.url, cwd=tmp_path, may_fail=True)
 
     assert RUN.strip(" \n;").removeprefix("await ") in (ROOT / "docs/clients.md").read_text().replace("\n", " ")
     assert printed == done.stdout
@@ -173,11 +176,10 @@ FOLLOW = "const show = console.log, remove = console.log, showError = end;\n" + 
         ('follow("/topn', "docs/clients.md", FOLLOW, '{ n: 1 }\na\n"no: 410"'),
     ],
 )
-def test_the_examples_with_eventsource(part: str, page: str, setup: str, printed: str) -> None:
+def test_the_examples_with_eventsource(stream: ScriptedServer, part: str, page: str, setup: str, printed: str) -> None:
     """The examples run in Node, with the EventSource of the npm package, and print the events."""
-    with closing(ScriptedServer([Sends(START + message(1) + EVENTS + failure(410), "ends")])) as server:
-        program = EVENT_SOURCE + setup + docs_example(part, page)
-        command = ["node", "--input-type=module", "-e", program, server.url]
-        done = subprocess.run(command, cwd=build(NODE), capture_output=True, text=True, timeout=60, check=False)
+    program = EVENT_SOURCE + setup + docs_example(part, page)
+
+    done = run("node", "--input-type=module", "-e", program, stream.url, cwd=build(NODE), may_fail=True)
 
     assert printed == done.stdout, done.stderr
