@@ -12,35 +12,31 @@ import pytest
 import yaml
 
 from kafkasse import Config, schemas
+from tests.support.docs import code, read
 from tests.support.server import ROOT
 
-PAGE = (ROOT / "docs/platforms.md").read_text()
+PAGE = read("docs/platforms.md")
 SETTINGS = schemas.read("config")["properties"]
 OF_THE_SERVER = {"KAFKASSE_BIND", "KAFKASSE_RUNTIME_DIR"}  # read by gunicorn's settings
 ROUTER_LIMITS_S = (30, 55)  # Heroku's: until the first byte, and of silence. Those of the other platforms are longer.
 FILE = re.compile(r"(?:deploy/[\w./-]+|requirements\.txt)")
 
 
-def blocks(language: str) -> list[str]:
-    """Return the samples in a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-
-
 def option(name: str) -> int:
     """Return the number that follows an option of a command."""
-    (number,) = re.findall(rf"{name}[ =](\d+)", "".join(blocks("sh")))
+    (number,) = re.findall(rf"{name}[ =](\d+)", "".join(code("docs/platforms.md", "sh")))
     return int(number)
 
 
 @pytest.fixture
 def fly() -> dict[str, Any]:
     """The sample of fly.toml."""
-    (block,) = blocks("toml")
+    (block,) = code("docs/platforms.md", "toml")
     return tomllib.loads(block)
 
 
 def test_the_commands_are_valid_shell(processes: None) -> None:
-    for block in blocks("sh"):
+    for block in code("docs/platforms.md", "sh"):
         done = subprocess.run(["bash", "-n"], input=block, capture_output=True, text=True, check=False)
         assert (0, "") == (done.returncode, done.stderr)
         words = [word for line in block.replace("\\\n", "").splitlines() for word in shlex.split(line)]
@@ -49,8 +45,8 @@ def test_the_commands_are_valid_shell(processes: None) -> None:
 
 
 def test_the_variables_are_valid_settings(fly: dict[str, Any]) -> None:
-    samples = [dict(re.findall(r"\b(KAFKASSE_\w+)=(\S+)", block)) for block in blocks("sh")]
-    samples += [yaml.safe_load(block) for block in blocks("yaml")]
+    samples = [dict(re.findall(r"\b(KAFKASSE_\w+)=(\S+)", block)) for block in code("docs/platforms.md", "sh")]
+    samples += [yaml.safe_load(block) for block in code("docs/platforms.md", "yaml")]
     samples.append({name: text for name, text in fly["env"].items() if name.startswith("KAFKASSE_")})
     complete = [sample for sample in samples if sample]
 
@@ -91,7 +87,7 @@ def test_fly_sends_requests_to_the_port_of_the_server(fly: dict[str, Any], gunic
 
 def test_cloud_run_ends_no_stream_before_the_server() -> None:
     """kafkasse ends each stream before the timeout of the platform, and accepts as many as the platform sends."""
-    (block,) = blocks("yaml")
+    (block,) = code("docs/platforms.md", "yaml")
     variables = yaml.safe_load(block)
 
     assert int(variables["KAFKASSE_MAX_STREAM_AGE_S"]) < option("--timeout")

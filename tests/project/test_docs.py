@@ -13,7 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from importlib import import_module
 from itertools import takewhile
@@ -42,6 +42,7 @@ from tests.support.kafka import Cluster
 from tests.support.process_group import end_group
 from tests.support.report import DOCS, named_tests
 from tests.support.server import ROOT, Server
+from tests.support.sse import read_until
 
 QUOTED = re.compile(r"[A-Z][a-z]* .+|the keys cannot be|cannot serve")  # a message, or its start
 OTHER_NAMES = {
@@ -360,7 +361,7 @@ def test_the_hooks_work_as_described(tmp_path: Path, caplog: pytest.LogCaptureFi
     caplog.set_level("INFO", "shop.streams")
 
     stream = app.test_client().get("/countries?timestamp=0")
-    sent = _until(stream.response, b"9000000")
+    sent = read_until(stream.response, b"9000000")
     stream.close()
     messages = [record.message.partition(":")[0] for record in caplog.records if record.name == "shop.streams"]
     rejected = app.test_client().get("/secrets")
@@ -442,7 +443,7 @@ def test_the_app_in_the_guide_to_migration_streams(tmp_path: Path) -> None:
     last_id = '[{"topic":"eqiad.mediawiki.recentchange","partition":0,"offset":1},"codfw.mediawiki.recentchange"]'
 
     response = app.test_client().get("/v2/stream/recentchange", headers={"Last-Event-ID": last_id})
-    sent = _until(response.response, b"_kafka")
+    sent = read_until(response.response, b"_kafka")
     response.close()
 
     assert (
@@ -576,14 +577,6 @@ def _headings(page: Path) -> set[str]:
     """Return the headings of a page as links spell them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-def _until(chunks: Iterator[bytes], wanted: bytes) -> bytes:
-    """Read chunks up to the one that contains `wanted`."""
-    seen = b""
-    while wanted not in seen:
-        seen += next(chunks)
-    return seen
 
 
 def _app(config: Any, url_prefix: str | None = None, **topics: Iterable[bytes]) -> Flask:

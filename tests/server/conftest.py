@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from kafkasse.broker import EmbeddedBroker
 from tests.support.client import Client
 from tests.support.kafka import Cluster
 from tests.support.server import Server
+
+IN_MEMORY = "tests.support.apps:in_memory()"
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +36,15 @@ def serve(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> I
         yield serve
         for server in started:
             server.terminate()  # all of them before waiting for the first
+
+
+@pytest.fixture
+def start(processes: None, tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Starts servers that need no Kafka: start(NAME="value", …). They are stopped after the test."""
+    with ExitStack() as servers:
+        yield lambda **environment: servers.enter_context(
+            Server(IN_MEMORY, KAFKASSE_RUNTIME_DIR=str(tmp_path / "run"), **environment)
+        )
 
 
 @pytest.fixture

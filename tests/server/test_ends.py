@@ -18,7 +18,7 @@ import pytest
 
 from kafkasse.broker import EmbeddedBroker
 from tests.support.certificates import Authority
-from tests.support.client import Client, fetch, numbers
+from tests.support.client import Client, fetch, numbers, value
 from tests.support.kafka import Cluster
 from tests.support.server import Server
 from tests.support.waiting import wait_until
@@ -26,10 +26,6 @@ from tests.support.waiting import wait_until
 RECORDS = 100  # of 100 kB: more than the sockets of a client that does not read can hold
 MANY_RECORDS = 400
 MAX_GROWTH_BYTES = 20_000_000  # half of what is sent, so that a server that buffers all of it fails
-
-
-def value(n: int) -> bytes:
-    return b'{"n":%d}' % n
 
 
 def large_values(count: int = RECORDS) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ from kafkasse import schemas
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.broker.embedded import HOST
 from kafkasse.log import Partition
-from tests.support.client import Client, fetch, numbers
+from tests.support.client import Client, fetch, numbers, value
 from tests.support.kafka import Cluster
 from tests.support.server import Server
 from tests.support.waiting import wait_until
@@ -41,10 +41,6 @@ def server(broker: EmbeddedBroker) -> Iterator[Server]:
     """A server that started while Kafka was down."""
     with Server(KAFKASSE_BOOTSTRAP_SERVERS=broker.bootstrap_servers, **SETTINGS) as server:
         yield server
-
-
-def value(n: int) -> bytes:
-    return b'{"n":%d}' % n
 
 
 def probes(server: Server) -> list[int]:

@@ -9,25 +9,14 @@ import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from tests.server.conftest import IN_MEMORY
 from tests.support.client import Client, fetch
 from tests.support.server import KILLED, Server
 from tests.support.waiting import wait_until
-
-APP = "tests.support.apps:in_memory()"
-
-
-@pytest.fixture
-def start(processes: None, tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    """Starts servers that are stopped after the test."""
-    with ExitStack() as servers:
-        yield lambda **environment: servers.enter_context(
-            Server(APP, KAFKASSE_RUNTIME_DIR=str(tmp_path / "run"), **environment)
-        )
 
 
 def metric(server: Server, name: str) -> float:
@@ -50,7 +39,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def workers(processes: None, runtime: Path) -> Iterator[Server]:
-    with Server(APP, WEB_CONCURRENCY="2", KAFKASSE_RUNTIME_DIR=str(runtime)) as server:
+    with Server(IN_MEMORY, WEB_CONCURRENCY="2", KAFKASSE_RUNTIME_DIR=str(runtime)) as server:
         yield server
 
 

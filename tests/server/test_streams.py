@@ -10,7 +10,7 @@ import pytest
 
 from kafkasse.log import Partition
 from kafkasse.position import PartitionStart
-from tests.support.client import Client, fetch, numbers, parsers_agree
+from tests.support.client import Client, fetch, numbers, parsers_agree, value
 from tests.support.kafka import Cluster
 from tests.support.server import Server
 from tests.support.waiting import wait_until
@@ -21,10 +21,6 @@ Connect = Callable[..., Client]
 @pytest.fixture(scope="module")
 def server(serve: Callable[..., Server]) -> Server:
     return serve(heartbeat_s=0.3)
-
-
-def value(n: int) -> bytes:
-    return b'{"n":%d}' % n
 
 
 def fill(cluster: Cluster, topic: str, count: int, partitions: int = 3) -> None:

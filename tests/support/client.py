@@ -130,6 +130,11 @@ def fetch(port: int, path: str, method: str = "GET", **headers: str) -> Answer:
         return Answer(client.status, client.headers, bytes(client.body))
 
 
+def value(n: int) -> bytes:
+    """Return the value of a record with the member `n`."""
+    return b'{"n":%d}' % n
+
+
 def numbers(events: list[Event]) -> list[Any]:
     """Return the member `n` of each event. Tests use it to tell records apart."""
     return [json.loads(event.data)["n"] for event in events]

@@ -10,18 +10,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 _BOM = b"\xef\xbb\xbf"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
-
-
-class _AnyEvent(Protocol):
-    @property
-    def type(self) -> str: ...
-
-
-AnyEvent = TypeVar("AnyEvent", bound=_AnyEvent)
 
 
 class Event(NamedTuple):
@@ -83,7 +75,7 @@ def read_events(stream: bytes) -> list[Event]:
     return [Event(block.event, block.data, block.last_id) for block in read_blocks(stream) if block.event]
 
 
-def without_positions(events: Iterable[AnyEvent]) -> list[AnyEvent]:
+def without_positions(events: Iterable[Any]) -> list[Any]:
     """Return the events without position events, which have an ID and no data of their own."""
     return [event for event in events if event.type != "position"]
 
