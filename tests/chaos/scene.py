@@ -432,7 +432,8 @@ class Scene:
         """Stop the producers, let the clients read to the end, and return all violations.
 
         Args:
-            statuses: the statuses that responses may have in addition to 200.
+            statuses: the statuses that responses may have in addition to 200 and 503. A server answers 503 if Kafka is slow,
+                so a busy machine causes it, too; `max_refused` limits how often.
             max_ended: how many streams of each client a server may end.
             max_refused: how many connections in a row may bring no stream. By default, until the outages and `max_delay_s`
                 are over.
@@ -454,7 +455,7 @@ class Scene:
         out_s = sum(end - begin for begin, end in self.outages)
         if max_refused is None:
             max_refused = ceil((self.max_delay_s + out_s) * 1000 / MAX_RETRY_MS)  # clients wait between attempts
-        promises = {"statuses": frozenset(statuses), "max_refused": max_refused, "max_ended": max_ended}
+        promises = {"statuses": frozenset({503, *statuses}), "max_refused": max_refused, "max_ended": max_ended}
         histories = [each.history(self.allowances, **promises) for each in self.clients]
         found = late + violations(
             histories,
