@@ -16,26 +16,23 @@ def test_the_jar_was_compiled_from_the_sources() -> None:
     assert compiler.sources_hash() == compiler.hash_in_jar()
 
 
-@pytest.mark.processes
-def test_the_jar_contains_only_what_the_compiler_writes(tmp_path: Path) -> None:
-    """Compiling the sources again gives the same bytes."""
+@pytest.fixture
+def ecj(processes: None) -> None:
+    """The compiler of `make jar`."""
     try:
         jars.fetch("java-compiler")
     except CommandError as error:
         pytest.skip(f"the compiler of `make jar` cannot be downloaded: {error.detail}")
 
+
+def test_the_jar_contains_only_what_the_compiler_writes(ecj: None, tmp_path: Path) -> None:
+    """Compiling the sources again gives the same bytes."""
     compiler.compile_jar(tmp_path / "again.jar")
 
     assert (tmp_path / "again.jar").read_bytes() == compiler.JAR.read_bytes()
 
 
-@pytest.mark.processes
-def test_an_error_in_a_source_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the line, as the compiler reports it."""
-    try:
-        jars.fetch("java-compiler")
-    except CommandError as error:
-        pytest.skip(f"the compiler of `make jar` cannot be downloaded: {error.detail}")
+def test_an_error_in_a_source_is_reported(ecj: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "SOURCES", tmp_path)
     (tmp_path / "Wrong.java").write_text("class Wrong { int number = text; }")
 

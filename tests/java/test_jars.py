@@ -13,21 +13,18 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import NameOID
 
 from kafkasse.errors import CommandError
 from kafkasse.java import jars, runtime
+from tests.support.certificates import Authority
 
 GROUP = "spark-kafka"
 SMALLEST = "spark-token-provider-kafka-0-10_2.13-4.2.0.jar"
+PASSWORD = base64.b64encode(b"anna:s#cret").decode()
 FETCH = f"from kafkasse.java import jars; print(len(jars.fetch('{GROUP}')))"
 
 
@@ -69,38 +66,27 @@ def unreachable(use_registry: Callable[[str], None]) -> None:
     use_registry(f"http://127.0.0.1:{port}/")
 
 
-@pytest.mark.processes
-def test_downloads_a_missing_jar(cache: Path) -> None:
-    """The cache then contains all jars with the right hashes, and none of Ivy's files."""
-    assert not (cache / SMALLEST).exists()
-
-    paths = jars.fetch(GROUP)
-
-    assert [cache / jar.file for jar in jars.locked(GROUP)] == paths
-    assert all(jar.matches(cache / jar.file) for jar in jars.locked(GROUP))
-    assert not (cache / "ivy").exists()
-
-
 def test_a_complete_cache_needs_neither_java_nor_a_network(
     user_cache: list[Path], unreachable: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """fetch() does not start Ivy if the cache has all jars."""
     monkeypatch.setattr(runtime, "java_home", lambda: pytest.fail("Java was started"))
 
     assert user_cache == jars.fetch(GROUP)
 
 
 @pytest.mark.processes
-def test_downloads_a_corrupt_jar_again(cache: Path) -> None:
-    """A jar of the right size with one wrong byte is replaced."""
-    jars.fetch(GROUP)
-    content = bytearray((cache / SMALLEST).read_bytes())
+def test_downloads_a_corrupt_jar_again(cache: Path, user_cache: list[Path]) -> None:
+    """A jar of the right size with one wrong byte is replaced. The cache then contains none of Ivy's files."""
+    [smallest] = [path for path in user_cache if path.name == SMALLEST]
+    content = bytearray(smallest.read_bytes())
     content[1000] ^= 1
     (cache / SMALLEST).write_bytes(content)
 
-    jars.fetch(GROUP)
+    paths = jars.fetch(GROUP)
 
-    assert bytes(content) != (cache / SMALLEST).read_bytes()
+    assert [cache / jar.file for jar in jars.locked(GROUP)] == paths
+    assert all(jar.matches(cache / jar.file) for jar in jars.locked(GROUP))
+    assert not (cache / "ivy").exists()
 
 
 @pytest.mark.processes
@@ -144,7 +130,6 @@ def test_without_a_network_the_error_gives_the_fix(cache: Path, unreachable: Non
 def test_a_stalled_download_times_out(
     cache: Path, use_registry: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A registry that accepts connections and never responds causes an error."""
     monkeypatch.setattr(jars, "STALL_TIMEOUT_S", 2.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         use_registry(f"http://127.0.0.1:{server.getsockname()[1]}/")
@@ -161,12 +146,11 @@ def test_downloads_through_a_proxy_with_a_password(cache: Path, monkeypatch: pyt
 
         jars.fetch(GROUP)
 
-    assert {base64.b64encode(b"anna:s#cret")} == credentials
+    assert {PASSWORD} == credentials
 
 
 @pytest.mark.processes
 def test_a_rejected_proxy_password_is_reported(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the proxy's password as the cause."""
     with _proxy() as (address, _):
         monkeypatch.setenv("HTTPS_PROXY", f"http://anna:wrong@{address}")
 
@@ -174,50 +158,31 @@ def test_a_rejected_proxy_password_is_reported(cache: Path, monkeypatch: pytest.
             jars.fetch(GROUP)
 
 
-def test_a_cache_that_is_a_file_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the file and the variable that sets another directory."""
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("KAFKASSE_CACHE_DIR", str(tmp_path / "file"))
-
-    with pytest.raises(CommandError, match=r"cannot use the cache .*file \(.*KAFKASSE_CACHE_DIR"):
-        jars.fetch(GROUP)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs a directory in which even root may not write")
-def test_a_read_only_cache_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says that writing is not permitted."""
-    monkeypatch.setenv("KAFKASSE_CACHE_DIR", "/sys/kafkasse")
-
-    with pytest.raises(CommandError, match=r"cannot use the cache .*(not permitted|Read-only|denied)"):
-        jars.fetch(GROUP)
-
-
-def test_missing_ivy_settings_are_reported(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """KAFKASSE_IVY_SETTINGS must be the path of a file."""
-    monkeypatch.setenv("KAFKASSE_IVY_SETTINGS", str(cache / "nowhere.xml"))
-
-    with pytest.raises(CommandError, match="which is not a file"):
-        jars.fetch(GROUP)
+NEEDS_SYS = pytest.mark.skipif(sys.platform != "linux", reason="needs a directory in which even root may not write")
 
 
 @pytest.mark.processes
-def test_an_untrusted_certificate_is_reported(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the registry's certificate is not trusted, the error recommends SSL_CERT_FILE."""
-    (tmp_path / "unrelated.pem").write_bytes(_unrelated_certificate())
-    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "unrelated.pem"))
-
-    with pytest.raises(CommandError, match=r"certificate is not trusted.* SSL_CERT_FILE"):
-        jars.fetch(GROUP)
-
-
-def test_a_certificate_file_without_certificates_is_reported(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("KAFKASSE_CACHE_DIR", "file", r"cannot use the cache .*file \(.*KAFKASSE_CACHE_DIR"),
+        pytest.param(
+            "KAFKASSE_CACHE_DIR", "/sys/x", r"cannot use the cache .*(not permitted|Read-only|denied)", marks=NEEDS_SYS
+        ),
+        ("KAFKASSE_IVY_SETTINGS", "nowhere.xml", "which is not a file"),
+        ("SSL_CERT_FILE", "unrelated.pem", r"certificate is not trusted.* SSL_CERT_FILE"),
+        ("SSL_CERT_FILE", "file", r"file contains no certificates"),  # otherwise Java would trust no server at all
+    ],
+)
+def test_an_unusable_file_is_reported(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, expected: str
 ) -> None:
-    """An empty SSL_CERT_FILE is an error. Otherwise Java would trust no server at all."""
-    (tmp_path / "none.pem").touch()
-    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
+    """The error names the file, or the variable that sets another one."""
+    (tmp_path / "file").touch()
+    (tmp_path / "unrelated.pem").write_text(Authority().certificate)
+    monkeypatch.setenv(variable, str(tmp_path / value))
 
-    with pytest.raises(CommandError, match=r"none\.pem contains no certificates"):
+    with pytest.raises(CommandError, match=expected):
         jars.fetch(GROUP)
 
 
@@ -257,59 +222,40 @@ def test_an_old_java_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         runtime.java_home()
 
 
-def _unrelated_certificate() -> bytes:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "unrelated")])
-    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-    builder = builder.not_valid_before(datetime(2020, 1, 1, tzinfo=UTC)).not_valid_after(
-        datetime(2100, 1, 1, tzinfo=UTC)
-    )
-    return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
-
-
 @contextmanager
-def _proxy() -> Iterator[tuple[str, set[bytes]]]:
+def _proxy() -> Iterator[tuple[str, set[str]]]:
     """A local proxy that requires a password. Yields its address and the credentials that it received."""
-    credentials: set[bytes] = set()
+    credentials: set[str] = set()
 
-    def serve(client: socket.socket) -> None:
-        with client:
-            while True:
-                request = b""
-                while not request.endswith(b"\r\n\r\n"):
-                    if not (byte := client.recv(1)):
-                        return
-                    request += byte
-                received = {
-                    line.split()[-1] for line in request.split(b"\r\n") if line.lower().startswith(b"proxy-auth")
-                }
-                credentials.update(received)
-                if base64.b64encode(b"anna:s#cret") in received:
-                    break
-                client.sendall(
-                    b"HTTP/1.1 407 Proxy Authentication Required\r\n"
-                    b"Proxy-Authenticate: Basic realm=x\r\nContent-Length: 0\r\n\r\n"
-                )
-            host, port = request.split()[1].decode().rsplit(":", 1)
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_CONNECT(self) -> None:
+            received = self.headers.get("Proxy-Authorization", "")
+            credentials.update(received.split()[1:])
+            if PASSWORD not in received:
+                self.send_response(407)
+                self.send_header("Proxy-Authenticate", "Basic realm=x")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            self.close_connection = True
+            host, port = self.path.rsplit(":", 1)
             with socket.create_connection((host, int(port))) as registry:
-                client.sendall(b"HTTP/1.1 200 Connection Established\r\n\r\n")
-                back = threading.Thread(target=_pump, args=(registry, client), daemon=True)
+                self.send_response(200)
+                self.end_headers()
+                back = threading.Thread(target=_pump, args=(registry, self.connection), daemon=True)
                 back.start()
-                _pump(client, registry)
+                _pump(self.connection, registry)
                 back.join()
 
-    def accept() -> None:
-        while True:
-            try:
-                client, _ = server.accept()
-            except OSError:
-                return
-            threading.Thread(target=serve, args=(client,), daemon=True).start()
+        def log_message(self, *_: object) -> None:
+            """Write nothing to stderr."""
 
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        threading.Thread(target=accept, daemon=True).start()
-        yield f"127.0.0.1:{server.getsockname()[1]}", credentials
-        server.shutdown(socket.SHUT_RDWR)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}", credentials
+        server.shutdown()
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:

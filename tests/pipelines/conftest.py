@@ -1,25 +1,45 @@
-"""One Spark session for all tests of the pipelines."""
+"""The tests in this folder do not use the Spark session of `spark/`, so that any process can run them."""
 
 from __future__ import annotations
 
-import logging
+import ssl
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
 import pytest
-from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from kafkasse.pipelines.session import session
 from tests.pipelines.topics import topics
+from tests.support.certificates import Authority
+from tests.support.registry import Registry
 
 __all__ = ["topics"]
 
-# pytest adds caplog's handler to PySpark's loggers, which would give it a JSON format, also for the tests that follow.
-PySparkLogger.addHandler = logging.Logger.addHandler  # type: ignore[method-assign]
+
+@pytest.fixture(autouse=True)
+def starts_no_spark() -> Iterator[None]:
+    """Fail if the test starts Spark in this process. Only one process of `make test` should have a Spark session."""
+    before = SparkSession.getActiveSession()
+    yield
+    assert before or SparkSession.getActiveSession() is None, "move the test to tests/pipelines/spark"
 
 
-@pytest.fixture(scope="session")
-def spark(processes: None) -> Iterator[SparkSession]:
-    """A session with the settings of `kafkasse pipeline run`."""
-    with session("kafkasse tests") as running:
-        yield running
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    """A schema registry."""
+    with closing(Registry()) as registry:
+        yield registry
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> Iterator[Registry]:
+    """A registry that serves HTTPS. The certificate of its authority is in ca.pem, together with another one."""
+    authority = Authority()
+    certificate, key = authority.issue("registry", "127.0.0.1")
+    (tmp_path / "registry.pem").write_text(certificate + key)
+    (tmp_path / "ca.pem").write_text("The authority:\n" + Authority().certificate + authority.certificate)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "registry.pem")
+    with closing(Registry(context)) as registry:
+        yield registry

@@ -1,6 +1,6 @@
 """Run the Python operators on a Spark Connect server, and compare their results with plain Python.
 
-test_connect.py runs this module in a process of its own, because gRPC does not work in a process with gevent.
+test_cluster.py runs this module in a process of its own, because gRPC does not work in a process with gevent.
 """
 
 from __future__ import annotations

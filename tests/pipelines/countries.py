@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import Any
-
-from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipelines.topics import Record
 
@@ -24,12 +21,6 @@ def fields(code: str, size: int, continent: str = "Europe") -> dict[str, Any]:
 def tombstone(code: str) -> Record:
     """The record that removes a country."""
     return code.encode(), None
-
-
-def kafka_rows(spark: SparkSession, records: Iterable[Record], first_offset: int = 0) -> DataFrame:
-    """Records of one partition, in order, with the columns of Spark's Kafka source."""
-    rows = [(key, value, 0, offset) for offset, (key, value) in enumerate(records, first_offset)]
-    return spark.createDataFrame(rows, "key binary, value binary, partition int, offset bigint").coalesce(1)
 
 
 def top(value: str | bytes | None) -> list[str]:

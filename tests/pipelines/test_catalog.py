@@ -25,11 +25,13 @@ large_orders = Pipeline("large-orders", source="orders", query=query, sink="larg
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_name: str) -> Iterator[Path]:
-    """An empty module in the current directory."""
+    """A module with a pipeline in the current directory, which is not on the path of an installed command."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path.copy())
-    yield tmp_path / f"{fresh_name.replace('-', '_')}.py"
-    sys.modules.pop(fresh_name.replace("-", "_"), None)
+    path = tmp_path / f"{fresh_name.replace('-', '_')}.py"
+    path.write_text(MODULE)
+    yield path
+    sys.modules.pop(path.stem, None)
 
 
 def message(name: str) -> str:
@@ -40,19 +42,10 @@ def message(name: str) -> str:
 
 
 def test_finds_a_pipeline_of_kafkasse_by_its_name() -> None:
-    """These need no module."""
     assert find("topn") is TOPN
 
 
-def test_suggests_the_most_similar_name() -> None:
-    """A typo is corrected by reading the error."""
-    assert message("top-n") == "there is no pipeline top-n (did you mean topn?); choose one of: topn"
-
-
 def test_finds_a_pipeline_in_a_module(shop: Path) -> None:
-    """The module is in the current directory, which is not on the path of an installed command."""
-    shop.write_text(MODULE)
-
     found = find(f"{shop.stem}:large_orders")
 
     assert isinstance(found, Pipeline)
@@ -61,7 +54,6 @@ def test_finds_a_pipeline_in_a_module(shop: Path) -> None:
 
 def test_finds_a_pipeline_of_an_installed_package(shop: Path) -> None:
     """A package registers its pipelines as entry points."""
-    shop.write_text(MODULE)
     metadata = shop.parent / "shop-1.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Name: shop\nVersion: 1\n")
@@ -72,47 +64,41 @@ def test_finds_a_pipeline_of_an_installed_package(shop: Path) -> None:
     assert message("larg") == "there is no pipeline larg (did you mean large?); choose one of: topn, large"
 
 
-def test_suggests_the_most_similar_attribute(shop: Path) -> None:
-    """Only pipelines are suggested."""
-    shop.write_text(MODULE)
-
-    assert f"{shop.stem} has no large_order (did you mean large_orders?)" == message(f"{shop.stem}:large_order")
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("top-n", "there is no pipeline top-n (did you mean topn?); choose one of: topn"),
+        ("no_shop.pipelines:x", "there is no module no_shop in this directory or in the installed packages"),
+        *(
+            (name, f"{name} is not written package.module:attribute, such as shop.pipelines:large_orders")
+            for name in ("shop:", ":x", "shop/pipelines.py:x", "shop:x()")
+        ),
+    ],
+)
+def test_an_unknown_name_is_an_error(name: str, expected: str) -> None:
+    """Nothing is imported. The error suggests the most similar name."""
+    assert expected == message(name)
 
 
 def test_an_attribute_that_is_not_a_pipeline_is_an_error(shop: Path) -> None:
-    """The query alone has no topics."""
-    shop.write_text(MODULE)
+    """Only pipelines are suggested. The query alone has no topics."""
+    name = shop.stem
 
-    assert f"{shop.stem}:query is a function, not a kafkasse.pipelines.Pipeline" == message(f"{shop.stem}:query")
-
-
-def test_an_error_in_the_module_names_its_line(shop: Path) -> None:
-    """A misspelled argument is a TypeError of Python."""
-    shop.write_text(MODULE.replace("source=", "sources="))
-
-    assert re.fullmatch(rf"cannot import {shop.stem}: TypeError: .*'sources'.* \({shop}:7\)", message(f"{shop.stem}:x"))
+    assert f"{name} has no large_order (did you mean large_orders?)" == message(f"{name}:large_order")
+    assert f"{name}:query is a function, not a kafkasse.pipelines.Pipeline" == message(f"{name}:query")
 
 
-def test_an_invalid_argument_in_the_module_is_reported_as_it_is(shop: Path) -> None:
-    """The message of the check is sufficient."""
-    shop.write_text(MODULE.replace('"large-orders", source', '"large orders", source'))
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("source=", "sources=", r"cannot import {stem}: TypeError: .*'sources'.* \({path}:7\)"),
+        # The message of the check is sufficient.
+        ('"large-orders", source', '"large orders", source', "Pipeline: the name 'large orders' is invalid.*"),
+        ("kafkasse.pipelines", "no_such_package", "{stem} imports no_such_package, which is not installed"),
+    ],
+)
+def test_an_error_in_the_module_is_reported(shop: Path, old: str, new: str, expected: str) -> None:
+    """The error of Python code names its line."""
+    shop.write_text(MODULE.replace(old, new))
 
-    assert message(f"{shop.stem}:x").startswith("Pipeline: the name 'large orders' is invalid")
-
-
-def test_a_missing_module_is_an_error() -> None:
-    """A module that the module imports is another error."""
-    assert message("no_shop.pipelines:x") == "there is no module no_shop in this directory or in the installed packages"
-
-
-def test_a_missing_import_of_the_module_is_named(shop: Path) -> None:
-    """The user must install it."""
-    shop.write_text("import no_such_package")
-
-    assert f"{shop.stem} imports no_such_package, which is not installed" == message(f"{shop.stem}:x")
-
-
-@pytest.mark.parametrize("name", ["shop:", ":x", "shop/pipelines.py:x", "shop:x()"])
-def test_a_name_that_is_not_a_module_and_an_attribute_is_an_error(name: str) -> None:
-    """Nothing is imported."""
-    assert message(name) == f"{name} is not written package.module:attribute, such as shop.pipelines:large_orders"
+    assert re.fullmatch(expected.format(stem=shop.stem, path=shop), message(f"{shop.stem}:x"), re.S)

@@ -1,4 +1,4 @@
-"""A pipeline on a standalone cluster of several processes survives the loss of executors and workers."""
+"""Pipelines on a cluster of several processes, on Spark Connect, and while processes are killed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ import pytest
 import kafkasse
 from kafkasse.java import runtime
 from kafkasse.pipelines import jvm
+from tests.pipelines import chaos
 from tests.pipelines.countries import country, top
 from tests.pipelines.standalone import EXECUTOR_OPTIONS, Standalone, kill
 from tests.pipelines.topics import Topics
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.long, pytest.mark.timeout(600)]
 
-STOP_TIMEOUT_S = 120
+ROOT = Path(__file__).parents[2]
+STOP_TIMEOUT_S, CONNECT_TIMEOUT_S = 120, 540
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +73,6 @@ def wait_for(state: str, log: Path) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.long
 def test_resumes_after_the_loss_of_an_executor_and_of_a_worker(
     topics: Topics, cluster: Standalone, tmp_path: Path
 ) -> None:
@@ -96,7 +97,6 @@ def test_resumes_after_the_loss_of_an_executor_and_of_a_worker(
     assert ["running", "draining", "stopped"] == states(log)[-3:]
 
 
-@pytest.mark.long
 def test_runs_with_spark_submit(topics: Topics, cluster: Standalone, tmp_path: Path) -> None:
     """spark-submit sends the jars to the executors, and its settings override those of kafkasse."""
     submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
@@ -110,3 +110,21 @@ def test_runs_with_spark_submit(topics: Topics, cluster: Standalone, tmp_path: P
         topics.read(lambda latest: top(latest["Europe"]) == ["FR"])
 
     assert ["starting", "running", "draining", "stopped"] == states(tmp_path / "log")
+
+
+def test_results_are_right_after_a_kill(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A short run of `make pipeline-chaos`. A pipeline that is killed while countries are edited gives the right results."""
+    monkeypatch.setattr(chaos, "PAUSE_S", (1.0, 1.0))
+
+    chaos.run(seed=2, seconds=3, on_cluster=False, path=str(tmp_path))
+
+
+def test_the_operators_run_on_spark_connect() -> None:
+    """Batches and streams give the results of plain Python, and a stream resumes from its checkpoint."""
+    pytest.importorskip("grpc_status", reason="needs grpcio-status: make tools")
+    command = [sys.executable, "-m", "tests.pipelines.connect"]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=CONNECT_TIMEOUT_S)
+
+    assert 0 == done.returncode, done.stderr
+    assert done.stdout.endswith("the operators work on Spark Connect\n")

@@ -1,4 +1,4 @@
-"""A YAML file defines pipelines, and each error names the file, the line and the reason."""
+"""A YAML file defines pipelines. Each error names the file, the line, the path of the field, and what to write instead."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,13 @@ from hypothesis import strategies as st
 
 from kafkasse import schemas
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline, Source
-from kafkasse.pipelines.catalog import find, of_file
+from kafkasse.pipelines import Pipeline, Source, catalog
+from kafkasse.pipelines.catalog import check_tables, find, of_file
 from kafkasse.pipelines.definitions import RegistryUnavailable
 from kafkasse.pipelines.fields import fields
 from kafkasse.pipelines.pipeline import MAX_OFFSET
+from kafkasse.pipelines.steps import reversible
+from tests.support.certificates import Authority
 from tests.support.examples import examples
 from tests.support.registry import Registry
 
@@ -36,6 +38,7 @@ pipelines:
       where: amount > 100
     sink: large-orders
 """
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture
@@ -46,27 +49,40 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def message(file: Path, name: str = "large-orders") -> str:
-    """The error for the file, without its folder."""
+def defined(file: Path, **changes: Any) -> Pipeline:
+    """The pipeline of ORDERS with these settings changed."""
+    definition = yaml.safe_load(ORDERS)
+    definition["pipelines"]["large-orders"] |= changes
+    file.write_text(json.dumps(definition))
+    return find(str(file))
+
+
+def message(file: Path, content: str | None = None, action: Callable[[Pipeline], object] = lambda _: None) -> str:
+    """The error for the file, or of the action, without the folder of the file."""
+    if content is not None:
+        file.write_text(content)
     with pytest.raises(CommandError) as error:
-        find(f"{file}:{name}")
-    return error.value.detail.replace(f"{file.parent}/", "")
+        action(find(str(file)))
+    return error.value.detail.replace(f"{file.resolve().parent}/", "").replace(f"{file.parent}/", "")
+
+
+def cases(table: str) -> list[tuple[str, str]]:
+    """The cases of a table. A case is a line, in which \\n stands for a line break, and the indented text below it."""
+    lines = (case.split("\n") for case in re.split(r"\n(?=\S)", table.strip()))
+    return [(case.replace(r"\n", "\n"), " ".join(map(str.strip, text))) for case, *text in lines]
 
 
 def test_a_file_defines_a_pipeline(file: Path) -> None:
     """The name may be omitted, because the file has only one."""
     found = find(str(file))
 
-    assert ("large-orders", "orders", "large-orders") == (
-        found.name,
-        found.sources["source"].topic,
-        found.sinks["sink"].topic,
-    )
+    assert found.name == "large-orders"
+    assert (["orders"], ["large-orders"]) == (found.source_topics, found.sink_topics)
     assert {"where": "amount > 100"} == found.settings["query"]["queries"]["sink"]
 
 
 def test_all_options_reach_the_pipeline(file: Path) -> None:
-    """The options have the names of the arguments of Pipeline."""
+    """The options have the names of the arguments of Pipeline. Only real-time mode has an interval of commits."""
     options = {
         "mode": "microbatch",
         "checkpoint": "/data",
@@ -77,123 +93,174 @@ def test_all_options_reach_the_pipeline(file: Path) -> None:
         "dead_letters": "bad-orders",
         "summary": "Orders above 100",
     }
-    definition = yaml.safe_load(ORDERS)
-    definition["pipelines"]["large-orders"] |= options
-    definition["pipelines"]["large-orders"]["source"] |= {"start": {"0": 5, "1": 6}, "max_records_per_s": 10}
-    file.write_text(yaml.safe_dump(definition))
+    source = {"topic": "orders", "start": {"0": 5, "1": 6}, "max_records_per_s": 10}
+    schema = {"properties": {"amount": {"type": "number"}}}
 
-    found = find(str(file))
+    found = defined(file, source=source | {"schema": schema}, **options)
 
     assert options == {name: getattr(found, name) for name in options}
     assert Source("orders", {0: 5, 1: 6}, 10) == found.sources["source"]
+    assert 60 == defined(file, commit_interval_s=60).commit_interval_s
 
 
-def test_the_interval_of_commits_reaches_the_pipeline(file: Path) -> None:
-    """Only real-time mode has this setting."""
-    definition = yaml.safe_load(ORDERS)
-    definition["pipelines"]["large-orders"]["commit_interval_s"] = 60
-    file.write_text(yaml.safe_dump(definition))
+# The text to replace in ORDERS => its replacement. Below: the line, the path of the field in the pipeline, and the reason.
+INVALID = r"""
+source:\n      topic: orders\n => source:\n
+  3: source: needs topic
+source: => sauce:
+  3: sauce: is not a setting (did you mean source?)
+topic: orders => topics: orders
+  4: source.topics: is not a setting (did you mean topic?)
+topic: orders => topic: all orders
+  4: source.topic: must be a topic name: at most 249 letters, digits, dots, underscores and hyphens, not 'all
+  orders'
+topic: orders => topic: orders\n      start: 2026-11-01
+  5: source.start: must be 'earliest', 'latest', a time with its offset from UTC such as '2026-11-01T00:00:00Z', or
+  a map from partitions to offsets, not '2026-11-01'
+topic: orders => topic: orders\n      start: {a: 5}
+  5: source.start.a: is not a valid name; it must be the number of a partition
+topic: orders => topic: orders\n      key: ids
+  5: source.key: ids is not one of the fields of the schema: id, amount (did you mean id?)
+topic: orders => topic: orders\n      max_records_per_s: 10
+  5: source.max_records_per_s: works only with mode: microbatch; add this mode to the pipeline, or remove the limit
+schema: { => schema: order.json #
+  5: source.schema: must be a mapping with file, with registry and subject, or with properties, not 'order.json'
+schema: { => schema: {propertys: {}} #
+  5: source.schema.propertys: is not a setting (did you mean properties?)
+schema: { => schema: {} #
+  5: source.schema: needs file, or registry with subject, or properties
+schema: { => schema: {registry: 'http://r'} #
+  5: source.schema: needs subject
+schema: { => schema: {registry: 'r:8081', subject: s} #
+  5: source.schema.registry: must be an address without a user name, such as https://registry.example
+schema: { => schema: {registry: 'http://r', subject: s, user: me} #
+  5: source.schema.user: is not a setting (did you mean username?)
+schema: { => schema: {registry: 'http://r', subject: s, username: me} #
+  5: source.schema: needs both username and password_file
+schema: { => schema: {registry: 'http://r', subject: s, file: order.json} #
+  5: source.schema.registry: cannot be combined with file; remove one of them
+{type: number} => {type: numbr}
+  5: source.schema: the schema is not a JSON Schema: properties.amount.type must be one of string, integer, number,
+  boolean, array, object, null, not 'numbr' (did you mean number?)
+{type: number} => number
+  5: source.schema: the schema is not a JSON Schema: properties.amount must be a mapping; write {type: number}
+[id] => id
+  5: source.schema: the schema is not a JSON Schema: required must be a list, not 'id'
+[id] => [id, amont]
+  5: source.schema.required: amont is not one of the properties: id, amount (did you mean amount?)
+{properties => {file: order.json, properties
+  5: source.schema.properties: cannot be combined with file; remove one of them
+query: => tables: {shops: shops.csv}\n    query:
+  6: tables.shops: must be a mapping with csv, parquet, or topic and schema, not 'shops.csv'
+query: => tables: {my-shops: {csv: shops.csv}}\n    query:
+  6: tables.my-shops: is not a valid name; it must be letters, digits and underscores, not starting with a digit
+query:\n      where: amount > 100 => query: amount > 100
+  6: query: must be a mapping of steps, such as {where: amount > 100}, not 'amount > 100'
+where: amount > 100 => filter: amount > 100
+  7: query.filter: is not a setting; use one of: from, enrich, where, select, latest, top, window
+where: amount > 100 => from: sorce
+  7: query.from: sorce is not one of the sources: source (did you mean source?)
+where: amount > 100 => latest: false
+  7: query.latest: must be true or omitted, not false
+where: amount > 100 => select: amount
+  7: query.select: must be a list of expressions, such as [id, amount * 2 AS double], not 'amount'
+where: amount > 100 => enrich: {table: shops, on: id}
+  7: query.enrich: must be a list, such as [{table: shops, on: shop}], not a mapping
+where: amount > 100 => enrich: [shops]
+  7: query.enrich.0: must be a mapping with table and on, not 'shops'
+where: amount > 100 => enrich: [{table: shop, on: id}]\n    tables: {shops: {csv: shops.csv}}
+  7: query.enrich.0.table: shop is not one of the tables: shops (did you mean shops?)
+where: amount > 100 => enrich: [{table: shop, on: id}]
+  7: query.enrich.0.table: the pipeline has no tables; add shop to tables
+where: amount > 100 => top: {n: 3, by: -amount, group: id}
+  7: query.top.by: must be a column name: letters, digits and underscores, not starting with a digit, not '-amount'
+where: amount > 100 => top: {n: 3, by: amount, group: id}\n      latest: true
+  7: query.top: a query has only one of: latest, top; remove the others, or use another sink for each
+where: amount > 100 => window: {size: 1 hour, aggregates: [count(*)]}
+  7: query.window.aggregates: must be a mapping of names to expressions, such as {orders: count(*)}, not a list
+where: amount > 100 => window: {size: 1 hour, by: id, aggregates: {n: count(*)}}
+  7: query.window.by: must be a list of columns, such as [shop], not 'id'
+where: amount > 100 => window: {size: 1 hour, aggregates: {n: count(*)}, results: final}
+  7: query.window.results: final needs mode: microbatch or mode: once; add one of them to the pipeline, or write
+  updates
+where: => were:
+  7: query.were: is not a setting (did you mean where?)
+amount > 100 => 5
+  7: query.where: must be an expression in Spark SQL, not 5
+where: amount > 100 => top: {}
+  7: query.top: needs n, by and group
+where: amount > 100 => top: {by: amount}
+  7: query.top: needs n and group
+where: amount > 100 => top: {n: 1, by: amount}
+  7: query.top: needs group
+where: amount > 100 => select: []
+  7: query.select: must not be empty
+where: amount > 100 => window: {size: 1m, aggregates: {n: count(*)}}
+  7: query.window.size: must be a number and a unit, such as '10 seconds', not '1m'
+where: amount > 100 => from: 5
+  7: query.from: must be the name of a source, or a list of names, not 5
+sink: => sinks: {a: large-orders} #
+  8: sinks.a: must be a mapping with topic and query, not 'large-orders'
+sink: large-orders => sink: orders
+  8: sink: orders is also a source; write to another topic
+sink: => dead_letters: orders\n    sink:
+  8: dead_letters: orders is also a source; use another topic
+sink: => refresh_tables_s: 10\n    mode: once\n    sink:
+  8: refresh_tables_s: has no effect with mode: once; remove it, or use mode: microbatch
+sink: => checkpoints: /data\n    sink:
+  8: checkpoints: is not a setting (did you mean checkpoint?)
+sink: => mode: real-time\n    sink:
+  8: mode: must be one of realtime, microbatch, once, not 'real-time' (did you mean realtime?)
+sink: => spark: {driver.memory: 2g}\n    sink:
+  8: spark.driver.memory: is not a valid name; it must be the name of a Spark setting, such as spark.executor.memory
+sink: => tables: {x: {}}\n    sink:
+  8: tables.x: needs csv, or parquet, or topic with schema
+sink: => tables: {x: {topic: shops}}\n    sink:
+  8: tables.x: needs csv, or parquet, or topic with schema
+sink: => tables: {x: {csv: a, parquet: b}}\n    sink:
+  8: tables.x: has contradictory settings; use only csv, or parquet, or topic with schema
+where: amount > 100 => top: {n: 1, by: amount, group: id}\n      window: {size: 1 hour, aggregates: {n: count(*)}}
+  8: query.window: a query has only one of: top, window; remove the others, or use another sink for each
+where: amount > 100 => latest: true\n      window: {size: 1 hour, aggregates: {n: count(*), most: max(amount)}}
+  8: query.window.aggregates.most: max(amount) cannot be combined with latest, because it cannot subtract a
+  corrected row; use count(*), count(…), sum(…) or avg(…)
+"""
 
-    assert 60 == find(str(file)).commit_interval_s
+
+@pytest.mark.parametrize(("change", "error"), cases(INVALID))
+def test_an_invalid_field_is_an_error_with_its_line_and_path(file: Path, change: str, error: str) -> None:
+    """The reason says what to write instead. It suggests the name that is most similar to a misspelled one."""
+    old, _, new = change.partition(" => ")
+    assert 1 == ORDERS.count(old)
+    line, _, rest = error.partition(": ")
+
+    assert f"pipelines.yaml:{line}: pipelines.large-orders.{rest}" == message(file, ORDERS.replace(old, new))
 
 
-INVALID = [
-    ("source:", "sauce:", "3: pipelines.large-orders.sauce: is not a setting (did you mean source?)"),
-    ("where:", "were:", "7: pipelines.large-orders.query.were: is not a setting (did you mean where?)"),
-    ("topic: orders", "topic: all orders", "4: pipelines.large-orders.source.topic: must be a topic name: at most 249"),
-    ("amount > 100", "5", "7: pipelines.large-orders.query.where: must be an expression in Spark SQL, not 5"),
-    ("    sink: large-orders", "", "2: pipelines.large-orders: it needs either sink or sinks"),
-    (
-        "    sink:",
-        "    mode: real-time\n    sink:",
-        "8: pipelines.large-orders.mode: must be one of realtime, microbatch, once, not 'real-time' (did you",
-    ),
-    (
-        "    sink:",
-        "    spark: {driver.memory: 2g}\n    sink:",
-        "8: pipelines.large-orders.spark.driver.memory: is not a valid",
-    ),
-    (
-        "    sink:",
-        "    tables: {x: {}}\n    sink:",
-        "8: pipelines.large-orders.tables.x: needs csv, or parquet, or topic with schema",
-    ),
-    (
-        "    sink:",
-        "    tables: {x: {topic: shops}}\n    sink:",
-        "8: pipelines.large-orders.tables.x: needs csv, or parquet, or topic with schema",
-    ),
-    ("where: amount > 100", "top: {}", "7: pipelines.large-orders.query.top: needs n, by and group"),
-    ("where: amount > 100", "top: {by: amount}", "7: pipelines.large-orders.query.top: needs n and group"),
-    ("where: amount > 100", "top: {n: 1, by: amount}", "7: pipelines.large-orders.query.top: needs group"),
-    (
-        "    sink:",
-        "    tables: {x: {csv: a, parquet: b}}\n    sink:",
-        "8: pipelines.large-orders.tables.x: has contradictory settings; use only csv, or parquet, or topic with schema",
-    ),
-    ("where: amount > 100", "select: []", "7: pipelines.large-orders.query.select: must not be empty"),
-    (
-        "where: amount > 100",
-        "window: {size: 1m, aggregates: {n: count(*)}}",
-        "7: pipelines.large-orders.query.window.size: must be a number and a unit, such as '10 seconds', not '1m'",
-    ),
-    (
-        "where: amount > 100",
-        "from: 5",
-        "7: pipelines.large-orders.query.from: must be the name of a source, or a list of names, not 5",
-    ),
-    (
-        "where: amount > 100",
-        "from: shop",
-        "7: pipelines.large-orders.query.from: shop is not one of the sources: source",
-    ),
-    (
-        "where: amount > 100",
-        "enrich: [{table: shops, on: id}]",
-        "7: pipelines.large-orders.query.enrich.0.table: the pipeline has no tables; add shops to tables",
-    ),
-    (
-        "where: amount > 100",
-        "top: {n: 1, by: amount, group: id}\n      window: {size: 1 hour, aggregates: {n: count(*)}}",
-        "8: pipelines.large-orders.query.window: a query has only one of: top, window",
-    ),
-    (
-        "where: amount > 100",
-        "latest: true\n      window: {size: 1 hour, aggregates: {n: count(*), most: max(amount)}}",
-        "8: pipelines.large-orders.query.window.aggregates.most: max(amount) cannot be combined with latest, "
-        "because it cannot subtract a corrected row; use count(*)",
-    ),
-    (
-        "where: amount > 100",
-        "window: {size: 1 minute, aggregates: {n: count(*)}, results: final}",
-        "7: pipelines.large-orders.query.window.results: final needs mode: microbatch or mode: once",
-    ),
-    (
-        "{properties",
-        "{file: order.json, properties",
-        "5: pipelines.large-orders.source.schema.properties: cannot be combined with file; remove one of them",
-    ),
-    (
-        "schema: {",
-        "schema: {} #",
-        "5: pipelines.large-orders.source.schema: needs file, or registry with subject, or prop",
-    ),
-    ("topic: orders", "topic: orders\n      topic: more", "5: not YAML: topic occurs twice"),
-    ("topic: orders", "topic: [", "6: not YAML:"),
-    (
-        "topic: orders",
-        "topic: orders\n      start: noon",
-        "5: pipelines.large-orders.source.start: must be 'earliest'",
-    ),
-]
-
-
-@pytest.mark.parametrize(("old", "new", "expected"), INVALID, ids=[expected for _, _, expected in INVALID])
-def test_an_invalid_file_is_an_error_with_its_line(file: Path, old: str, new: str, expected: str) -> None:
-    """The error suggests the name that is most similar to a misspelled one."""
-    file.write_text(ORDERS.replace(old, new))
-
-    assert message(file).startswith(f"pipelines.yaml:{expected}")
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", "1: needs pipelines"),
+        ("[]", "1: must be a mapping with pipelines, not an empty list"),
+        ("pipeline: {}", "1: pipeline: is not a setting (did you mean pipelines?)"),
+        ("pipelines:\n  x:", "2: pipelines.x: must be a mapping with source, query and sink, not null"),
+        (
+            "pipelines:\n\tx: 1",
+            "2: not YAML: found character '\\t' that cannot start any token; indent with spaces instead of tabs",
+        ),
+        (
+            ORDERS.replace("large-orders:", "large orders:"),
+            "2: pipelines.large orders: is not a valid name; it must be up to 100 letters, digits, dots, underscores and "
+            "hyphens, beginning with a letter or digit",
+        ),
+        (ORDERS.replace("    sink: large-orders", ""), "2: pipelines.large-orders: it needs either sink or sinks"),
+        (ORDERS.replace("topic: orders", "topic: orders\n      topic: more"), "5: not YAML: topic occurs twice"),
+        (ORDERS.replace("topic: orders", "topic: ["), "6: not YAML: expected ',' or ']', but got '<scalar>'"),
+    ],
+)
+def test_an_invalid_file_is_an_error_with_its_line(file: Path, content: str, expected: str) -> None:
+    """A file can be wrong before it names a pipeline."""
+    assert f"pipelines.yaml:{expected}" == message(file, content)
 
 
 WHOLE = """
@@ -235,32 +302,34 @@ def test_a_value_of_another_type_is_an_error(file: Path, wrong: Any) -> None:
     assert [] == [error for error in errors if not re.match(rf"{re.escape(str(file))}:\d+: ", error)]
 
 
-def test_an_unknown_name_is_an_error(file: Path) -> None:
-    """The error lists the pipelines of the file."""
-    assert message(file, "large-order") == (
-        "pipelines.yaml has no pipeline large-order (did you mean large-orders?); it has: large-orders"
-    )
+def test_an_unknown_name_is_an_error_that_lists_the_pipelines_of_the_file(file: Path) -> None:
+    expected = f"{file} has no pipeline large-order (did you mean large-orders?); it has: large-orders"
+    with pytest.raises(CommandError, match=re.escape(expected)):
+        find(f"{file}:large-order")
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
-    """The error names the file."""
-    assert message(tmp_path / "none.yaml") == "cannot read none.yaml: No such file or directory"
+    assert "cannot read none.yaml: No such file or directory" == message(tmp_path / "none.yaml")
 
 
-def test_an_error_does_not_show_a_password(file: Path) -> None:
-    """Credentials may be in an address and in Spark settings."""
-    file.write_text(ORDERS.replace("schema: {", "schema: {registry: 'http://me:hunter2@registry', subject: s} #"))
-    assert "hunter2" not in message(file)
-    file.write_text(ORDERS.replace("    sink:", "    spark: {spark.hadoop.secret: [hunter2]}\n    sink:"))
-    assert "hunter2" not in message(file)
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("schema: {", "schema: {registry: 'http://me:hunter2@registry', subject: s} #"),
+        ("    sink:", "    spark: {spark.hadoop.secret: [hunter2]}\n    sink:"),
+    ],
+)
+def test_an_error_does_not_show_a_password(file: Path, old: str, new: str) -> None:
+    assert "hunter2" not in message(file, ORDERS.replace(old, new))
 
 
 def test_the_schema_can_be_in_a_file(file: Path) -> None:
     """The path is relative to the file of pipelines."""
     (file.parent / "order.json").write_text('{"properties": {"id": {"type": "string"}}}')
-    file.write_text(ORDERS.replace("schema: {", "schema: {file: order.json} #"))
 
-    assert {"id": "STRING"} == find(str(file)).settings["query"]["fields"]["source"]
+    found = defined(file, source={"topic": "orders", "schema": {"file": "order.json"}})
+
+    assert {"id": "STRING"} == found.settings["query"]["fields"]["source"]
 
 
 @pytest.mark.parametrize(
@@ -268,21 +337,13 @@ def test_the_schema_can_be_in_a_file(file: Path) -> None:
     [(None, "cannot read"), ("{", "the schema is not JSON"), ('{"type": "object"}', "the schema has no properties")],
 )
 def test_an_unusable_schema_is_an_error(file: Path, content: str | None, expected: str) -> None:
-    """The error names the line of the schema."""
     if content:
         (file.parent / "order.json").write_text(content)
-    file.write_text(ORDERS.replace("schema: {", "schema: {file: order.json} #"))
 
-    assert message(file).startswith("pipelines.yaml:5: pipelines.large-orders.source.schema")
-    assert expected in message(file)
+    error = message(file, ORDERS.replace("schema: {", "schema: {file: order.json} #"))
 
-
-@pytest.fixture
-def registry() -> Iterator[Registry]:
-    """A schema registry."""
-    registry = Registry()
-    yield registry
-    registry.close()
+    assert error.startswith("pipelines.yaml:5: pipelines.large-orders.source.schema")
+    assert expected in error
 
 
 def in_registry(registry: Registry, **more: Any) -> str:
@@ -295,48 +356,47 @@ def test_the_schema_can_be_in_a_registry(file: Path, registry: Registry) -> None
     """The latest version is used, unless the file names another one."""
     for name in ("id", "order_id"):
         registry.register("orders-value", {"properties": {name: {"type": "string"}}}, "JSON")
-    file.write_text(in_registry(registry))
-    latest = find(str(file))
-    file.write_text(in_registry(registry, version=1))
+    found = []
 
-    first = find(str(file))
+    for version in ({}, {"version": 1}):
+        file.write_text(in_registry(registry, **version))
+        found.append(find(str(file)).settings["query"]["fields"]["source"])
 
-    assert {"order_id": "STRING"} == latest.settings["query"]["fields"]["source"]
-    assert {"id": "STRING"} == first.settings["query"]["fields"]["source"]
+    assert [{"order_id": "STRING"}, {"id": "STRING"}] == found
 
 
-def test_a_schema_of_another_type_is_an_error(file: Path, registry: Registry) -> None:
-    """The error names the type and the alternative."""
-    registry.register("orders-value", FileDescriptorProto(name="order.proto"), "PROTOBUF")
-    registry.register("orders", "string")
-    file.write_text(in_registry(registry))
-    assert "has the type PROTOBUF, but a YAML pipeline reads only JSON and AVRO; for other formats, define" in message(
-        file
-    )
-    file.write_text(in_registry(registry, subject="orders"))
-    assert "the schema has no properties; a record must be an object with known fields" in message(file)
-    file.write_text(in_registry(registry, subject="payments"))
-    assert message(file).endswith("the registry has no version latest of the subject payments")
+@pytest.mark.parametrize(
+    ("subject", "expected"),
+    [
+        ("protobuf", "has the type PROTOBUF, but a YAML pipeline reads only JSON and AVRO; for other formats, define"),
+        ("text", "the schema has no properties; a record must be an object with known fields"),
+        (
+            "nulls",
+            "is not valid: it contains an array whose items take up no bytes",
+        ),  # any number of them in a few bytes
+        ("payments", "the registry has no version latest of the subject payments"),
+    ],
+)
+def test_a_schema_of_the_registry_that_cannot_be_used_is_an_error(
+    file: Path, registry: Registry, subject: str, expected: str
+) -> None:
+    nulls = {"name": "a", "type": {"type": "array", "items": "null"}}
+    registry.register("protobuf", FileDescriptorProto(name="order.proto"), "PROTOBUF")
+    registry.register("text", "string")
+    registry.register("nulls", {"type": "record", "name": "R", "fields": [nulls]})
+
+    assert expected in message(file, in_registry(registry, subject=subject))
+
+
+LOGIN = "Check its username and password_file."
 
 
 @pytest.mark.parametrize(
     ("status", "expected", "is_temporary"),
     [
-        (
-            401,
-            "cannot read the schema from the registry: it responded with status 401. Check its username and password_file.",
-            False,
-        ),
-        (
-            403,
-            "cannot read the schema from the registry: it responded with status 403. Check its username and password_file.",
-            False,
-        ),
-        (
-            404,
-            "cannot read the schema from the registry: it responded with status 404, and not as a schema registry.",
-            False,
-        ),
+        (401, f"cannot read the schema from the registry: it responded with status 401. {LOGIN}", False),
+        (403, f"cannot read the schema from the registry: it responded with status 403. {LOGIN}", False),
+        (404, "cannot read the schema from the registry: it responded with status 404, and not as a schema", False),
         (429, "the registry is not available: it responded with status 429", True),
         (503, "the registry is not available: it responded with status 503", True),
         (None, "the registry is not available: ConnectionError", True),
@@ -358,22 +418,30 @@ def test_a_registry_that_fails_is_an_error(
     assert is_temporary == isinstance(error.value, RegistryUnavailable)
 
 
+@pytest.mark.parametrize(
+    "ca", [{}, {"ca_file": "other.pem"}, {"ca_file": "none.pem"}, {"ca_file": "empty.pem"}], ids=str
+)
+def test_a_registry_whose_certificate_is_not_trusted_is_an_error(
+    file: Path, secured: Registry, ca: dict[str, str]
+) -> None:
+    """The error names the setting."""
+    (file.parent / "other.pem").write_text(Authority().certificate)
+    (file.parent / "empty.pem").write_text("")
+
+    error = message(file, in_registry(secured, **ca))
+
+    assert re.search(r"source\.schema: cannot read the schema from the registry: .*ca_file", error)
+    assert ca.get("ca_file") != "none.pem" or "none.pem" in error
+
+
 def test_a_table_in_avro_is_an_error(file: Path, registry: Registry) -> None:
-    """The error names the table."""
     order = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "string"}]}
     registry.register("orders-value", order)
     table = {"topic": "shops", "schema": {"registry": registry.url, "subject": "orders-value"}}
-    file.write_text(ORDERS.replace("    query:", f"    tables: {json.dumps({'shops': table})}\n    query:"))
+    content = ORDERS.replace("    query:", f"    tables: {json.dumps({'shops': table})}\n    query:")
 
-    assert "pipelines.large-orders.tables.shops.schema: the records of a table must be JSON, not Avro" in message(file)
-
-
-def pipeline_of(file: Path, **changes: Any) -> Pipeline:
-    """The pipeline of ORDERS with these settings changed."""
-    definition = yaml.safe_load(ORDERS)
-    definition["pipelines"]["large-orders"] |= changes
-    file.write_text(json.dumps(definition))
-    return find(str(file))
+    expected = "pipelines.large-orders.tables.shops.schema: the records of a table must be JSON, not Avro"
+    assert expected in message(file, content)
 
 
 def test_a_pipeline_has_several_sources_and_sinks(file: Path) -> None:
@@ -395,8 +463,110 @@ def test_final_results_are_appended(file: Path) -> None:
     """Spark's output mode follows from the query."""
     window = {"size": "1 minute", "aggregates": {"n": "count(*)"}, "results": "final"}
 
-    assert "append" == pipeline_of(file, query={"window": window}, mode="microbatch").output_mode
-    assert "update" == pipeline_of(file, query={"window": window | {"results": "updates"}}).output_mode
+    assert "append" == defined(file, query={"window": window}, mode="microbatch").output_mode
+    assert "update" == defined(file, query={"window": window | {"results": "updates"}}).output_mode
+
+
+@pytest.mark.parametrize(
+    "aggregate", ["max(amount)", "sum(a) / sum(b)", "count(DISTINCT a)", "sum(a) FILTER (WHERE b)", "sum()", "1"]
+)
+def test_an_aggregate_that_cannot_subtract_a_row_is_an_error(aggregate: str) -> None:
+    """The message lists those that can."""
+    with pytest.raises(CommandError, match=r"corrected row; use count\(\*\), count\(…\), sum\(…\) or avg\(…\)"):
+        reversible(aggregate)
+
+
+def checked_table(file: Path, format_: str, path: str, on: str = "id") -> str:
+    """ORDERS with this table."""
+    query = f"enrich: [{{table: shops, on: {on}}}]\n    tables:\n      shops:\n        {format_}: {path}"
+    return ORDERS.replace("where: amount > 100", query)
+
+
+CSV = b"id,name\na,Ann\n"
+FILES = {
+    "shops.csv": CSV, "shops": CSV, "empty.csv": b"", "blank.csv": b"\n\n", "latin.csv": b"id,name\xff\n",
+    "parquet.csv": b"PAR1", "shops.parquet": b"PAR1", "empty.parquet": b"", "shops.xlsx": b"PK",
+}  # fmt: skip
+TABLES = """
+csv: shop.csv
+  cannot read shop.csv: No such file or directory; correct the path, which is relative to the YAML file
+csv: shops.csv/a.csv
+  cannot read shops.csv/a.csv: Not a directory
+csv: loop.csv
+  cannot read loop.csv: Too many levels of symbolic links
+csv: empty.csv
+  empty.csv is empty; write a header and rows to it
+csv: blank.csv
+  blank.csv has no header; write the names of the columns to its first line
+csv: latin.csv
+  latin.csv is not UTF-8 text; save it as CSV with the encoding UTF-8
+csv: parquet.csv
+  parquet.csv is a Parquet file; write parquet: instead of csv:
+csv: shops.parquet
+  shops.parquet has the suffix .parquet, which is not a suffix of csv files; write parquet: instead of csv:
+csv: shops.xlsx
+  shops.xlsx has the suffix .xlsx, which is not a suffix of csv files; convert it to CSV or Parquet
+csv: empty
+  the folder empty is empty; write csv files to it
+parquet: shops.csv
+  shops.csv has the suffix .csv, which is not a suffix of parquet files; write csv: instead of parquet:
+parquet: shops
+  shops is not a Parquet file; for a CSV file, write csv: instead of parquet:
+parquet: empty.parquet
+  empty.parquet is empty; write a Parquet file to it
+"""
+
+
+@pytest.mark.parametrize(("table", "reason"), cases(TABLES))
+def test_an_unusable_table_is_an_error(file: Path, table: str, reason: str) -> None:
+    """The error names the path of the table, and comes before Spark starts."""
+    for name, content in FILES.items():
+        (file.parent / name).write_bytes(content)
+    (file.parent / "empty").mkdir()
+    (file.parent / "loop.csv").symlink_to("loop.csv")
+    format_, path = table.split(": ")
+
+    error = message(file, checked_table(file, format_, path), check_tables)
+
+    assert f"pipelines.yaml:10: pipelines.large-orders.tables.shops.{format_}: {reason}" == error
+
+
+HINT = "if the column has another name there, write on: {column of the rows: column of the table}"
+
+
+@pytest.mark.parametrize(
+    ("header", "on", "reason"),
+    [
+        ("id,name,ID", "id", "the table has the column id 2 times; rename all but one"),
+        ("ids,name", "id", f"the table has no column id (did you mean ids?); its columns are: ids, name; {HINT}"),
+        ("id,name", "{id: shop}", f"the table has no column shop; its columns are: id, name; {HINT}"),
+    ],
+)
+def test_a_table_without_its_key_is_an_error(file: Path, header: str, on: str, reason: str) -> None:
+    """A key that occurs twice is ambiguous."""
+    (file.parent / "shops.csv").write_text(f"{header}\na,Ann,b\n")
+
+    error = message(file, checked_table(file, "csv", "shops.csv", on), check_tables)
+
+    assert f"pipelines.yaml:7: pipelines.large-orders.query.enrich.0.on: {reason}" == error
+
+
+@pytest.mark.parametrize("path", ["shops.csv", "folder", "by-country", "s3a://bucket/shops.csv"])
+def test_a_usable_table_is_accepted(file: Path, path: str) -> None:
+    """A folder can be partitioned. A file in another file system is left to Spark."""
+    (file.parent / "shops.csv").write_bytes(b"\xef\xbb\xbf" + CSV)
+    for folder, content in (("folder", CSV), ("by-country/id=a", b"name\nAnn\n")):
+        (file.parent / folder).mkdir(parents=True)
+        (file.parent / folder / "_SUCCESS").touch()
+        (file.parent / folder / "part-0.csv").write_bytes(content)
+    file.write_text(checked_table(file, "csv", path))
+
+    check_tables(find(str(file)))
+
+
+def test_a_pipeline_in_python_has_no_tables_to_check() -> None:
+    """Its query can be any function."""
+    check_tables(catalog.TOPN)
 
 
 SCHEMAS = [
@@ -491,9 +661,6 @@ def _in_memory(definition: dict[str, Any]) -> Pipeline:
         file.write(json.dumps({"pipelines": {"x": definition}}))
         file.flush()
         return find(f"{file.name}:x")
-
-
-DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.parametrize("page", ["pipelines.md", "pipeline-tutorial.md"])

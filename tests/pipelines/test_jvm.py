@@ -1,19 +1,25 @@
-"""Spark's JVM is started with the options of Spark's launcher and with an archive of its classes."""
+"""Spark's JVM is started with the options of Spark's launcher, an archive of its classes, and a temporary directory."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import signal
 import subprocess
+import sys
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
 import pytest
 
 from kafkasse.java import class_archive, jars, runtime
+from kafkasse.java.class_archive import ArchiveProcess
 from kafkasse.pipelines import jvm
+from kafkasse.pipelines.temporary import directory
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -30,11 +36,19 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def options(directory: Path) -> str:
+def options(path: Path) -> str:
     """The options with which the JVM of this directory starts."""
-    directory.mkdir()
-    jvm.write_launcher(directory, "512m", [], [])
-    return (directory / "options").read_text()
+    path.mkdir()
+    jvm.write_launcher(path, "512m", [], [])
+    return (path / "options").read_text()
+
+
+def creation(path: Path, classes: str = "") -> ArchiveProcess:
+    """The process that creates the archive when the JVM of this directory has ended. It has recorded these classes."""
+    (path / "classes").write_text(classes)
+    process = jvm.create_archive(path)
+    assert process
+    return process
 
 
 def test_has_the_options_of_sparks_launcher() -> None:
@@ -52,10 +66,7 @@ def test_has_the_options_of_sparks_launcher() -> None:
 def test_creates_the_archive_from_the_recorded_classes(cache: Path, tmp_path: Path) -> None:
     """The first JVM records its classes, and the JVMs after the creation of the archive load them from it."""
     first = options(tmp_path / "first")
-    (tmp_path / "first" / "classes").write_text("java/lang/Object id: 0\norg/apache/spark/SparkConf id: 1\n")
-    creation = jvm.create_archive(tmp_path / "first")
-    assert creation
-    creation.wait()
+    creation(tmp_path / "first", "java/lang/Object id: 0\norg/apache/spark/SparkConf id: 1\n").wait()
     [archive] = cache.glob("*.jsa")
     second = options(tmp_path / "second")
     java = [str(runtime.java_executable()), f"@{tmp_path / 'second' / 'options'}", "-Xshare:on", "-version"]
@@ -74,15 +85,13 @@ def test_an_archive_that_is_not_complete_at_the_end_is_removed(
     """The pipeline does not wait for the archive, and leaves no part of it. One that starts meanwhile creates none."""
     monkeypatch.setattr(class_archive, "DUMP", "touch {new}; sleep 600; touch {archive}")
     options(tmp_path / "first")
-    (tmp_path / "first" / "classes").touch()
-    creation = jvm.create_archive(tmp_path / "first")
-    assert creation
+    first = creation(tmp_path / "first")
     wait_until(lambda: list(cache.glob("*.new")))
     (tmp_path / "second").mkdir()
     (tmp_path / "second" / "classes").touch()
 
     assert jvm.create_archive(tmp_path / "second") is None, "two processes create the archive at once"
-    creation.stop()
+    first.stop()
 
     assert [".lock"] == [path.suffix for path in cache.iterdir()]
     assert [] == list(tmp_path.glob("*/classes"))
@@ -94,13 +103,10 @@ def test_an_archive_that_cannot_be_created_is_removed(
 ) -> None:
     """For example, the disk is full. The part of the archive would occupy the disk until the next attempt."""
     options(tmp_path / "first")
-    (tmp_path / "first" / "classes").touch()
     jvm.archive().path.with_suffix(".new").write_text("the first half")
     monkeypatch.setattr(runtime, "java_executable", lambda: Path("/bin/false"))
-    creation = jvm.create_archive(tmp_path / "first")
-    assert creation
 
-    creation.wait()
+    creation(tmp_path / "first").wait()
 
     assert [".lock"] == [path.suffix for path in cache.iterdir()]
 
@@ -116,12 +122,9 @@ def test_deletes_archives_of_old_versions(cache: Path, tmp_path: Path, monkeypat
     options(tmp_path / "first")
     used = used.rename(cache / "spark-2.jsa")
     options(tmp_path / "second")
-    (tmp_path / "second" / "classes").touch()
 
-    creation = jvm.create_archive(tmp_path / "second")
+    creation(tmp_path / "second").wait()
 
-    assert creation
-    creation.wait()
     assert [used, jvm.archive().path] == sorted(cache.glob("*.jsa"), key=lambda path: path.stat().st_mtime)
 
 
@@ -146,9 +149,75 @@ def test_the_docs_explain_the_versions_of_spark_and_its_connector() -> None:
     docs = (ROOT / "docs/pipelines.md").read_text()
 
     assert "4.3.0" == pyspark.__version__
-    assert ("4.2.0", "4.2.0") == (
-        versions["spark-sql-kafka-0-10_2.13"],
-        versions["spark-token-provider-kafka-0-10_2.13"],
-    )
+    assert "4.2.0" == versions["spark-sql-kafka-0-10_2.13"] == versions["spark-token-provider-kafka-0-10_2.13"]
     for version in ("Spark 4.3.0", "connector 4.2.0", f"kafka-clients {versions['kafka-clients']}"):
         assert version in docs
+
+
+PREFIX = "kafkasse-test-"
+HOLD = """
+import sys, time
+from kafkasse.pipelines.temporary import directory
+with directory(sys.argv[1]) as path:
+    (path / "file").write_text("text")
+    print(path, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory for temporary files."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+@contextmanager
+def other_process(parent: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """Another process, and the directory that it uses."""
+    command, environment = [sys.executable, "-c", HOLD, PREFIX], {**os.environ, "TMPDIR": str(parent)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stdout
+            yield process, Path(process.stdout.readline().strip())
+        finally:
+            process.kill()
+
+
+def test_a_temporary_directory_is_removed_at_the_end(parent: Path) -> None:
+    with directory(PREFIX) as path:
+        (path / "file").write_text("text")
+
+    assert path.name.startswith(PREFIX)
+    assert not path.exists()
+
+
+@pytest.mark.processes
+def test_removes_the_directory_of_a_killed_process(parent: Path) -> None:
+    with other_process(parent) as (process, left):
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert left.exists()
+
+        with directory(PREFIX) as path:
+            assert [path] == list(parent.iterdir())
+
+
+@pytest.mark.processes
+def test_keeps_the_directory_of_a_running_process(parent: Path) -> None:
+    """Two pipelines on one machine do not disturb each other."""
+    with other_process(parent) as (_, used), directory(PREFIX) as path:
+        assert {path, used} == set(parent.iterdir())
+        assert "text" == (used / "file").read_text()
+
+
+def test_does_not_follow_links(parent: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A link with our prefix, which any user of the machine can create, does not make kafkasse remove its target."""
+    target = tmp_path_factory.mktemp("target")
+    (target / "kafkasse.lock").touch()
+    (parent / f"{PREFIX}link").symlink_to(target)
+
+    with directory(PREFIX):
+        pass
+
+    assert target.exists()

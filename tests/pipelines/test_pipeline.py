@@ -1,16 +1,28 @@
-"""Invalid arguments of a pipeline are errors that name the argument and the fix."""
+"""The arguments and the Spark settings of a pipeline. An invalid one is an error that names it and the fix."""
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+import kafkasse.pipelines
+from kafkasse.commands import options
+from kafkasse.commands import pipeline as command
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline, Sink, Source
+from kafkasse.pipelines import Pipeline, Sink, Source, catalog, session
+from kafkasse.pipelines.supervisor import StopRequests
+
+PACKAGE = Path(kafkasse.pipelines.__path__[0])
+OWNER = PACKAGE / "private_spark.py"
+PRIVATE = {"_gateway", "_jc", "_jdf", "_jgd", "_jsc", "_jsparkSession", "_jsq", "_jvm"}
 
 
 def query(rows: Any, n: int = 1) -> Any:
@@ -23,6 +35,7 @@ def pipeline(**arguments: Any) -> Pipeline:
     return Pipeline(**{"name": "orders", "source": "orders", "query": query, "sink": "large-orders"} | arguments)
 
 
+MODE = "mode is one of 'realtime', 'microbatch', 'once', not 'real-time'; did you mean 'realtime'?"
 INVALID = [
     ({"name": "large orders"}, "the name 'large orders' is invalid"),
     ({"name": "../etc"}, "the name '../etc' is invalid"),
@@ -36,10 +49,7 @@ INVALID = [
     ({"sink": "orders"}, "it would read what it writes to orders"),
     ({"dead_letters": "orders"}, "it would read its dead letters from orders"),
     ({"query": "SELECT 1"}, "query must be a function"),
-    (
-        {"mode": "real-time"},
-        "mode is one of 'realtime', 'microbatch', 'once', not 'real-time'; did you mean 'realtime'?",
-    ),
+    ({"mode": "real-time"}, MODE),
     ({"output_mode": "complete"}, "output_mode is one of 'update', 'append', not 'complete'"),
     ({"output_mode": "append"}, "real-time mode requires output_mode='update'"),
     ({"source": Source("orders", max_records_per_s=5)}, "requires mode='microbatch'"),
@@ -54,27 +64,28 @@ INVALID = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "message"), INVALID, ids=[message for _, message in INVALID])
+@pytest.mark.parametrize(("arguments", "message"), INVALID)
 def test_an_invalid_argument_of_a_pipeline_is_an_error(arguments: dict[str, Any], message: str) -> None:
-    """The message names the value and the fix."""
     with pytest.raises(CommandError, match=message):
         pipeline(**arguments)
 
 
-@pytest.mark.parametrize(
-    "start", ["oldest", "2026-11-01", "2026-11-01T00:00:00", {}, {"0": 5}, {0: -1}, {-1: 0}, {0: True}, None]
-)
-def test_an_invalid_start_is_an_error(start: Any) -> None:
-    """A time without its offset from UTC would mean a different time on each machine."""
-    with pytest.raises(CommandError, match="start is 'earliest', 'latest', a time with its offset from UTC"):
-        Source("orders", start=start)
+INVALID_SOURCES = [
+    # A time without its offset from UTC would mean a different time on each machine.
+    *({"start": start} for start in ("oldest", "2026-11-01", "2026-11-01T00:00:00", None)),
+    *({"start": offsets} for offsets in ({}, {"0": 5}, {0: -1}, {-1: 0}, {0: True})),
+    *({"max_records_per_s": rate} for rate in (0, -1, True, "5", float("nan"))),  # 0 would stop the pipeline
+]
+REASONS = {
+    "start": "start is 'earliest', 'latest', a time with its offset from UTC",
+    "max_records_per_s": "max_records_per_s must be a number above 0",
+}
 
 
-@pytest.mark.parametrize("rate", [0, -1, True, "5", float("nan")])
-def test_an_invalid_rate_limit_is_an_error(rate: Any) -> None:
-    """A limit of 0 would stop the pipeline."""
-    with pytest.raises(CommandError, match="max_records_per_s must be a number above 0"):
-        Source("orders", max_records_per_s=rate)
+@pytest.mark.parametrize("arguments", INVALID_SOURCES, ids=str)
+def test_an_invalid_argument_of_a_source_is_an_error(arguments: dict[str, Any]) -> None:
+    with pytest.raises(CommandError, match=REASONS[next(iter(arguments))]):
+        Source("orders", **arguments)
 
 
 def test_a_time_is_converted_to_milliseconds() -> None:
@@ -104,9 +115,59 @@ def test_state_partitions_override_the_spark_setting() -> None:
     assert {"spark.sql.shuffle.partitions": "4", "spark.ui.enabled": "true"} == found.spark_settings
 
 
+def test_the_command_line_overrides_the_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """--conf overrides --memory, and both override the settings of the pipeline."""
+    settings = {"spark.driver.memory": "2g", "spark.executor.memory": "2g", "spark.executor.cores": 2}
+    given: dict[str, str] = {}
+
+    def start(name: str, master: str | None, settings: dict[str, str]) -> None:
+        given.update(settings)
+        raise CommandError("started")
+
+    monkeypatch.setattr(catalog, "PIPELINES", {"orders": pipeline(state_partitions=4, spark=settings)})
+    monkeypatch.setattr(session, "Sessions", start)
+    monkeypatch.setattr(StopRequests, "install", lambda _: None)
+    monkeypatch.setattr(options, "log_to_stderr", lambda: None)
+
+    result = CliRunner().invoke(command.run, ["orders", "--memory", "3g", "--conf", "spark.executor.memory=4g"])
+
+    assert "started" == str(result.exception)
+    assert given == {
+        "spark.driver.memory": "3g",
+        "spark.executor.memory": "4g",
+        "spark.executor.cores": "2",
+        "spark.sql.shuffle.partitions": "4",
+    }
+
+
+@pytest.mark.parametrize("size", ["2gb", "512", "0m", "1.5g", ""])
+def test_an_invalid_size_is_an_error(size: str) -> None:
+    """Java would end with another message, or take a number without a unit as bytes."""
+    result = CliRunner().invoke(command.run, ["topn", "--memory", size])
+
+    assert f"{size!r} is not a size; use a whole number and k, m, g or t, such as 512m." in result.output
+
+
 @pytest.mark.processes
 def test_defining_a_pipeline_does_not_import_pyspark() -> None:
     """A web process can import the module that defines its pipelines."""
     code = "import kafkasse.pipelines, sys; print('pyspark' in sys.modules)"
 
     assert "False\n" == subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def private_names(path: Path) -> Iterator[str]:
+    """Yield each use of a private attribute of PySpark. An attribute of `self` belongs to kafkasse."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and node.attr in PRIVATE:
+            owner = node.value
+            if not (isinstance(owner, ast.Name) and owner.id == "self"):
+                yield f"{path.name}:{node.lineno}: {ast.unparse(node)}"
+
+
+def test_only_one_module_uses_private_names_of_pyspark() -> None:
+    """A new version of PySpark can change them."""
+    modules = [path for path in PACKAGE.rglob("*.py") if path != OWNER]
+
+    assert [] == [name for path in modules for name in private_names(path)]
+    assert list(private_names(OWNER))

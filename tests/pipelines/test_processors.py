@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from kafkasse.pipelines.operators.order_key import order_key, stored_bytes
 from kafkasse.pipelines.operators.python_processors import LatestPerKey, Ranked, first_members, rank_order
-from tests.pipelines.edits import KEYS, Edit, histories, latest, latest_by_order, ranked_members, top
+from tests.pipelines.edits import KEYS, Edit, histories, latest_by_order, ranked_members, top
 
 CHANCES = st.integers(0, 2**32).map(Random)
 RANKS = st.integers(-(2**63), 2**63 - 1)
@@ -157,13 +157,23 @@ def batches(edits: list[Edit], chance: Random) -> list[list[Edit]]:
 
 @given(histories(), st.integers(1, 4), CHANCES)
 def test_the_top_n_equal_those_of_plain_python(edits: list[Edit], n: int, chance: Random) -> None:
-    """However the edits are split into micro-batches, repeated and reordered within them."""
-    stages = Stages(n)
+    """However the edits are split into micro-batches, repeated and reordered within them.
 
-    for batch in batches(edits, chance):
-        stages.batch(batch, chance)
+    Equal input gives equal versions and positions. Each result of a group has a higher version than the one before, also
+    after the group became empty.
+    """
+    both = [Stages(n), Stages(n)]
 
-    assert top(edits, n) == stages.tops()
+    for stages in both:
+        for batch in batches(edits, chance):
+            stages.batch(batch, chance)
+
+    one, other = ({group: state[1:3] for group, state in states(stages).items()} for stages in both)
+    assert top(edits, n) == both[0].tops()
+    assert one == other
+    for group in both[0].last():
+        versions = [row.version for row in both[0].results if row.group == group]
+        assert sorted(set(versions)) == versions
 
 
 @given(histories(), st.integers(1, 4), CHANCES)
@@ -211,35 +221,9 @@ def test_after_a_replay_in_another_order_the_last_result_can_be_outdated() -> No
     assert 56 == states(after)["north"][1]
 
 
-@given(histories(), st.integers(1, 4), CHANCES)
-def test_equal_input_gives_equal_versions_and_positions(edits: list[Edit], n: int, chance: Random) -> None:
-    """The version of a group depends on the edits, and not on the order of partitions or on the micro-batches."""
-    runs = [Stages(n), Stages(n)]
-
-    for stages in runs:
-        for batch in batches(edits, chance):
-            stages.batch(batch, chance)
-
-    one, other = ({group: state[1:3] for group, state in states(stages).items()} for stages in runs)
-    assert one == other
-
-
 def states(stages: Stages) -> dict[str, Any]:
     """The state of each group: size, version, position, candidates."""
     return stages.by_group.handle.variables["group"].states
-
-
-@given(histories(), st.integers(1, 4), CHANCES)
-def test_each_result_of_a_group_has_a_higher_version(edits: list[Edit], n: int, chance: Random) -> None:
-    """A group that became empty continues to count."""
-    stages = Stages(n)
-
-    for batch in batches(edits, chance):
-        stages.batch(batch, chance)
-
-    for group in stages.last():
-        versions = [row.version for row in stages.results if row.group == group]
-        assert sorted(set(versions)) == versions
 
 
 def test_a_removed_key_leaves_no_state() -> None:
@@ -286,21 +270,3 @@ def test_all_members_are_read_if_the_state_is_not_sorted() -> None:
     found = list(first_members([(order_key(member[1], member[0]), member) for member in members], 2))
 
     assert members == found
-
-
-@given(histories())
-def test_the_latest_row_of_each_key_equals_that_of_plain_python(edits: list[Edit]) -> None:
-    """latest_per_key emits a change for each key, and the last one is the latest row."""
-    operator = Operator(LatestPerKey())
-    changes = []
-
-    for edit in edits:
-        row = Row(
-            order=None, version=None, position=[(edit.partition, edit.offset)], row=edit.rank if edit.group else None
-        )
-        changes += operator.process(edit.key, [row])
-
-    found = {change.key: change.after for change in changes}
-    assert {key: edit.rank for key, edit in latest(edits).items()} == {
-        key: after for key, after in found.items() if after is not None
-    }

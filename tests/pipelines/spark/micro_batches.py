@@ -21,11 +21,7 @@ class MicroBatches:
     """
 
     def __init__(
-        self,
-        spark: SparkSession,
-        directory: Path,
-        query: Callable[[DataFrame], DataFrame],
-        output_mode: str = "update",
+        self, spark: SparkSession, directory: Path, query: Callable[[DataFrame], DataFrame], output_mode: str = "update"
     ) -> None:
         self.query, self._output_mode = query, output_mode
         self._spark, self._directory = spark, directory

@@ -9,8 +9,9 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from kafkasse.pipelines.queries.topn import topn
-from tests.pipelines.countries import country, fields, kafka_rows, tombstone, top
-from tests.pipelines.micro_batches import MicroBatches
+from tests.pipelines.countries import country, fields, tombstone, top
+from tests.pipelines.spark.micro_batches import MicroBatches
+from tests.pipelines.spark.rows import kafka_rows
 from tests.pipelines.topics import Record
 
 # The records and the country codes of the expected Top 3. A query takes seconds, so one query processes all cases.
@@ -55,7 +56,7 @@ def of_case(number: int, record: Record) -> Record:
 def results(spark: SparkSession) -> list[Row]:
     """The results of all cases."""
     records = [of_case(number, each) for number, (records, _) in enumerate(CASES.values()) for each in records]
-    return topn(kafka_rows(spark, records)).collect()
+    return topn(kafka_rows(spark, *records)).collect()
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -81,7 +82,7 @@ def test_the_value_contains_all_fields(results: list[Row]) -> None:
 
 
 def test_emits_the_version_and_the_position(results: list[Row]) -> None:
-    """With the version, a client can drop a repeated result. See tests/pipelines/test_operators.py."""
+    """With the version, a client can drop a repeated result."""
     [row] = [row for row in results if row.key == "0.Europe"]
 
     assert (1 + 3, {0: 2}) == (row.version, row.position)
@@ -91,7 +92,7 @@ def test_emits_only_changes(spark: SparkSession, tmp_path: Path) -> None:
     """Duplicates and smaller countries change nothing. A continent without countries becomes a tombstone."""
     largest = [country("RU", 17), country("FR", 5), country("DE", 4), country("AQ", 14, "Antarctica")]
     later = [*reversed(largest), country("IT", 3), country("IT", 2), tombstone("IT"), tombstone("AQ")]
-    batches = [kafka_rows(spark, largest), kafka_rows(spark, later, first_offset=4)]
+    batches = [kafka_rows(spark, *largest), kafka_rows(spark, *later, first_offset=4)]
 
     emitted = MicroBatches(spark, tmp_path, topn).process(*batches)
 

@@ -28,8 +28,7 @@ from kafkasse.pipelines.archive import application, writer
 from kafkasse.pipelines.archive.offsets import Held, Seen, Truncated
 from kafkasse.pipelines.archive.writer import Committed, Segment, Written, make_plan
 from kafkasse.pipelines.supervisor import Crashed
-from tests.history.checker import violations
-from tests.history.scenario import Scenario, client_types
+from tests.history.scenario import Scenario, client_types, routes
 from tests.kafka.logs import open_log
 from tests.support.kafka import Cluster
 
@@ -147,8 +146,10 @@ def test_clients_of_a_server_read_the_archive_then_kafka_then_live_records(
     kafka = {"bootstrap.servers": broker.bootstrap_servers}
     with (
         closing(Cluster(broker.bootstrap_servers)) as cluster,
-        closing(Scenario(cluster, tmp_path, SEED, archive=str(root.path))) as scenario,
+        closing(Scenario(cluster, tmp_path, SEED)) as scenario,
     ):
+        routes_ = routes(scenario.topic, scenario.table)
+        scenario.configure(archive=str(root.path), allowed_topics=["*"], idle_feed_timeout_s=0.2, routes=routes_)
         scenario.write(BATCHES, pause_s=0)
         with Admin(spark, kafka) as admin:
             (topic_id,) = admin.topic_ids([scenario.topic])
@@ -166,10 +167,10 @@ def test_clients_of_a_server_read_the_archive_then_kafka_then_live_records(
             histories = [each.get() for each in clients]
         reached = scenario.read()
         # The archive holds all that Kafka has removed.
-        bounds = {at: [each._replace(first=0) for each in known] for at, known in scenario._watch.bounds.items()}
-        stored = scenario._witness.stored
+        for known in scenario._watch.bounds.values():
+            known[:] = [each._replace(first=0) for each in known]
 
-        found = violations(histories, stored, acknowledged=scenario.acknowledged, reached=reached, bounds=bounds)
+        found = scenario.violations(histories, reached)
 
     assert len(CLIENTS) == len(histories)
     assert [] == found
@@ -209,49 +210,53 @@ class FakeOffsets:
         return sorted(starts.values())
 
 
-def _manifest(*archived: Entry) -> Manifest:
-    return Manifest("t", "id").append(archived)
+def plan(offsets: FakeOffsets, *archived: Entry) -> writer.Plan:
+    return make_plan(Manifest("t", "id").append(archived), offsets)  # type: ignore[arg-type]
 
 
-def plan(offsets: FakeOffsets, *archived: Entry) -> tuple[list[Segment], Manifest]:
-    made = make_plan(_manifest(*archived), offsets)  # type: ignore[arg-type]
-    return [*made.segments], made.manifest
+ARCHIVED = Entry(0, 0, 4, 0, DAYS[0], 0, 4, path="x")
 
 
-def test_a_segment_has_one_epoch_and_one_day() -> None:
-    """A record that arrives late belongs to the day of the newest record before it. Markers belong to a segment, too."""
-    records = {0: (0, 0), 1: (0, 0), 3: (1, 0), 4: (1, 1), 5: (1, 0), 7: (2, 2)}
+@pytest.mark.parametrize(
+    ("records", "end", "archived", "segments"),
+    [
+        # A segment has one epoch and one day. A record that arrives late belongs to the day of the newest record before it.
+        # Markers belong to a segment, too.
+        (
+            {0: (0, 0), 1: (0, 0), 3: (1, 0), 4: (1, 1), 5: (1, 0), 7: (2, 2)},
+            9,
+            (),
+            [(0, 3, 0, DAYS[0]), (3, 4, 1, DAYS[0]), (4, 7, 1, DAYS[1]), (7, 9, 2, DAYS[2])],
+        ),
+        # The day never moves back, also in the next commit.
+        ({0: (0, 0), 1: (0, 1), 2: (0, 0)}, 3, [Entry(0, 0, 2, 0, DAYS[1])], [(2, 3, 0, DAYS[1])]),
+        # A timestamp in the future belongs to today: it does not affect the days of all later records.
+        ({0: (0, 0), 1: (0, 100_000), 2: (0, 0)}, 3, (), [(0, 3, 0, DAYS[0])]),
+        # The log was truncated: the records that it has lost leave the archive, and those in their place enter it.
+        ({0: (0, 0), 1: (0, 0), 2: (1, 0), 3: (1, 0), 4: (1, 0)}, 5, [ARCHIVED], [(2, 5, 1, DAYS[0])]),
+        # The log was truncated, and nothing has been written since.
+        ({0: (0, 0)}, 1, [ARCHIVED], []),
+    ],
+    ids=["epochs and days", "next commit", "future", "truncated", "shorter"],
+)
+def test_the_plan_continues_where_the_archive_ends(
+    records: dict[int, tuple[int, int]], end: int, archived: list[Entry], segments: list[tuple[Any, ...]]
+) -> None:
+    made = plan(FakeOffsets(records, end), *archived)
 
-    segments, _ = plan(FakeOffsets(records, end=9))
-
-    expected = [(0, 0, 3, 0, DAYS[0]), (0, 3, 4, 1, DAYS[0]), (0, 4, 7, 1, DAYS[1]), (0, 7, 9, 2, DAYS[2])]
-    assert [Segment(*each) for each in expected] == segments
-
-
-def test_a_commit_continues_after_the_last_one() -> None:
-    """The day never moves back, also in the next commit."""
-    segments, _ = plan(FakeOffsets({0: (0, 0), 1: (0, 1), 2: (0, 0)}, end=3), Entry(0, 0, 2, 0, DAYS[1]))
-
-    assert [Segment(0, 2, 3, 0, DAYS[1])] == segments
-
-
-def test_a_timestamp_in_the_future_belongs_to_today() -> None:
-    """A producer's clock that is wrong by years does not affect the days of all later records."""
-    segments, _ = plan(FakeOffsets({0: (0, 0), 1: (0, 100_000), 2: (0, 0)}, end=3))
-
-    assert [Segment(0, 0, 3, 0, DAYS[0])] == segments
+    assert [Segment(0, *each) for each in segments] == [*made.segments]
+    if archived:
+        assert made.manifest.end(0) == (segments[0][0] if segments else end)
 
 
 def test_offsets_without_records_are_archived() -> None:
     """Transaction markers are accounted for, so that they are not a hole."""
-    segments, _ = plan(FakeOffsets({}, end=2))
-
-    assert [(0, 0, 2)] == [each[:3] for each in segments]
+    assert [(0, 0, 2)] == [each[:3] for each in plan(FakeOffsets({}, end=2)).segments]
 
 
 def test_records_that_kafka_removed_before_they_were_archived_are_a_hole() -> None:
     """The archive continues with Kafka's first record, and the commit states how many offsets are lost."""
-    made = make_plan(_manifest(Entry(0, 0, 2, 0, DAYS[0])), FakeOffsets({4: (0, 0)}, end=5, start=4))  # type: ignore[arg-type]
+    made = plan(FakeOffsets({4: (0, 0)}, end=5, start=4), Entry(0, 0, 2, 0, DAYS[0]))
 
     assert ([Segment(0, 4, 5, 0, DAYS[0])], 2) == (made.segments, writer._lost(made))
 
@@ -259,7 +264,7 @@ def test_records_that_kafka_removed_before_they_were_archived_are_a_hole() -> No
 @pytest.mark.parametrize("written", [[], [(0, 1)], [(1, 2)]])
 def test_files_without_the_first_or_the_last_record_are_not_committed(written: list[tuple[int, int]]) -> None:
     """Files that Spark did not complete, or wrote elsewhere, must not become a commit."""
-    made = make_plan(_manifest(), FakeOffsets(dict.fromkeys(range(3), (0, 0)), end=3))  # type: ignore[arg-type]
+    made = plan(FakeOffsets(dict.fromkeys(range(3), (0, 0)), end=3))
     (segment,) = made.segments
     files = {segment: [Written(first, last, last - first + 1, 0, Path()) for first, last in written]}
 
@@ -267,27 +272,11 @@ def test_files_without_the_first_or_the_last_record_are_not_committed(written: l
         writer._check_complete(made, files)
 
 
-def test_a_truncated_log_is_archived_again_from_where_it_differs() -> None:
-    """The records that the log has lost leave the archive, and those in their place enter it."""
-    offsets = FakeOffsets({0: (0, 0), 1: (0, 0), 2: (1, 0), 3: (1, 0), 4: (1, 0)}, end=5)
-
-    segments, manifest = plan(offsets, Entry(0, 0, 4, 0, DAYS[0], 0, 4, path="x"))
-
-    assert ([Segment(0, 2, 5, 1, DAYS[0])], 2) == (segments, manifest.end(0))
-
-
-def test_a_log_that_is_shorter_than_the_archive_was_truncated() -> None:
-    """Even if nothing has been written since."""
-    segments, manifest = plan(FakeOffsets({0: (0, 0)}, end=1), Entry(0, 0, 4, 0, DAYS[0], 0, 4, path="x"))
-
-    assert ([], 1) == (segments, manifest.end(0))
-
-
 @pytest.mark.parametrize(("count", "complete"), [(3, True), (4, False)])
 def test_a_commit_has_a_limited_size(count: int, complete: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long topic is archived in several commits."""
     monkeypatch.setattr(writer, "MAX_COMMIT_OFFSETS", 3)
-    made = make_plan(_manifest(), FakeOffsets(dict.fromkeys(range(count), (0, 0)), count))  # type: ignore[arg-type]
+    made = plan(FakeOffsets(dict.fromkeys(range(count), (0, 0)), count))
 
     assert (3, complete) == (made.segments[-1].end, made.is_complete)
 

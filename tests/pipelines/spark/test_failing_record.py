@@ -5,23 +5,21 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafkasse.commands.pipeline import replay_dead_letters
 from kafkasse.pipelines import Pipeline, checkpoint, failing_record
-from kafkasse.pipelines.pipeline import Mode, Source
-from kafkasse.pipelines.runner import Attempt, checkpoint_path
+from kafkasse.pipelines.pipeline import Source
 from kafkasse.pipelines.skipped import FILE, MAX_SKIPPED
-from kafkasse.pipelines.supervisor import Crashed, StopRequests
 from tests.commands.pipeline_process import EXIT_TIMEOUT_S, pipeline, run_words
+from tests.pipelines.spark.runs import Runs
 from tests.pipelines.topics import Topics, read
 
 DOUBLED = """
@@ -44,41 +42,15 @@ def doubled(numbers: DataFrame) -> DataFrame:
     return numbers.select("key", double("value").alias("value"))
 
 
-class Run:
-    """A pipeline with a single-record failure, run in the session of the test."""
-
-    def __init__(self, spark: SparkSession, topics: Topics, directory: Path) -> None:
-        self.spark, self.topics, self.directory = spark, topics, str(directory)
-
-    def pipeline(self, query: Callable[[DataFrame], DataFrame] = doubled, mode: Mode = "once") -> Pipeline:
-        return Pipeline("doubled", self.topics.source, query, self.topics.sink, mode=mode)
-
-    def run(self, pipeline: Pipeline) -> None:
-        Attempt(
-            pipeline, self.topics.kafka, self.directory, StopRequests(), lambda *_: None, lambda _: None, drains=False
-        ).run(self.spark)
-
-    def crash(self, pipeline: Pipeline) -> Crashed:
-        with pytest.raises(Crashed) as crashed:
-            self.run(pipeline)
-        return crashed.value
-
-    def checkpoint(self, pipeline: Pipeline) -> str:
-        return checkpoint_path(self.spark, pipeline, self.topics.kafka, self.directory)
-
-    def skip(self, pipeline: Pipeline, data_error: str, limit: int = MAX_SKIPPED) -> list[str]:
-        return failing_record.skip(
-            self.spark, pipeline, self.topics.kafka, self.checkpoint(pipeline), data_error, limit
-        )
-
-    def letters(self, count: int) -> list[Any]:
-        return read(self.topics, f"{self.topics.sink}.dead-letters", count)
+def skip(runs: Runs, pipeline: Pipeline, data_error: str, limit: int = MAX_SKIPPED) -> list[str]:
+    """Skip the records for which the query fails with this error. Returns their positions and reasons."""
+    path = runs.checkpoint(pipeline)
+    return failing_record.skip(runs.spark, pipeline, runs.topics.kafka, path, data_error, limit)
 
 
-@pytest.fixture
-def run(spark: SparkSession, topics: Topics, tmp_path: Path) -> Run:
-    """A source, a sink and a checkpoint of the test's own."""
-    return Run(spark, topics, tmp_path)
+def find(runs: Runs, pipeline: Pipeline) -> str:
+    """The position of the first record for which the query fails."""
+    return failing_record.find(runs.spark, pipeline, runs.topics.kafka, str(runs.directory))
 
 
 def own(letter: Any) -> dict[str, bytes]:
@@ -87,25 +59,30 @@ def own(letter: Any) -> dict[str, bytes]:
     return {name.removeprefix(prefix): value for name, value in letter.headers if name.startswith(prefix)}
 
 
-def test_a_record_that_fails_becomes_a_dead_letter_and_is_skipped(run: Run) -> None:
-    """The dead letter has the record's bytes, position and reason, and can be replayed. The good records arrive once."""
-    topics, pipeline = run.topics, run.pipeline()
+def test_a_record_that_fails_becomes_a_dead_letter_and_is_skipped(runs: Runs) -> None:
+    """The dead letter has the record's bytes, position and reason, and can be replayed. The good records arrive once.
+
+    A record that fails for another reason is not skipped: without its state, the query may fail for a record that the
+    pipeline can process.
+    """
+    topics, pipeline = runs.topics, runs.pipeline(doubled, mode="once")
     topics.send((b"a", b"1"), (b"a", b"2"))
     topics.cluster.send(topics.source, b"\xfftwo", key=b"\xfe", partition=1, headers=[("trace", b"\x00")])
     topics.send((b"a", b"3"), (b"b", b"4"))
-    crash = run.crash(pipeline)
+    crash = runs.crash(pipeline)
 
-    found = run.skip(pipeline, crash.data_error)
-    again = run.skip(pipeline, crash.data_error)
-    run.run(pipeline)
+    others = skip(runs, pipeline, "KeyError") + skip(runs, pipeline, "")
+    found = skip(runs, pipeline, crash.data_error)
+    again = skip(runs, pipeline, crash.data_error)
+    runs.attempt(pipeline)
 
     reason = "ValueError: invalid literal for int() with base 10: b'\\xfftwo'"
     assert [f"{topics.source} partition 1 offset 2: {reason}"] == found
-    assert [] == again
+    assert [] == others + again
     expected = {("a", b"2"), ("a", b"4"), ("a", b"6"), ("b", b"8")}
     results = topics.read(lambda latest: latest == {"a": b"6", "b": b"8"})
     assert (len(expected), expected) == (len(results), set(results))
-    [letter] = run.letters(1)
+    [letter] = runs.letters(1)
     assert (b"\xfe", b"\xfftwo", ("trace", b"\x00")) == (letter.key, letter.value, letter.headers[0])
     headers = own(letter)
     assert [topics.source.encode(), b"1", b"2", reason.encode()] == [
@@ -122,59 +99,48 @@ def test_a_record_that_fails_becomes_a_dead_letter_and_is_skipped(run: Run) -> N
 
 
 @pytest.mark.long
-def test_no_more_records_are_skipped_than_the_limit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_records_are_skipped_than_the_limit(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error then names the first record that is not skipped. The list in the checkpoint has a limit too."""
-    pipeline = run.pipeline()
-    run.topics.send(*[(b"a", b"x%d" % number) for number in range(4)])
-    crash = run.crash(pipeline)
+    pipeline = runs.pipeline(doubled, mode="once")
+    runs.topics.send(*[(b"a", b"x%d" % number) for number in range(4)])
+    crash = runs.crash(pipeline)
 
-    found = run.skip(pipeline, crash.data_error, 2)
+    found = skip(runs, pipeline, crash.data_error, 2)
     monkeypatch.setattr(failing_record, "MAX_SKIPPED", 2)
-    more = run.skip(pipeline, crash.data_error, 2)
+    more = skip(runs, pipeline, crash.data_error, 2)
 
-    assert [0, 1] == [int(own(letter)["offset"]) for letter in run.letters(2)]
+    assert [0, 1] == [int(own(letter)["offset"]) for letter in runs.letters(2)]
     assert (2, []) == (len(found), more)
-    position = failing_record.find(run.spark, pipeline, run.topics.kafka, run.directory)
-    assert f"{run.topics.source}, partition 1, offset 2" == position
+    position = find(runs, pipeline)
+    assert f"{runs.topics.source}, partition 1, offset 2" == position
 
 
 @pytest.mark.long
-def test_a_search_that_takes_too_long_names_no_record(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_takes_too_long_names_no_record(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """At its end, the search knows only several records of which one fails."""
-    pipeline = run.pipeline()
-    run.topics.send((b"a", b"x"), (b"a", b"1"), (b"a", b"2"))
-    run.crash(pipeline)
+    pipeline = runs.pipeline(doubled, mode="once")
+    runs.topics.send((b"a", b"x"), (b"a", b"1"), (b"a", b"2"))
+    runs.crash(pipeline)
     over = chain([False, False], repeat(True))  # in partition 0, at the start of partition 1, and then
     monkeypatch.setattr(failing_record._Search, "_is_over", lambda _: next(over))
 
-    position = failing_record.find(run.spark, pipeline, run.topics.kafka, run.directory)
+    position = find(runs, pipeline)
 
     assert "the start of the topic, before the first commit" == position
 
 
 @pytest.mark.long
-def test_the_list_contains_only_records_that_are_not_committed(run: Run) -> None:
-    """The list stays small."""
-    pipeline = run.pipeline()
-    run.topics.send((b"a", b"x"), (b"a", b"1"))
-    path = Path(run.checkpoint(pipeline)) / FILE
-    run.skip(pipeline, run.crash(pipeline).data_error)
+def test_the_list_contains_only_records_that_are_not_committed(runs: Runs) -> None:
+    pipeline = runs.pipeline(doubled, mode="once")
+    runs.topics.send((b"a", b"x"), (b"a", b"1"))
+    path = Path(runs.checkpoint(pipeline)) / FILE
+    skip(runs, pipeline, runs.crash(pipeline).data_error)
     before = json.loads(path.read_text())
-    run.run(pipeline)
+    runs.attempt(pipeline)
 
-    checkpoint.skipped(run.spark, run.checkpoint(pipeline))
+    checkpoint.skipped(runs.spark, runs.checkpoint(pipeline))
 
-    assert ({run.topics.source: {"1": [0]}}, {}) == (before, json.loads(path.read_text()))
-
-
-def test_a_record_that_fails_for_another_reason_is_not_skipped(run: Run) -> None:
-    """Without its state, the query may fail for a record that the pipeline can process."""
-    pipeline = run.pipeline()
-    run.topics.send((b"a", b"x"))
-    run.crash(pipeline)
-
-    assert [] == run.skip(pipeline, "KeyError")
-    assert [] == run.skip(pipeline, "")
+    assert ({runs.topics.source: {"1": [0]}}, {}) == (before, json.loads(path.read_text()))
 
 
 def broken(numbers: DataFrame) -> DataFrame:
@@ -183,37 +149,37 @@ def broken(numbers: DataFrame) -> DataFrame:
     return numbers.select("key", number.cast("string").alias("value"))
 
 
-def test_a_query_that_fails_without_records_skips_none(run: Run) -> None:
+def test_a_query_that_fails_without_records_skips_none(runs: Runs) -> None:
     """Its failure says nothing about a record."""
-    pipeline = run.pipeline(broken)
-    run.topics.send((b"a", b"1"))
+    pipeline = runs.pipeline(broken, mode="once")
+    runs.topics.send((b"a", b"1"))
 
-    assert [] == run.skip(pipeline, run.crash(pipeline).data_error)
+    assert [] == skip(runs, pipeline, runs.crash(pipeline).data_error)
 
 
 @pytest.mark.long
-def test_a_record_before_the_start_is_not_skipped(run: Run) -> None:
-    """The query does not read it."""
-    late = Pipeline(
-        "doubled", Source(run.topics.source, start={0: 0, 1: 1, 2: 0}), doubled, run.topics.sink, mode="once"
-    )
-    run.topics.send((b"a", b"x"), (b"a", b"y"))
+def test_a_record_before_the_start_is_not_skipped(runs: Runs) -> None:
+    late = runs.pipeline(doubled, source=Source(runs.topics.source, start={0: 0, 1: 1, 2: 0}), mode="once")
+    runs.topics.send((b"a", b"x"), (b"a", b"y"))
 
-    found = run.skip(late, run.crash(late).data_error)
+    found = skip(runs, late, runs.crash(late).data_error)
 
-    assert [f"{run.topics.source} partition 1 offset 1"] == [each.partition(":")[0] for each in found]
+    assert [f"{runs.topics.source} partition 1 offset 1"] == [each.partition(":")[0] for each in found]
+
+
+@pytest.fixture
+def words(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The arguments that run DOUBLED in a process of its own."""
+    (tmp_path / "doubling.py").write_text(DOUBLED)
+    monkeypatch.chdir(tmp_path)
+    return run_words(topics, "--checkpoint", str(tmp_path / "checkpoint"), name="doubling:doubled")
 
 
 @pytest.mark.processes
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_the_pipeline_continues_after_records_that_fail(
-    topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_pipeline_continues_after_records_that_fail(topics: Topics, words: list[str]) -> None:
     """In real-time mode, all good records are processed. A restart skips the same bad records."""
-    (tmp_path / "doubling.py").write_text(DOUBLED)
-    monkeypatch.chdir(tmp_path)
-    words = run_words(topics, "--checkpoint", str(tmp_path / "checkpoint"), name="doubling:doubled")
     topics.send((b"a", b"1"), (b"b", b"two"), (b"b", b"2"), (b"a", b"three"), (b"a", b"3"))
 
     with pipeline(*words, "--status-topic", topics.cluster.create(f"{topics.sink}-status")) as process:
@@ -238,15 +204,11 @@ def test_the_pipeline_continues_after_records_that_fail(
 @pytest.mark.processes
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_a_query_that_fails_for_all_records_ends_with_the_position(
-    topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_query_that_fails_for_all_records_ends_with_the_position(topics: Topics, words: list[str]) -> None:
     """A broken query does not turn all records of a topic into dead letters."""
-    (tmp_path / "doubling.py").write_text(DOUBLED)
-    monkeypatch.chdir(tmp_path)
     topics.send(*[(b"a", b"x")] * (MAX_SKIPPED + 2))
 
-    with pipeline(*run_words(topics, name="doubling:doubled")) as process:
+    with pipeline(*words) as process:
         _, err = process.communicate(timeout=SKIP_TIMEOUT_S)
 
     assert 1 == process.returncode
@@ -257,11 +219,8 @@ def test_a_query_that_fails_for_all_records_ends_with_the_position(
 @pytest.mark.processes
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_a_rebuild_skips_the_records_that_fail(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rebuild_skips_the_records_that_fail(topics: Topics, words: list[str]) -> None:
     """They become dead letters, and the rebuild completes."""
-    (tmp_path / "doubling.py").write_text(DOUBLED)
-    monkeypatch.chdir(tmp_path)
-    words = run_words(topics, "--checkpoint", str(tmp_path / "checkpoint"), name="doubling:doubled")
     topics.send((b"a", b"1"))
     with pipeline(*words) as process:
         topics.read(lambda latest: latest == {"a": b"2"})

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kafkasse.pipelines import Pipeline
-from kafkasse.pipelines.catalog import TOPN
-from kafkasse.pipelines.runner import running_query
 from tests.pipelines.countries import country, fields, top
-from tests.pipelines.topics import Topics, read
+from tests.pipelines.spark.runs import Runs
+from tests.support.waiting import wait_until
 
 REASON = "kafkasse-dead-letter-reason"
-
-
-@pytest.fixture
-def pipeline(topics: Topics) -> Pipeline:
-    """The Top 3 pipeline with this test's topics."""
-    return replace(TOPN, source=topics.source, sink=topics.sink)
 
 
 def large_country(code: str, size: int, name_bytes: int) -> tuple[bytes, bytes]:
@@ -31,16 +21,15 @@ def large_country(code: str, size: int, name_bytes: int) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.long
-def test_a_result_that_kafka_would_reject_becomes_a_dead_letter(
-    spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path
-) -> None:
+def test_a_result_that_kafka_would_reject_becomes_a_dead_letter(runs: Runs) -> None:
     """Two legal records have a Top 3 that is too large. The pipeline continues, and the sink keeps the result before it."""
+    topics = runs.topics
     topics.send(large_country("FR", 5, 900_000))
 
-    with running_query(spark, pipeline, topics.kafka, str(tmp_path)):
+    with runs.running(runs.topn()):
         topics.read(bool)
         topics.send(large_country("DE", 4, 900_000))
-        [letter] = read(topics, f"{topics.sink}.dead-letters", 1)
+        [letter] = runs.letters(1)
         topics.send(country("DE", 4))
         topics.read(lambda latest: top(latest["Europe"]) == ["FR", "DE"])
 
@@ -58,18 +47,14 @@ def copy(records: DataFrame) -> DataFrame:
     return records.select(key.alias("key"), "value", (F.col("offset") + 1).alias("version"), position.alias("position"))
 
 
-def test_each_record_has_the_headers_of_the_contract(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+def test_each_record_has_the_headers_of_the_contract(runs: Runs) -> None:
     """The headers contain the pipeline and its version, the version of the key, and the position in the source.
 
     A row without a key becomes a dead letter, because a compacted topic would reject the record.
     """
-    topics.send((b"a", b"1"), (b"a", b"2"), (b"a", b"no key"))
+    runs.topics.send((b"a", b"1"), (b"a", b"2"), (b"a", b"no key"))
 
-    with running_query(
-        spark, Pipeline("copy", topics.source, copy, topics.sink, version=7), topics.kafka, str(tmp_path)
-    ):
-        records = read(topics, topics.sink, 2)
-        [letter] = read(topics, f"{topics.sink}.dead-letters", 1)
+    runs.once(runs.pipeline(copy, version=7, mode="once"))
 
     partition = ord("a") % 3
     expected = [
@@ -80,22 +65,32 @@ def test_each_record_has_the_headers_of_the_contract(spark: SparkSession, topics
         }
         for offset in (0, 1)
     ]
-    assert expected == [dict(record.headers) for record in records]
+    assert expected == [dict(record.headers) for record in runs.results(2)]
+    [letter] = runs.letters(1)
     assert (None, b"no key", b"it has no key") == (letter.key, letter.value, dict(letter.headers)[REASON])
 
 
-def test_each_bad_record_becomes_a_dead_letter_with_its_bytes_and_position(
-    spark: SparkSession, topics: Topics, pipeline: Pipeline, tmp_path: Path
-) -> None:
-    """The dead letter has the key, the value and the headers of the record, and says where it is and why it is bad."""
+def test_each_bad_record_becomes_a_dead_letter_with_its_bytes_and_position(runs: Runs) -> None:
+    """The dead letter has the key, the value and the headers of the record, and says where it is and why it is bad.
+
+    The query for dead letters needs one slot. Real-time mode starts no batch while the jobs of other queries have more tasks
+    than there are free slots.
+    """
+    topics, tracker = runs.topics, runs.spark.sparkContext.statusTracker()
     bad = [(b"FR", b"{\xff"), (None, b"[]"), *((b"FR", b"%d" % n) for n in range(10))]
     for key, value in bad:
         topics.cluster.send(topics.source, value, key=key, partition=1, headers=[("trace", b"\x00")])
     topics.send(country("DE", 4))
 
-    with running_query(spark, pipeline, topics.kafka, str(tmp_path)):
+    def jobs_for_dead_letters() -> list[int]:
+        others = [each for each in runs.spark.streams.active if each.id != query.id]
+        return [job for each in others for job in tracker.getJobIdsForGroup(str(each.runId))]
+
+    with runs.running(runs.topn()) as query:
         topics.read(lambda latest: top(latest["Europe"]) == ["DE"])
-        letters = read(topics, f"{topics.sink}.dead-letters", len(bad))
+        letters = runs.letters(len(bad))
+        wait_until(jobs_for_dead_letters)
+        job = tracker.getJobInfo(jobs_for_dead_letters()[0])
 
     assert bad == [(letter.key, letter.value) for letter in letters]
     assert {("trace", b"\x00")} == {letter.headers[0] for letter in letters}
@@ -103,3 +98,6 @@ def test_each_bad_record_becomes_a_dead_letter_with_its_bytes_and_position(
     where = [headers[f"kafkasse-dead-letter-{name}"] for name in ("topic", "partition", "offset", "reason")]
     assert [topics.source.encode(), b"1", b"1", b"it has no key"] == where
     assert int(headers["kafkasse-dead-letter-timestamp"]) > 0
+    assert job
+    stages = [tracker.getStageInfo(stage) for stage in job.stageIds]
+    assert [1] == [stage.numTasks for stage in stages if stage]

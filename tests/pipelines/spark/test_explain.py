@@ -91,13 +91,10 @@ def test_warns_of_a_window_that_counts_corrected_records() -> None:
 
 @pytest.mark.long
 def test_real_time_mode_accepts_the_demo(spark: SparkSession) -> None:
-    """Its operators run in the JVM."""
     assert explain(spark, TOPN).rejections == {"realtime": None, "microbatch": None}
 
 
 def test_describes_the_sources(spark: SparkSession) -> None:
-    """A table and a limited source are described as such."""
-
     def joined(orders: DataFrame, shops: DataFrame) -> DataFrame:
         return orders.join(shops.select("key"), "key").select("key", "value")
 

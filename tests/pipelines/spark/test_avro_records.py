@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import ssl
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import cycle
@@ -22,10 +20,9 @@ from kafkasse.pipelines import Pipeline, Source, avro_records, dead_letters, pri
 from kafkasse.pipelines.avro_records import AvroSource
 from kafkasse.pipelines.catalog import find
 from kafkasse.pipelines.explain import explain
-from kafkasse.pipelines.runner import Attempt
-from kafkasse.pipelines.supervisor import Interrupted, StopRequests, Unavailable
-from tests.pipelines.rows import kafka_rows
-from tests.pipelines.topics import Topics
+from kafkasse.pipelines.supervisor import Interrupted, Unavailable
+from tests.pipelines.spark.rows import kafka_rows
+from tests.pipelines.spark.runs import Runs
 from tests.registry.avro_values import NODE, VALUES, encoded
 from tests.support.certificates import Authority
 from tests.support.examples import first_of
@@ -43,15 +40,8 @@ NEWER = ORDER | {
         {"name": "shop", "type": "string", "default": "web"},
     ]
 }
+ENCODED = encoded(NEWER, {"id": "a", "amount": 1})
 SUBJECT = "orders-value"
-
-
-@pytest.fixture
-def registry() -> Iterator[Registry]:
-    """A schema registry."""
-    registry = Registry()
-    yield registry
-    registry.close()
 
 
 @pytest.fixture
@@ -75,14 +65,8 @@ def test_all_types_become_the_json_of_the_web_process(spark: SparkSession, regis
         schema = {"type": "record", "name": "Outer", "fields": [{"name": "a", "type": type_}]}
         data = framed(registry.register(f"s{number}", schema), encoded(schema, {"a": value}))
         arguments = [registry.url, "", "", json.dumps(schema)]
-        row = private_spark.call(
-            spark,
-            f"decode_{number}",
-            avro_records.CLASS,
-            arguments,
-            avro_records.RESULT,
-            [F.lit(data), F.lit(None).cast("binary")],
-        )
+        inputs = [F.lit(data), F.lit(None).cast("binary")]
+        row = private_spark.call(spark, f"decode_{number}", avro_records.CLASS, arguments, avro_records.RESULT, inputs)
         columns.append(row.alias(f"c{number}"))
 
     [found] = spark.range(1).select(*columns).collect()
@@ -113,6 +97,17 @@ def test_each_record_is_decoded_with_the_schema_that_wrote_it(
     )
 
 
+def record(registry: Registry) -> bytes:
+    """A record of an order, whose schema is in the registry."""
+    return framed(registry.register(SUBJECT, NEWER), ENCODED)
+
+
+def result(spark: SparkSession, pipeline: Pipeline, value: bytes) -> Any:
+    """The result of the pipeline for this record."""
+    [row] = pipeline.query(source=kafka_rows(spark, ("a", value)))["sink"].collect()
+    return json.loads(row.value)
+
+
 def test_a_version_that_is_registered_while_the_pipeline_runs_is_read(
     spark: SparkSession, registry: Registry, file: Path
 ) -> None:
@@ -122,17 +117,14 @@ def test_a_version_that_is_registered_while_the_pipeline_runs_is_read(
     newest = NEWER | {"fields": [*NEWER["fields"], {"name": "new", "type": "string", "default": ""}]}
     value = framed(registry.register(SUBJECT, newest), encoded(newest, {"id": "a", "amount": 1, "new": "x"}))
 
-    [row] = pipeline.query(source=kafka_rows(spark, ("a", value)))["sink"].collect()
-
-    assert {"id": "a", "amount": 1, "price": None, "shop": "web"} == json.loads(row.value)
+    assert {"id": "a", "amount": 1, "price": None, "shop": "web"} == result(spark, pipeline, value)
 
 
 def test_a_header_can_contain_the_id_of_the_schema(spark: SparkSession, registry: Registry, file: Path) -> None:
     """The value then contains only the data."""
     prefix = framed(registry.register(SUBJECT, NEWER), b"")
-    value = encoded(NEWER, {"id": "a", "amount": 1})
     header = F.struct(F.lit(avro_records.HEADER).alias("key"), F.lit(prefix).alias("value"))
-    rows = kafka_rows(spark, ("a", value)).withColumn("headers", F.array(header))
+    rows = kafka_rows(spark, ("a", ENCODED)).withColumn("headers", F.array(header))
 
     [row] = defined(file, registry).query(source=rows)["sink"].collect()
 
@@ -163,23 +155,20 @@ def test_a_record_that_cannot_be_decoded_is_a_dead_letter(spark: SparkSession, r
 
 def test_a_registry_that_does_not_respond_is_asked_again(spark: SparkSession, registry: Registry, file: Path) -> None:
     """Its records do not become dead letters."""
-    value = framed(registry.register(SUBJECT, NEWER), encoded(NEWER, {"id": "a", "amount": 1}))
+    value = record(registry)
     pipeline = defined(file, registry)
     failures = [(503, {}), (429, {})]
     registry.failure = lambda: failures.pop() if failures else None
 
-    [row] = pipeline.query(source=kafka_rows(spark, ("a", value)))["sink"].collect()
-
-    assert "a" == json.loads(row.value)["id"]
+    assert "a" == result(spark, pipeline, value)["id"]
     assert not failures
 
 
-def ending(spark: SparkSession, topics: Topics, pipeline: Pipeline, directory: Path) -> Exception:
+def ending(runs: Runs, pipeline: Pipeline) -> Exception:
     """The error with which a run of the pipeline ends. No record has become a dead letter."""
-    pipeline = replace(pipeline, source={"source": Source(topics.source)}, sink={"sink": topics.sink})
-    attempt = Attempt(pipeline, topics.kafka, str(directory), StopRequests(), lambda *_: None, print, drains=False)
+    topics = runs.topics
     with pytest.raises((CommandError, Interrupted)) as error:
-        attempt.run(spark)
+        runs.attempt(replace(pipeline, source={"source": Source(topics.source)}, sink={"sink": topics.sink}))
     letters = TopicPartition(f"{topics.sink}.dead-letters", 0)
     with closing(KafkaConsumer(bootstrap_servers=topics.kafka["bootstrap.servers"])) as consumer:
         assert {letters: 0} == consumer.end_offsets([letters])
@@ -188,14 +177,14 @@ def ending(spark: SparkSession, topics: Topics, pipeline: Pipeline, directory: P
 
 @pytest.mark.parametrize("status", first_of(401, 403))
 def test_a_registry_that_rejects_the_login_ends_the_pipeline(
-    spark: SparkSession, topics: Topics, registry: Registry, file: Path, status: int
+    runs: Runs, registry: Registry, file: Path, status: int
 ) -> None:
     """The error is permanent and names the settings."""
-    topics.send((b"a", framed(registry.register(SUBJECT, NEWER), encoded(NEWER, {"id": "a", "amount": 1}))))
+    runs.topics.send((b"a", record(registry)))
     pipeline = defined(file, registry)
     registry.failure = lambda: (status, {"error_code": status, "message": "no"})
 
-    error = ending(spark, topics, pipeline, file.parent)
+    error = ending(runs, pipeline)
 
     assert isinstance(error, CommandError)
     assert error.detail == (
@@ -204,79 +193,43 @@ def test_a_registry_that_rejects_the_login_ends_the_pipeline(
     )
 
 
+def test_a_replaced_authority_ends_the_pipeline(runs: Runs, secured: Registry, file: Path) -> None:
+    """The JVM checks the certificate, too. The error is permanent and names the setting."""
+    runs.topics.send((b"a", record(secured)))
+    pipeline = defined(file, secured, ca_file="ca.pem")
+    (file.parent / "ca.pem").write_text(Authority().certificate)
+
+    error = ending(runs, pipeline)
+
+    assert isinstance(error, CommandError)
+    assert error.detail.startswith("the schema registry rejects requests: TLS failed: ")
+    assert error.detail.endswith("; correct ca_file in the schema of the source")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("pause", ["429, 500 and 503", "a closed port"])
 def test_a_registry_that_stays_down_restarts_the_pipeline(
-    spark: SparkSession, topics: Topics, registry: Registry, file: Path, pause: str
+    runs: Runs, registry: Registry, file: Path, pause: str
 ) -> None:
     """The tasks retry with backoff. Then the pipeline waits for the registry, which is not a crash."""
-    topics.send((b"a", framed(registry.register(SUBJECT, NEWER), encoded(NEWER, {"id": "a", "amount": 1}))))
+    runs.topics.send((b"a", record(registry)))
     pipeline = defined(file, registry)
     statuses = cycle([429, 500, 503])
     registry.failure = lambda: (next(statuses), {})
     if pause == "a closed port":
         registry.close()
 
-    error = ending(spark, topics, pipeline, file.parent)
+    error = ending(runs, pipeline)
 
     assert isinstance(error, Unavailable)
     assert str(error).startswith("the schema registry is not available: ")
 
 
-@pytest.fixture
-def secured(tmp_path: Path) -> Iterator[Registry]:
-    """A registry that serves HTTPS. The certificate of its authority is in ca.pem."""
-    authority = Authority()
-    certificate, key = authority.issue("registry", "127.0.0.1")
-    (tmp_path / "registry.pem").write_text(certificate + key)
-    (tmp_path / "ca.pem").write_text("The authority:\n" + Authority().certificate + authority.certificate)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(tmp_path / "registry.pem")
-    registry = Registry(context)
-    yield registry
-    registry.close()
-
-
 def test_a_registry_can_have_a_private_authority(spark: SparkSession, secured: Registry, file: Path) -> None:
     """The path is relative to the YAML file. Python and the JVM trust each authority in it."""
-    value = framed(secured.register(SUBJECT, NEWER), encoded(NEWER, {"id": "a", "amount": 1}))
-    pipeline = defined(file, secured, ca_file="ca.pem")
+    value = record(secured)
 
-    [row] = pipeline.query(source=kafka_rows(spark, ("a", value)))["sink"].collect()
-
-    assert "a" == json.loads(row.value)["id"]
-
-
-@pytest.mark.parametrize(
-    "ca", [{}, {"ca_file": "other.pem"}, {"ca_file": "none.pem"}, {"ca_file": "empty.pem"}], ids=str
-)
-def test_an_authority_that_is_not_trusted_is_an_error(secured: Registry, file: Path, ca: dict[str, str]) -> None:
-    """The error names the setting."""
-    secured.register(SUBJECT, NEWER)
-    (file.parent / "other.pem").write_text(Authority().certificate)
-    (file.parent / "empty.pem").write_text("")
-
-    with pytest.raises(
-        CommandError, match=r"x\.source\.schema: cannot read the schema from the registry: .*ca_file"
-    ) as error:
-        defined(file, secured, **ca)
-
-    assert ca.get("ca_file") != "none.pem" or "none.pem" in error.value.detail
-
-
-def test_a_replaced_authority_ends_the_pipeline(
-    spark: SparkSession, topics: Topics, secured: Registry, file: Path
-) -> None:
-    """The JVM checks the certificate, too. The error is permanent and names the setting."""
-    topics.send((b"a", framed(secured.register(SUBJECT, NEWER), encoded(NEWER, {"id": "a", "amount": 1}))))
-    pipeline = defined(file, secured, ca_file="ca.pem")
-    (file.parent / "ca.pem").write_text(Authority().certificate)
-
-    error = ending(spark, topics, pipeline, file.parent)
-
-    assert isinstance(error, CommandError)
-    assert error.detail.startswith("the schema registry rejects requests: TLS failed: ")
-    assert error.detail.endswith("; correct ca_file in the schema of the source")
+    assert "a" == result(spark, defined(file, secured, ca_file="ca.pem"), value)["id"]
 
 
 @pytest.mark.parametrize("content", [None, "", "-----BEGIN CERTIFICATE-----\n"])
@@ -295,23 +248,20 @@ def test_real_time_mode_accepts_avro_and_the_plan_has_no_password(
     spark: SparkSession, registry: Registry, file: Path
 ) -> None:
     """The password is read from its file, which is relative to the YAML file, when the pipeline starts."""
-    schema_id = registry.register(SUBJECT, NEWER)
+    value = record(registry)
     (file.parent / "login").write_text("hunter2\n")
     registry.login = ("me", "hunter2")
     pipeline = defined(file, registry, username="me", password_file="login")  # noqa: S106 - a file
 
     explanation = explain(spark, pipeline)
-    value = framed(schema_id, encoded(NEWER, {"id": "a", "amount": 1}))
-    [row] = pipeline.query(source=kafka_rows(spark, ("a", value)))["sink"].collect()
 
     assert {"realtime": None, "microbatch": None} == explanation.rejections
     assert avro_records.FUNCTION in explanation.plan
     assert "hunter2" not in explanation.plan + repr(pipeline)
-    assert "a" == json.loads(row.value)["id"]
+    assert "a" == result(spark, pipeline, value)["id"]
 
 
 def test_a_missing_file_with_the_password_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
-    """The error names the file."""
     source = AvroSource(json.dumps(ORDER), "http://registry", "me", str(tmp_path / "none"))
 
     with pytest.raises(CommandError, match=r"cannot read the password of the schema registry: .*/none"):
@@ -356,12 +306,3 @@ def test_a_record_that_claims_a_huge_number_of_empty_items_is_a_dead_letter(
     limits = "SystemLimitException" if is_skipped else "SystemLimitException|UnsupportedOperationException"
     assert re.fullmatch(f"its value is not Avro of the schema ids/{schema_id}: ({limits})", bad.problem)
     assert "a" == json.loads(good.value)["id"]
-
-
-def test_a_schema_that_could_exhaust_the_memory_is_rejected(registry: Registry, file: Path) -> None:
-    """A record of such a schema could contain any number of items in a few bytes."""
-    fields = [{"name": "a", "type": {"type": "array", "items": "null"}}]
-    registry.register(SUBJECT, {"type": "record", "name": "R", "fields": fields})
-
-    with pytest.raises(CommandError, match="is not valid: it contains an array whose items take up no bytes"):
-        defined(file, registry)

@@ -19,10 +19,10 @@ from kafkasse.pipelines import Pipeline, Source
 from kafkasse.pipelines.catalog import find
 from kafkasse.pipelines.explain import explain
 from kafkasse.pipelines.runner import running_query
-from tests.pipelines.rows import START, kafka_rows
+from tests.pipelines.spark.rows import START, kafka_rows
 from tests.pipelines.topics import Topics
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "cities"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "cities"
 LARGEST = 5
 CITIES, UPDATES = 300, 1000
 SLIDE_S, WINDOW_S = 10, 60
@@ -115,7 +115,6 @@ def test_real_time_mode_accepts_the_windows(spark: SparkSession) -> None:
 
 
 def test_the_routes_serve_the_results() -> None:
-    """Each pipeline has a route."""
     config = kafkasse.Config.load({}, EXAMPLE / "kafkasse.yaml")
 
     assert {"/cities/largest": "largest-cities", "/cities/changes": "city-changes"} == {

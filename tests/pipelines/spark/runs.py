@@ -1,0 +1,82 @@
+"""Run pipelines in the session of the tests, with the topics and the checkpoint directory of one test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from kafkasse.pipelines import Pipeline, rebuild
+from kafkasse.pipelines.catalog import TOPN
+from kafkasse.pipelines.runner import Attempt, checkpoint_path, running_query
+from kafkasse.pipelines.supervisor import Crashed, State, StopRequests
+from tests.pipelines.topics import Topics, read
+
+TIMEOUT_S = 120
+
+
+class Runs:
+    """The topics, the checkpoint directory and the session of a test."""
+
+    def __init__(self, spark: SparkSession, topics: Topics, directory: Path) -> None:
+        self.spark, self.topics, self.directory = spark, topics, directory
+
+    def topn(self, **options: Any) -> Pipeline:
+        """The Top 3 pipeline with the topics of the test."""
+        return replace(TOPN, source=self.topics.source, sink=self.topics.sink, **options)
+
+    def pipeline(self, query: Callable[..., Any], **options: Any) -> Pipeline:
+        """A pipeline of this query with the topics of the test. It has the name of the query."""
+        ends = {"source": self.topics.source, "sink": self.topics.sink}
+        return Pipeline(**{"name": getattr(query, "__name__", "query"), "query": query} | ends | options)
+
+    def running(self, pipeline: Pipeline) -> AbstractContextManager[StreamingQuery]:
+        """Run the query until the block ends."""
+        return running_query(self.spark, pipeline, self.topics.kafka, str(self.directory))
+
+    def once(self, pipeline: Pipeline) -> None:
+        """Run a query of mode `once` until it has ended."""
+        with self.running(pipeline) as query:
+            assert query.awaitTermination(TIMEOUT_S)
+
+    def attempt(
+        self,
+        pipeline: Pipeline,
+        report: Callable[[State, str], None] = lambda *_: None,
+        stop: StopRequests | None = None,
+        drains: bool = False,
+        **options: Any,
+    ) -> None:
+        """Run an attempt, as `kafkasse pipeline run` does."""
+        stop = stop or StopRequests()
+        Attempt(pipeline, self.topics.kafka, str(self.directory), stop, report, print, drains, **options).run(
+            self.spark
+        )
+
+    def crash(self, pipeline: Pipeline) -> Crashed:
+        """Run an attempt that crashes."""
+        with pytest.raises(Crashed) as crashed:
+            self.attempt(pipeline)
+        return crashed.value
+
+    def rebuild(self, pipeline: Pipeline, stop: StopRequests | None = None) -> bool:
+        """Rebuild. Returns whether the rebuild is complete."""
+        return rebuild.run(self.spark, pipeline, self.topics.kafka, str(self.directory), stop or StopRequests())
+
+    def checkpoint(self, pipeline: Pipeline) -> str:
+        """The checkpoint of the pipeline."""
+        return checkpoint_path(self.spark, pipeline, self.topics.kafka, str(self.directory))
+
+    def results(self, count: int) -> list[Any]:
+        """The first records of the sink."""
+        return read(self.topics, self.topics.sink, count)
+
+    def letters(self, count: int) -> list[Any]:
+        """The first dead letters."""
+        return read(self.topics, f"{self.topics.sink}.dead-letters", count)

@@ -1,0 +1,140 @@
+"""Modes, start positions, rate limits, and several sources and sinks, with a real broker."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+
+from kafkasse.errors import CommandError
+from kafkasse.pipelines import Pipeline, Source
+from kafkasse.pipelines.catalog import find
+from tests.pipelines.spark.runs import Runs
+from tests.pipelines.topics import PARTITIONS, read
+
+
+def copy(rows: DataFrame) -> DataFrame:
+    """A query that copies its records."""
+    return rows.select("key", "value")
+
+
+def copied(runs: Runs, **source: Any) -> set[str]:
+    """Run a pipeline of mode `once` and return the keys that it wrote. The key "last" comes after them."""
+    runs.once(runs.pipeline(copy, source=Source(runs.topics.source, **source), mode="once"))
+    runs.topics.cluster.send(runs.topics.sink, b"", key=b"last")
+    return {key for key, _ in runs.topics.read(lambda latest: "last" in latest)} - {"last"}
+
+
+def test_mode_once_processes_what_the_topic_contains(runs: Runs) -> None:
+    """A run without a checkpoint starts at a time or at offsets. The next run continues after it."""
+    a, b = ({0: b"c", 1: b"a", 2: b"b"}[number] for number in (1, 2))  # in partitions 1 and 2
+    runs.topics.send((a, b"1"), (b, b"2"))
+    between = datetime.now(UTC)
+    runs.topics.send((a + b"\x03", b"3"), (b + b"\x03", b"4"))  # in the same partitions
+
+    since = copied(runs, start=between)
+    runs.topics.send((b"c", b"5"))
+    later = copied(runs, start=between)
+    runs.directory /= "new"
+    after = copied(runs, start={0: 0, 1: 1, 2: 0})
+
+    assert [{"a\x03", "b\x03"}, {"c"}, {"a\x03", "b", "b\x03", "c"}] == [since, later, after]
+
+
+def test_the_rate_limit_bounds_each_batch(runs: Runs) -> None:
+    """A limit of 3 records/s allows at most 3 records in a batch, and one batch starts per second."""
+    runs.topics.send(*((f"{number}".encode(), b"") for number in range(10)))
+    source = Source(runs.topics.source, max_records_per_s=PARTITIONS)
+
+    with runs.running(runs.pipeline(copy, source=source, mode="microbatch")) as query:
+        runs.topics.read(lambda latest: len(latest) == 10)
+        batches = [progress.numInputRows for progress in query.recentProgress]
+
+    assert max(batches) <= PARTITIONS
+
+
+def test_real_time_mode_reads_several_sources_and_writes_several_sinks(runs: Runs) -> None:
+    """A single Spark query writes both sinks, although real-time mode rejects a query that reads a DataFrame twice."""
+    topics = runs.topics
+    more = topics.cluster.create(f"{topics.source}-more")
+    other = topics.cluster.create(f"{topics.sink}-other")
+
+    def split(one: DataFrame, two: DataFrame) -> dict[str, DataFrame]:
+        rows = one.unionByName(two).selectExpr("key", "CAST(value AS STRING) AS value")
+        return {"even": rows.where("value % 2 = 0"), "odd": rows.where("value % 2 = 1")}
+
+    pipeline = Pipeline("split", {"one": topics.source, "two": more}, split, {"even": topics.sink, "odd": other})
+    topics.send((b"a", b"1"), (b"b", b"2"))
+    topics.cluster.send(more, b"4", key=b"d")
+    topics.cluster.send(more, b"3", key=b"c")
+
+    with runs.running(pipeline):
+        even = topics.read(lambda latest: len(latest) == 2)
+        odd = [(record.key.decode(), record.value) for record in read(topics, other, 2)]
+
+    assert {("b", b"2"), ("d", b"4")} == set(even)
+    assert {("a", b"1"), ("c", b"3")} == set(odd)
+
+
+def defined(path: Path, **definition: Any) -> Pipeline:
+    """The pipeline of a file with this definition."""
+    path.write_text(json.dumps({"pipelines": {"defined": definition}}))
+    return find(str(path))
+
+
+def test_a_field_can_be_added(runs: Runs, tmp_path: Path) -> None:
+    """The pipeline continues with its checkpoint. The field is null in rows that were read before.
+
+    A field cannot be removed.
+    """
+    topics = runs.topics
+
+    def run(*names: str) -> None:
+        source = {"topic": topics.source, "schema": {"properties": {name: {} for name in names}}}
+        query = {"select": ["CAST(amount AS INT)", *names[1:]], "top": {"n": 2, "by": "amount", "group": "shop"}}
+        runs.once(defined(tmp_path / "pipelines.yaml", source=source, query=query, sink=topics.sink, mode="once"))
+
+    topics.send((b"a", b'{"amount": 2, "shop": "s", "name": "A"}'))
+    run("amount", "shop")
+    topics.send((b"b", b'{"amount": 1, "shop": "s", "name": "B"}'))
+    run("amount", "shop", "name")
+
+    [_, (_, value)] = topics.read(lambda latest: b"B" in (latest["s"] or b""))
+    assert [(2, None), (1, "B")] == [(item["amount"], item["name"]) for item in json.loads(value or b"")["items"]]
+    with pytest.raises(CommandError, match="select no longer contains name"):
+        run("amount", "shop")
+
+
+def test_a_file_defines_a_filter_and_a_table_in_real_time_mode(runs: Runs, tmp_path: Path) -> None:
+    """A record is enriched with the latest record of a topic, and a tombstone retracts it when it stops matching.
+
+    A tombstone removes a row of the table.
+    """
+    topics = runs.topics
+    customers = topics.cluster.create(f"{topics.source}-customers")
+    for name in (b"Ann", b"Anna"):
+        topics.cluster.send(customers, b'{"id": "x", "name": "%b"}' % name, key=b"x")
+    fields = {"amount": {"type": "integer"}, "customer": {"type": "string"}}
+    names = {"id": {"type": "string"}, "name": {"type": "string"}}
+    enrich = [{"table": "customers", "on": {"customer": "id"}}]
+    large = defined(
+        tmp_path / "pipelines.yaml",
+        source={"topic": topics.source, "schema": {"properties": fields}},
+        tables={"customers": {"topic": customers, "schema": {"properties": names}}},
+        query={"enrich": enrich, "where": "amount > 100", "select": ["amount", "name"]},
+        sink=topics.sink,
+    )
+    topics.cluster.send(customers, b'{"id": "y", "name": "Bob"}', None, key=b"y")
+    topics.send((b"1", b'{"amount": 200, "customer": "x"}'), (b"2", b'{"amount": 300, "customer": "y"}'))
+
+    with runs.running(large):
+        first = topics.read(lambda latest: len(latest) == 2)
+        topics.send((b"1", b'{"amount": 50, "customer": "x"}'))
+        second = topics.read(bool)
+
+    assert {("1", b'{"amount":200,"name":"Anna"}'), ("2", b'{"amount":300,"name":null}')} == set(first)
+    assert [("1", None)] == second

@@ -1,0 +1,228 @@
+"""A rebuild computes all results with the new version beside the old one, and then switches over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from kafkasse.errors import CommandError
+from kafkasse.pipelines import Pipeline, rebuild
+from kafkasse.pipelines.admin import Admin
+from kafkasse.pipelines.contract import GENERATION
+from kafkasse.pipelines.files import Files
+from kafkasse.pipelines.lease import MARKER
+from kafkasse.pipelines.queries.topn import topn
+from kafkasse.pipelines.supervisor import Crashed, StopRequests
+from tests.pipelines.countries import country, top
+from tests.pipelines.spark.runs import Runs
+from tests.support.waiting import wait_until
+
+
+def named(records: DataFrame, name: str, without: str = "") -> DataFrame:
+    """A query that adds a name to each value, and leaves out a key."""
+    value = F.concat("value", F.lit(f" {name}"))
+    return records.where(F.col("key") != without).select(
+        "key", value.alias("value"), (F.col("offset") + 1).alias("version")
+    )
+
+
+def version(runs: Runs, name: str, without: str = "") -> Pipeline:
+    """A version of the pipeline."""
+    return runs.pipeline(partial(named, name=name, without=without), name="named", mode="microbatch")
+
+
+@pytest.fixture
+def new(runs: Runs) -> Pipeline:
+    """The new version. The old one has written the result of a record, and has ended."""
+    run_old(runs, version(runs, "old"))
+    return version(runs, "new")
+
+
+def run_old(runs: Runs, old: Pipeline) -> None:
+    """Run the old version until it has written a result."""
+    runs.topics.send((b"a", b"1"))
+    with runs.running(old):
+        runs.results(1)
+
+
+def interrupt(runs: Runs, new: Pipeline, step: str = "_copy") -> None:
+    """Rebuild until this step, which fails."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(rebuild._Rebuild, step, lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            runs.rebuild(new)
+
+
+def values(runs: Runs, count: int) -> list[bytes]:
+    """The values of the sink."""
+    return [record.value for record in runs.results(count)]
+
+
+def staging_topics(runs: Runs) -> list[str]:
+    """The topics of rebuilds that are not complete."""
+    with Admin(runs.spark, runs.topics.kafka) as admin:
+        return [name for name in admin.names() if name.startswith(f"{runs.topics.sink}.rebuild-")]
+
+
+@pytest.mark.long
+def test_switches_over_while_the_old_version_runs(runs: Runs) -> None:
+    """The old version ends, the sink contains the results of the new one, and all of them have higher versions."""
+    new = version(runs, "new", without="b")
+    runs.topics.send((b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"c", b"1"))
+    replaced = pytest.raises(CommandError, match="a rebuild has replaced this run")
+    with replaced, runs.running(version(runs, "old")) as query:
+        runs.results(4)
+        assert runs.rebuild(new)
+        wait_until(lambda: not query.isActive)
+        raise Crashed("the query has ended")  # as the runner does
+    runs.topics.send((b"a", b"3"))
+    with runs.running(new):
+        records = runs.results(8)
+
+    assert {b"a": b"3 new", b"b": None, b"c": b"1 new"} == {record.key: record.value for record in records}
+    versions = [int(dict(record.headers)["kafkasse-version"]) for record in records]
+    assert [False] * 4 + [True] * 4 == [version >= GENERATION for version in versions]
+    assert [] == staging_topics(runs)
+
+
+@pytest.mark.long
+def test_continues_an_interrupted_rebuild(runs: Runs, new: Pipeline) -> None:
+    """Until then, the pipeline does not start, because the sink does not contain its results yet."""
+    interrupt(runs, new)
+    with pytest.raises(CommandError, match="was interrupted; continue it with --rebuild"), runs.running(new):
+        pass
+
+    runs.rebuild(new)
+
+    assert [b"1 old", b"1 new"] == values(runs, 2)
+
+
+@pytest.mark.long
+def test_a_second_rebuild_cannot_copy_at_the_same_time(
+    runs: Runs, new: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one holds the lease, also on a file system that has no locks: its marker exists."""
+    copy = rebuild._Rebuild._copy
+
+    def copy_beside_another(*arguments: Any) -> None:
+        monkeypatch.undo()
+        with pytest.raises(CommandError, match=r"another run of the pipeline uses the checkpoint .+rebuild-1"):
+            runs.rebuild(new)
+        wait_until(lambda: list(runs.directory.glob(f"*.rebuild-1/{MARKER}")))
+        copy(*arguments)
+
+    monkeypatch.setattr(rebuild._Rebuild, "_copy", copy_beside_another)
+    assert runs.rebuild(new)
+
+    assert [b"1 old", b"1 new"] == values(runs, 2)
+    assert [] == list(runs.directory.glob(f"*/{MARKER}"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("owner", [Admin, Files])
+def test_an_interrupted_cleanup_is_completed(runs: Runs, new: Pipeline, owner: type[Admin | Files]) -> None:
+    """It deletes the topics of the rebuild, and then the marker in its checkpoint. The results are not written again."""
+    copy = rebuild._Rebuild._copy
+    with pytest.MonkeyPatch.context() as patched:
+
+        def copy_and_break(*arguments: Any) -> None:
+            copy(*arguments)
+            patched.setattr(owner, "delete", lambda *_: 1 / 0)
+
+        patched.setattr(rebuild._Rebuild, "_copy", copy_and_break)
+        with pytest.raises(ZeroDivisionError):
+            runs.rebuild(new)
+
+    assert runs.rebuild(new)
+
+    assert [] == staging_topics(runs)
+    runs.topics.send((b"a", b"2"))
+    with runs.running(new):
+        assert [b"1 old", b"1 new", b"2 new"] == values(runs, 3)
+
+
+@pytest.mark.long
+def test_starts_again_without_its_topics(runs: Runs, new: Pipeline) -> None:
+    """A discarded rebuild may have a checkpoint but no topics. To continue it would write tombstones for all keys."""
+    interrupt(runs, new)
+    [staging] = staging_topics(runs)
+    runs.topics.cluster.delete(staging)
+
+    assert runs.rebuild(new)
+
+    assert [b"1 old", b"1 new"] == values(runs, 2)
+
+
+def largest(type_: str) -> Any:
+    """A query whose state has a column of this type. Its settings do not depend on the type."""
+
+    def query(records: DataFrame) -> DataFrame:
+        value = F.max(F.col("value").cast("string").cast(type_))
+        return records.groupBy("key").agg(value.cast("string").alias("value"))
+
+    return query
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("change", ["settings", "state"])
+@pytest.mark.parametrize("interrupted", ["_wait_for_end_of_others", "_copy"])
+def test_a_changed_pipeline_starts_an_interrupted_rebuild_again(runs: Runs, change: str, interrupted: str) -> None:
+    """The unfinished rebuild cannot be continued, so it is discarded. `interrupted` is the step that failed."""
+    if change == "settings":
+        old, new, newer = (version(runs, name) for name in ("old", "new", "newer"))
+        expected = b"2 newer"
+    else:
+        old, new, newer = (runs.pipeline(largest(each), mode="microbatch") for each in ("int", "int", "double"))
+        expected = b"2.0"
+    run_old(runs, old)
+    interrupt(runs, new, interrupted)
+    runs.topics.send((b"a", b"2"))
+
+    assert runs.rebuild(newer)
+
+    assert expected == values(runs, 2)[-1]
+    [current] = [path for path in runs.directory.iterdir() if "rebuild" in path.name]
+    assert not (current / "kafkasse-rebuild").exists()
+    assert [] == staging_topics(runs)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)  # it runs three queries, which take a minute each on a busy machine
+def test_another_n_recomputes_all_groups(runs: Runs) -> None:
+    """A group that receives no further record has five countries too. Without a rebuild, the checkpoint is rejected."""
+    topics, old = runs.topics, runs.topn(mode="once")
+    new = replace(old, query=partial(topn, n=5))
+    topics.send(*(country(code, size) for size, code in enumerate("ABCDEF")), country("G", 1, "Asia"))
+    runs.once(old)
+    with pytest.raises(CommandError, match=r"query\.n was 3 and is 5 now.*--rebuild"):
+        runs.once(new)
+
+    assert runs.rebuild(new)
+
+    found = topics.read(lambda latest: len(latest) == 2 and len(top(latest["Europe"])) == 5)
+    assert {"Europe": list("FEDCB"), "Asia": ["G"]} == {key: top(value) for key, value in found}
+
+
+@pytest.mark.long
+def test_a_stop_request_ends_a_rebuild(runs: Runs, new: Pipeline) -> None:
+    """The old version is still the current one."""
+    stop = StopRequests()
+    stop.signals.put(15)
+
+    is_complete = runs.rebuild(new, stop)
+
+    assert not is_complete
+    runs.topics.send((b"a", b"2"))
+    with runs.running(version(runs, "old")):
+        assert b"2 old" == values(runs, 2)[-1]
+
+
+def test_the_first_run_needs_no_rebuild(runs: Runs) -> None:
+    """It computes everything from the start anyway."""
+    assert runs.rebuild(version(runs, "new"))
+    assert [] == list(runs.directory.iterdir())

@@ -1,0 +1,340 @@
+"""A pipeline runs from Kafka through Spark in real-time mode to Kafka."""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from kafkasse.errors import CommandError
+from kafkasse.pipelines import Source, checkpoint, failing_record, private_spark, runner, session
+from kafkasse.pipelines.lag import Lag, LagReader
+from kafkasse.pipelines.pipeline import MIN_COMMIT_INTERVAL_S, Mode
+from kafkasse.pipelines.runner import wait_until_running
+from kafkasse.pipelines.supervisor import State, StopRequests
+from kafkasse.pipelines.topics import read, write
+from tests.pipelines.countries import country, tombstone, top
+from tests.pipelines.spark.runs import Runs
+from tests.pipelines.topics import PARTITIONS, Record, Topics
+from tests.support.waiting import wait_until
+
+COUNTRIES = Path(__file__).parents[3] / "kafkasse" / "data" / "countries.csv"
+
+
+def all_countries() -> list[Record]:
+    """The countries of the demo."""
+    with COUNTRIES.open(encoding="utf-8") as file:
+        rows = [row | {"population": int(row["population"]), "size": int(row["size"])} for row in csv.DictReader(file)]
+    return [(row["code"].encode(), json.dumps(row).encode()) for row in rows]
+
+
+def test_keeps_the_top_3_of_the_world(runs: Runs) -> None:
+    """All countries of the demo, in three partitions, give the right Top 3, and so do corrections, moves and removals.
+
+    An aborted transaction has no effect, and the marker at the end of a transaction does not stop the query. Spark uses the
+    commit interval of the pipeline.
+    """
+    topics = runs.topics
+    topics.transaction(country("IT", 99_000_000), commit=False)
+    topics.send(*all_countries())
+    world = {
+        "Europe": ["RU", "UA", "FR"],
+        "Asia": ["CN", "IN", "KZ"],
+        "North America": ["CA", "US", "GL"],
+        "Africa": ["DZ", "CD", "SD"],
+        "Antarctica": ["AQ", "TF", "GS"],
+        "South America": ["BR", "AR", "PE"],
+        "Oceania": ["AU", "PG", "NZ"],
+    }
+    changed = {"Europe": ["UA", "FR", "ES"], "Asia": ["RU", "CN", "IN"], "Africa": ["CD", "SD", "LY"]}
+
+    with runs.running(runs.topn(commit_interval_s=MIN_COMMIT_INTERVAL_S)) as query:
+        topics.read(lambda latest: world == {continent: top(value) for continent, value in latest.items()})
+        topics.transaction(country("RU", 17_100_000, "Asia"), commit=True)
+        topics.transaction(country("LY", 99_000_000, "Africa"), commit=False)
+        topics.send(tombstone("DZ"), country("CD", 3_000_000, "Africa"))
+        topics.read(lambda latest: changed == {continent: top(value) for continent, value in latest.items()})
+        interval_ms = private_spark.java_query(query).streamingQuery().trigger().batchDurationMs()
+
+    assert 1000 * MIN_COMMIT_INTERVAL_S == interval_ms
+
+
+def test_resumes_from_its_checkpoint(runs: Runs) -> None:
+    """A stop request waits for the commit of all records, so the next run knows all countries and repeats no result.
+
+    A run that was killed during its first commit has left temporary files. Spark rejects a checkpoint without a commit if it
+    contains any file.
+    """
+    topics, pipeline = runs.topics, runs.topn(commit_interval_s=MIN_COMMIT_INTERVAL_S)
+    path = Path(runs.checkpoint(pipeline))
+    for directory in ("offsets", "commits"):
+        (path / directory).mkdir(parents=True)
+        (path / directory / ".0.6867af5b-82c6-4f2d-9940-c8de87b0672d.tmp").write_text("v2\n")
+    records = [country("FR", 5), country("DE", 4), country("IT", 3), country("ES", 2), country("CN", 9, "Asia")]
+    topics.send(*records)
+    stop = StopRequests()
+
+    def stop_after_output(state: State, _: str) -> None:
+        if state is State.RUNNING:
+            topics.read(
+                lambda latest: {"Europe", "Asia"} == latest.keys() and top(latest["Europe"]) == ["FR", "DE", "IT"]
+            )
+            stop.signals.put(15)
+
+    runs.attempt(pipeline, stop_after_output, stop, drains=True)
+    committed = checkpoint.last_commit(runs.spark, str(path))
+    topics.send(country("FR", 1))
+    with runs.running(pipeline):
+        emitted = topics.read(bool)
+
+    assert len(records) == sum(committed[topics.source].values())
+    assert [("Europe", ["DE", "IT", "ES"])] == [(continent, top(value)) for continent, value in emitted]
+
+
+@pytest.mark.long
+def test_reads_uncommitted_records_again(runs: Runs) -> None:
+    """A query that ended before its first commit starts again at the beginning of the topic, and repeats no result."""
+    topics = runs.topics
+    topics.send(country("FR", 5))
+    with runs.running(runs.topn()):
+        topics.read(bool)
+    topics.send(country("DE", 4))
+
+    with runs.running(runs.topn()):
+        emitted = topics.read(bool)
+
+    assert [("Europe", ["FR", "DE"])] == [(continent, top(value)) for continent, value in emitted]
+
+
+def test_a_recreated_topic_has_another_checkpoint(runs: Runs) -> None:
+    """A recreated topic has a new ID, which is a part of the checkpoint's name."""
+    before = runs.checkpoint(runs.topn())
+    runs.topics.cluster.delete(runs.topics.source)
+    runs.topics.cluster.create(runs.topics.source, PARTITIONS)
+
+    assert before != runs.checkpoint(runs.topn())
+
+
+@pytest.mark.long
+def test_reads_a_recreated_topic_from_its_start(runs: Runs) -> None:
+    """The state and the offsets of the old topic are not used."""
+    topics = runs.topics
+    topics.send(country("FR", 5), country("DE", 4))
+    with runs.running(runs.topn()):
+        topics.read(lambda latest: top(latest["Europe"]) == ["FR", "DE"])
+    topics.cluster.delete(topics.source)
+    topics.cluster.create(topics.source, PARTITIONS)
+    topics.send(country("IT", 3))
+
+    with runs.running(runs.topn()):
+        emitted = topics.read(bool)
+
+    assert [("Europe", ["IT"])] == [(continent, top(value)) for continent, value in emitted]
+
+
+def copy(records: DataFrame) -> DataFrame:
+    """A query that changes nothing."""
+    return records.select("key", "value")
+
+
+def test_a_second_run_with_the_same_checkpoint_is_rejected(runs: Runs) -> None:
+    """Otherwise, each of them would crash at each commit of the other."""
+    pipeline = runs.pipeline(copy, mode="microbatch")
+    with (
+        runs.running(pipeline) as query,
+        pytest.raises(CommandError, match="another run of the pipeline uses the checkpoint"),
+        runs.running(pipeline),
+    ):
+        pass
+
+    assert query.exception() is None
+
+
+def test_a_missing_topic_is_reported(runs: Runs) -> None:
+    """The error names the topic, and the topic is not created."""
+    missing = f"{runs.topics.sink}-2"
+
+    with pytest.raises(CommandError, match=f"the topic {missing} does not exist"):
+        runs.once(runs.pipeline(copy, sink=missing))
+
+
+def test_too_few_slots_are_reported(runs: Runs) -> None:
+    """Without the error, a query with more partitions than Spark has slots would wait forever."""
+    slots = runs.spark.sparkContext.defaultParallelism
+    wide = runs.topics.cluster.create(f"{runs.topics.source}-wide", slots)
+
+    with (
+        runs.running(replace(runs.topn(), source=wide)) as query,
+        pytest.raises(CommandError, match=f"too few slots: {slots}, but the pipeline needs {slots + 3}"),
+    ):
+        wait_until_running(runs.spark, query, "realtime", StopRequests())
+
+
+def test_a_query_does_not_run_until_its_broadcast_joins_are_ready(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job that collects the small side of a join does not count, neither while it runs nor when it has ended.
+
+    Without slots, the query does not run. For example, no worker of the cluster has registered yet.
+    """
+    spark, topics, pipeline = runs.spark, runs.topics, runs.topn()
+    small = spark.sparkContext.parallelize(["a"], 1).map(lambda key: time.sleep(2) or (key,)).toDF("small string")
+    rows = read(spark, topics.kafka, Source(topics.source)).select(F.lit(topics.sink).alias("topic"), "key", "value")
+    joined = rows.join(F.broadcast(small), F.col("small") == F.col("key").cast("string"), "left").drop("small")
+    query = write(joined, topics.kafka, pipeline, str(runs.directory))
+
+    for _ in range(2):
+        assert wait_until_running(spark, query, pipeline.mode, StopRequests())
+        assert ["SUCCEEDED", "RUNNING"] == job_states(spark, query)
+    lose_slots(monkeypatch, 0)
+    with pytest.raises(CommandError, match="Spark has too few slots: 0"):
+        wait_until_running(spark, query, pipeline.mode, StopRequests())
+    query.stop()
+
+
+def job_states(spark: SparkSession, query: StreamingQuery) -> list[str]:
+    """The states of the query's jobs, oldest first."""
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in sorted(tracker.getJobIdsForGroup(str(query.runId)))]
+    return [job.status for job in jobs if job]
+
+
+def lose_slots(monkeypatch: pytest.MonkeyPatch, slots: int) -> None:
+    """Let Spark have only this number of slots."""
+    monkeypatch.setattr(runner, "SLOTS_TIMEOUT_S", 0)
+    monkeypatch.setattr(private_spark, "slots", lambda _: slots)
+
+
+def test_micro_batches_without_slots_do_not_run(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark starts such a query."""
+    lose_slots(monkeypatch, 0)
+
+    with (
+        runs.running(runs.pipeline(copy, mode="microbatch")) as query,
+        pytest.raises(CommandError, match="Spark has too few slots: 0"),
+    ):
+        wait_until_running(runs.spark, query, "microbatch", StopRequests())
+
+
+@pytest.mark.parametrize("mode", ["realtime", "microbatch"])
+def test_a_running_query_in_real_time_mode_keeps_a_slot_for_the_dead_letters(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, mode: Mode
+) -> None:
+    """A cluster has lost an executor on which no task ran. Micro-batches share their slots with the dead letters."""
+    slots = PARTITIONS if mode == "realtime" else 1
+    stop, polls = StopRequests(), iter(range(5))
+
+    def lose_a_slot(state: State, _: str) -> None:
+        if state is State.RUNNING:
+            wait_until(lambda: len(runs.spark.streams.active) == 2)
+            lose_slots(monkeypatch, slots)
+
+    def stop_after_polls() -> None:
+        if next(polls, None) is None:
+            stop.signals.put(15)
+
+    monkeypatch.setattr(runner, "POLL_INTERVAL_S", 0.1)
+    pipeline = runs.pipeline(copy, mode=mode)
+    if mode == "microbatch":
+        runs.attempt(pipeline, lose_a_slot, stop, polled=stop_after_polls)
+    else:
+        with pytest.raises(CommandError, match=f"too few slots: {slots}, but the pipeline needs {slots + 1}"):
+            runs.attempt(pipeline, lose_a_slot, stop, polled=stop_after_polls)
+
+
+def named(orders: DataFrame, names: DataFrame) -> DataFrame:
+    """A query that adds the name of the order's customer, which is the order's key."""
+    known = names.select("key", F.col("value").alias("name"))
+    return orders.select("key", "value").join(known, "key").select("key", F.col("name").alias("value"))
+
+
+def test_reads_its_side_tables_again(runs: Runs) -> None:
+    """With refresh_tables_s, the query starts again from its checkpoint after a commit. It repeats no record."""
+    topics, stop = runs.topics, StopRequests()
+    table = topics.cluster.create(f"{topics.source}-names")
+    topics.cluster.send(table, b"Ann", key=b"a")
+    topics.send((b"a", b"order"))
+    sources = {"orders": topics.source, "names": Source(table, table=True)}
+    states: list[State] = []
+
+    def report(state: State, _: str) -> None:
+        states.append(state)
+        if state is State.RUNNING and states.count(state) == 1:
+            assert [("a", b"Ann")] == topics.read(bool)
+            topics.cluster.send(table, b"Anna", key=b"a")
+        elif state is State.RUNNING:
+            topics.send((b"a", b"order"))
+            assert [("a", b"Anna")] == topics.read(bool)
+            stop.signals.put(15)
+
+    runs.attempt(runs.pipeline(named, source=sources, mode="microbatch", refresh_tables_s=1), report, stop)
+
+    assert [State.RUNNING, State.DRAINING, State.STARTING, State.RUNNING] == states
+
+
+def poisoned(records: DataFrame) -> DataFrame:
+    """A query that fails for the value `poison`."""
+    value = F.col("value").cast("string")
+    checked = F.when(value == "poison", F.raise_error(F.lit("found poison"))).otherwise(value)
+    return records.select("key", checked.alias("value"), "headers")
+
+
+def test_names_the_record_that_the_query_cannot_pass(runs: Runs) -> None:
+    """Spark's error contains no offset, so the record is searched for."""
+    topics, pipeline = runs.topics, runs.pipeline(poisoned)
+    topics.send(*[(b"a", b"%d" % number) for number in range(10)], (b"a", b"poison"), (b"a", b"1"), (b"b", b"poison"))
+
+    assert "found poison" in str(runs.crash(pipeline))
+    found = failing_record.find(runs.spark, pipeline, topics.kafka, str(runs.directory))
+    assert f"{topics.source}, partition 1, offset 10" == found
+
+
+def test_settings_of_spark_submit_override_all_others(spark: SparkSession) -> None:
+    """spark-submit passes its settings as system properties of the JVM."""
+    properties = private_spark.java(spark).java.lang.System
+    properties.setProperty("spark.executor.memory", "5g")
+
+    kept = session._without_submitted({"spark.executor.memory": "2g", "spark.executor.cores": "2"}, None)
+
+    properties.clearProperty("spark.executor.memory")
+    assert {"spark.executor.cores": "2"} == kept
+
+
+@pytest.fixture
+def reader(runs: Runs) -> LagReader:
+    """Reads the lag of this test's topics, with Kafka's client in Spark's JVM."""
+    return LagReader(runs.spark, runs.topics.kafka)
+
+
+def test_finds_the_oldest_record_after_the_position(reader: LagReader, topics: Topics) -> None:
+    """The age does not depend on when the lag was measured before, or on newer records."""
+    position = {(topics.source, partition): 0 for partition in range(3)}
+    topics.send((b"a", b"1"))
+    between_ms = time.time_ns() // 1_000_000
+    while time.time_ns() // 1_000_000 == between_ms:
+        time.sleep(0.001)
+    topics.send((b"a", b"2"), (b"b", b"1"))
+
+    before = reader.read(position)
+    after = reader.read(position | {(topics.source, 1): 1})
+    at_the_end = reader.read({(topics.source, 0): 0, (topics.source, 1): 2, (topics.source, 2): 1})
+
+    assert (3, 2) == (before.records, after.records)
+    assert before.oldest_ms is not None
+    assert after.oldest_ms is not None
+    assert before.oldest_ms <= between_ms < after.oldest_ms
+    assert Lag(0, None) == at_the_end
+
+
+def test_offsets_without_a_record_are_no_lag(reader: LagReader, topics: Topics) -> None:
+    """The position of a pipeline stays before the markers of transactions and the records of aborted transactions."""
+    topics.transaction((b"a", b"1"), commit=True)
+    topics.transaction((b"a", b"2"), commit=False)
+
+    assert reader.read({(topics.source, 1): 0}).records
+    assert Lag(0, None) == reader.read({(topics.source, 1): 1})

@@ -1,0 +1,217 @@
+"""The files of a checkpoint: the manifest, the marker of the run that uses it, and the list of skipped records.
+
+A change that does not fit the checkpoint is rejected, with the difference and the possible solutions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from kafkasse.errors import CommandError
+from kafkasse.pipelines import Pipeline, lease
+from kafkasse.pipelines.files import Files
+from kafkasse.pipelines.manifest import Manifest, differences, plain_settings
+from kafkasse.pipelines.skipped import Skipped
+
+CHECKPOINT = "hdfs:///kafkasse/topn"
+
+
+def query(rows: Any, **settings: Any) -> Any:
+    """A query that returns its rows."""
+    return rows
+
+
+def pipeline(**settings: Any) -> Pipeline:
+    """A pipeline whose query has these settings."""
+    return Pipeline("topn", "countries", partial(query, **settings), "topn")
+
+
+def manifest(pipeline: Pipeline, **state: Any) -> Manifest:
+    return Manifest(pipeline.name, plain_settings(pipeline), 0, 0, "0.1.0", "4.3.0", **state)
+
+
+def test_an_unchanged_pipeline_continues() -> None:
+    """The manifest survives its text form."""
+    written = manifest(pipeline(n=3, fields={"code": "text"}))
+
+    read = Manifest.parse(written.text(), CHECKPOINT)
+
+    assert written == read
+    read.check(pipeline(n=3, fields={"code": "text"}), {}, CHECKPOINT)
+
+
+def test_another_n_is_rejected() -> None:
+    with pytest.raises(CommandError) as error:
+        manifest(pipeline(n=3)).check(pipeline(n=5), {}, CHECKPOINT)
+
+    assert str(error.value) == (
+        "the pipeline topn cannot continue with the checkpoint hdfs:///kafkasse/topn: query.n was 3 and is 5 now. Run it "
+        "with --rebuild to compute all results again beside the running version and then switch over, or undo the change, "
+        "or use another --checkpoint, which writes all results again, from the oldest to the newest"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        ({"state_partitions": 4}, ["state_partitions was null and is 4 now"]),
+        ({"version": 2}, ["version was 1 and is 2 now"]),
+        ({"key": "code"}, ['key was null and is "code" now']),
+        ({"mode": "microbatch", "output_mode": "append"}, ['output_mode was "update" and is "append" now']),
+        ({"mode": "microbatch"}, []),
+        ({"spark": {"spark.driver.memory": "2g"}}, []),
+        ({"summary": "x"}, []),
+    ],
+)
+def test_a_change_of_the_state_or_of_the_meaning_of_results_is_rejected(
+    change: dict[str, Any], difference: list[str]
+) -> None:
+    assert difference == manifest(pipeline()).changes(replace(pipeline(), **change), {})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ({"fields": {"a": "text"}}, {"fields": {"a": "text", "b": "text"}}, []),
+        ({"fields": ["a"]}, {"fields": ["b", "a"]}, []),
+        ({"fields": {"a": "text"}}, {"fields": {"b": "text"}}, ['fields.a was "text" and is null now']),
+        ({"fields": ["a", "b"]}, {"fields": ["b"]}, ["fields no longer contains a"]),
+        ({"select": ["a"]}, {"select": ["a", "2 * a AS b"]}, []),
+        ({"select": ["a AS b"]}, {"select": ["c AS b"]}, ["select no longer contains a AS b"]),
+        ({"fields": {"a": "text"}}, {"fields": {"a": "number"}}, ['fields.a was "text" and is "number" now']),
+        ({}, {"where": "x > 1"}, ['where was null and is "x > 1" now']),
+    ],
+)
+def test_only_adding_a_field_is_compatible(before: Any, after: Any, expected: list[str]) -> None:
+    """Rows of the state that lack the new field are read with null in its place."""
+    assert expected == list(differences(before, after))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        # The state contains rows as JSON text, so Spark itself would read a changed field as null.
+        ({"fields": {"size": "bigint"}}, {"fields": {"code": "string"}}, ['fields.size was "bigint" and is null now']),
+        (
+            {"fields": {"size": "bigint"}},
+            {"fields": {"size": "string"}},
+            ['fields.size was "bigint" and is "string" now'],
+        ),
+        # A group that receives no row would keep its old results. Older manifests do not contain the number of ranks.
+        ({"fields": {}, "n": 3}, {"fields": {}, "n": 2}, ["n was 3 and is 2 now"]),
+        ({"fields": {}, "n": 2}, {"fields": {}, "n": 2}, []),
+        ({"fields": {}}, {"fields": {}, "n": 2}, []),
+    ],
+)
+def test_an_incompatible_change_of_the_state_is_rejected(before: Any, after: Any, expected: list[str]) -> None:
+    written = manifest(pipeline(), state={"1": before})
+
+    assert [f"state.1.{each}" for each in expected] == written.changes(pipeline(), {"1": after})
+
+
+def test_a_damaged_manifest_is_an_error() -> None:
+    with pytest.raises(CommandError, match=f"{CHECKPOINT}/kafkasse.json is not a manifest"):
+        Manifest.parse("{}", CHECKPOINT)
+
+
+def test_settings_must_be_plain_data() -> None:
+    """A function in the settings could not be compared with that of another run."""
+    with pytest.raises(CommandError, match="must be plain data"):
+        plain_settings(pipeline(n=query))
+
+
+class SharedFiles:
+    """Files on a file system that is not mounted, unless there is a `directory`.
+
+    `contents` are those of the marker, one for each call of read().
+    """
+
+    def __init__(self, *contents: str | None, directory: Path | None = None) -> None:
+        self._contents = list(contents)
+        self._directory = directory
+
+    def local(self, path: str) -> Path | None:
+        return self._directory
+
+    def read(self, path: str) -> str | None:
+        return self._contents.pop(0) if len(self._contents) > 1 else self._contents[0]
+
+
+class Clock:
+    """A clock that only sleeping advances."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def time_ns(self) -> int:
+        return int(self.now_s * 1e9)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(lease, "time", clock)
+    return clock
+
+
+def use(files: Any) -> None:
+    """Use the checkpoint for a moment."""
+    with lease.exclusive(cast(Files, files), CHECKPOINT):
+        pass
+
+
+@pytest.mark.parametrize("contents", [(None,), ("other 1",), ("other 1", "other 1", None), (f"{lease._PROCESS} 1",)])
+def test_uses_a_checkpoint_that_no_other_run_uses(contents: tuple[str | None, ...], clock: Clock) -> None:
+    """There is no marker, its run was killed or has just ended, or it belongs to an earlier attempt of this process."""
+    use(SharedFiles(*contents))
+
+    assert clock.now_s <= lease.SILENCE_S
+
+
+def test_a_marker_that_changes_belongs_to_a_run(clock: Clock) -> None:
+    """A checkpoint in object storage cannot be locked."""
+    with pytest.raises(CommandError, match=f"another run of the pipeline uses the checkpoint {CHECKPOINT}; stop it"):
+        use(SharedFiles("other 1", "other 1", "other 2"))
+
+
+def test_a_checkpoint_that_cannot_be_written_is_an_error(tmp_path: Path, clock: Clock) -> None:
+    (tmp_path / "file").touch()
+
+    advice = r"cannot write to the checkpoint .+ \(Not a directory\); change its permissions, or use another"
+    with pytest.raises(CommandError, match=advice):
+        use(SharedFiles(None, directory=tmp_path / "file" / "checkpoint"))
+
+
+SKIPPED = Skipped(frozenset({("orders", 0, 17), ("orders", 0, 3), ("orders", 10, 5), ("refunds", 0, 1)}))
+
+
+def test_the_list_of_skipped_records_contains_the_offsets_of_each_topic() -> None:
+    """A missing file is an empty list."""
+    assert '{"orders": {"0": [3, 17], "10": [5]}, "refunds": {"0": [1]}}' == SKIPPED.text()
+    assert SKIPPED == Skipped.parse(SKIPPED.text())
+    assert Skipped() == Skipped.parse(None) == Skipped.parse(Skipped().text())
+    assert ({0: [3, 17], 10: [5]}, {}) == (SKIPPED.offsets("orders"), SKIPPED.offsets("nix"))
+
+
+def test_a_skipped_record_that_is_added_twice_is_one_record() -> None:
+    assert SKIPPED == SKIPPED.plus([("orders", 0, 17)])
+    assert {0: [3, 17], 10: [5, 6]} == SKIPPED.plus([("orders", 10, 6)]).offsets("orders")
+
+
+def test_a_commit_removes_the_skipped_records_before_it() -> None:
+    """The query reads the record at the offset of the commit next. Records of partitions without a commit are kept."""
+    after = SKIPPED.after({"orders": {"0": 17}, "refunds": {"0": 2}})
+
+    assert {("orders", 0, 17), ("orders", 10, 5)} == after.records
+    assert SKIPPED == SKIPPED.after({})
