@@ -95,7 +95,7 @@ def hole(cursor: Cursor) -> tuple[int, str]:
     return raised.value.unreadable[AT]
 
 
-def test_reads_the_archive_and_then_kafka(kafka: MemoryLog, log: ArchivedLog, tmp_path: Path) -> None:
+def test_reads_the_archive_and_then_kafka(kafka, log, tmp_path):
     """Each record arrives once, in order, with its timestamp, key, value and headers, or without them."""
     kafka.append("t", None, timestamp=-1)
     append(kafka, 2)
@@ -114,8 +114,7 @@ def fields(record: Record) -> tuple[object, ...]:
     return record.offset, record.timestamp, record.key, record.value, tuple(record.headers)
 
 
-def test_a_topic_that_is_not_archived_starts_in_kafka(log: ArchivedLog, archived: Path, kafka: MemoryLog) -> None:
-    """The archive of one topic does not affect another one."""
+def test_a_topic_that_is_not_archived_starts_in_kafka(log, archived, kafka):
     kafka.create("other")
     kafka.append("other", b"{}")
     kafka.drop_before("other", 1)
@@ -125,15 +124,12 @@ def test_a_topic_that_is_not_archived_starts_in_kafka(log: ArchivedLog, archived
 
 
 @pytest.mark.parametrize(("timestamp", "offset"), [(0, 0), (1002, 2), (1005, 5), (1006, 6), (1009, 9), (2000, 10)])
-def test_finds_a_time_before_kafkas_first_record(log: ArchivedLog, archived: Path, timestamp: int, offset: int) -> None:
+def test_finds_a_time_before_kafkas_first_record(log, archived, timestamp, offset):
     """A time that is older than Kafka's retention is found in the archive, a later one in Kafka."""
     assert {AT: offset} == log.offsets_at({AT: timestamp})
 
 
-def test_a_wrong_timestamp_in_the_archive_does_not_affect_recent_times(
-    tmp_path: Path, kafka: MemoryLog, log: ArchivedLog
-) -> None:
-    """A record with a timestamp in the future does not send all clients with a recent time to the archive."""
+def test_a_wrong_timestamp_in_the_archive_does_not_affect_recent_times(tmp_path, kafka, log):
     kafka.append("t", b"{}", timestamp=9_000_000)
     archive(tmp_path, kafka, "t")
     append(kafka, 10)
@@ -143,7 +139,7 @@ def test_a_wrong_timestamp_in_the_archive_does_not_affect_recent_times(
     assert {AT: 16} == log.offsets_at({AT: 1005})
 
 
-def test_a_hole_ends_where_the_archive_continues(log: ArchivedLog, kafka: MemoryLog, tmp_path: Path) -> None:
+def test_a_hole_ends_where_the_archive_continues(log, kafka, tmp_path):
     """Records that were removed before they were archived are an exact gap."""
     archive(tmp_path, kafka, "t", end=2)
     kafka.drop_before("t", 5)
@@ -155,8 +151,7 @@ def test_a_hole_ends_where_the_archive_continues(log: ArchivedLog, kafka: Memory
     assert [5, 6, 7, 8, 9] == offsets(log, 5, 5)
 
 
-def test_retention_moves_a_reader_of_kafka_to_the_archive(log: ArchivedLog, archived: Path, kafka: MemoryLog) -> None:
-    """A cursor whose next records are removed from Kafka meanwhile continues in the archive."""
+def test_retention_moves_a_reader_of_kafka_to_the_archive(log, archived, kafka):
     append(kafka, 600)  # more than one poll returns
     with closing(log.cursor({AT: 6})) as cursor:
         found = records(cursor, 1)
@@ -167,7 +162,7 @@ def test_retention_moves_a_reader_of_kafka_to_the_archive(log: ArchivedLog, arch
     assert [*range(6, 610)] == [each.offset for each in found]
 
 
-def test_other_partitions_are_read_meanwhile(log: ArchivedLog, archived: Path, kafka: MemoryLog) -> None:
+def test_other_partitions_are_read_meanwhile(log, archived, kafka):
     """A partition in Kafka does not wait until another one has left the archive."""
     other = Partition("t", 1)
     kafka.create("t", 2)
@@ -179,7 +174,7 @@ def test_other_partitions_are_read_meanwhile(log: ArchivedLog, archived: Path, k
     assert {AT, other} == set(batches)
 
 
-def test_erased_records_are_skipped_without_a_gap(log: ArchivedLog, kafka: MemoryLog, tmp_path: Path) -> None:
+def test_erased_records_are_skipped_without_a_gap(log, kafka, tmp_path):
     """An entry without a file accounts for its offsets."""
     directory = topic_directory(tmp_path, kafka, "t")
     directory.commit(directory.read().append([write_file(directory, 0, 0, 6, 0, [])]))
@@ -188,10 +183,7 @@ def test_erased_records_are_skipped_without_a_gap(log: ArchivedLog, kafka: Memor
     assert [6, 7, 8, 9] == offsets(log, 2, 4)
 
 
-def test_a_recreated_topic_does_not_read_the_archive_of_the_former_one(
-    log: ArchivedLog, archived: Path, kafka: MemoryLog
-) -> None:
-    """The archive of another topic ID is not used."""
+def test_a_recreated_topic_does_not_read_the_archive_of_the_former_one(log, archived, kafka):
     kafka.delete("t")
     create(kafka)
     kafka.drop_before("t", 3)
@@ -201,9 +193,7 @@ def test_a_recreated_topic_does_not_read_the_archive_of_the_former_one(
     assert (3, "removed by retention") == out_of_range(log, 0)
 
 
-def test_a_reader_of_the_archive_does_not_continue_in_a_recreated_topic(
-    log: ArchivedLog, archived: Path, kafka: MemoryLog
-) -> None:
+def test_a_reader_of_the_archive_does_not_continue_in_a_recreated_topic(log, archived, kafka):
     """The cursor waits, and the stream ends as soon as it notices that the topic was recreated."""
     with closing(log.cursor({AT: 0})) as cursor:
         cursor.poll(0.0)
@@ -214,9 +204,7 @@ def test_a_reader_of_the_archive_does_not_continue_in_a_recreated_topic(
     assert max(each.offset for each in found) < 6
 
 
-def test_a_client_of_a_truncated_log_is_noticed_by_the_archive(
-    log: ArchivedLog, kafka: MemoryLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_of_a_truncated_log_is_noticed_by_the_archive(log, kafka, tmp_path, monkeypatch):
     """Kafka forgets where a leader epoch ended when it removes the records. The archive knows it."""
     archive(tmp_path, kafka, "t")
     kafka.truncate("t", 4)
@@ -228,9 +216,7 @@ def test_a_client_of_a_truncated_log_is_noticed_by_the_archive(
     assert {AT: EpochPosition(4, UNKNOWN_EPOCH)} == log.epoch_ends({AT: 0})
 
 
-def test_the_archive_of_a_truncated_log_is_followed_by_a_gap(
-    log: ArchivedLog, kafka: MemoryLog, tmp_path: Path
-) -> None:
+def test_the_archive_of_a_truncated_log_is_followed_by_a_gap(log, kafka, tmp_path):
     """Kafka compares the leader epoch of the last archived record with its own."""
     archive(tmp_path, kafka, "t", end=8)
     kafka.truncate("t", 7)  # the archive does not know it yet
@@ -264,9 +250,7 @@ def flip_a_byte_of_the_second_row_group(file: Path) -> None:
     ],
     ids=["missing", "half-written", "empty", "overwritten", "flipped bit"],
 )
-def test_a_damaged_file_is_a_gap(
-    log: ArchivedLog, archived: Path, damage: Callable[[Path], object], start: int, end: int
-) -> None:
+def test_a_damaged_file_is_a_gap(log, archived, damage, start, end):
     """The gap covers exactly the unreadable records, and the reader continues after them."""
     damage(files(archived)[0])
 
@@ -280,15 +264,14 @@ def test_a_damaged_file_is_a_gap(
     assert 1 == log.stats().errors["damaged"]
 
 
-def test_files_that_were_swapped_are_damaged(log: ArchivedLog, archived: Path) -> None:
-    """A file with other offsets than the manifest lists is not sent."""
+def test_files_that_were_swapped_are_damaged(log, archived):
     first, second = files(archived)
     shutil.copy(second, first)
 
     assert (4, "the archive is damaged") == out_of_range(log, 0)
 
 
-def test_an_uncommitted_file_is_not_read(log: ArchivedLog, archived: Path, kafka: MemoryLog) -> None:
+def test_an_uncommitted_file_is_not_read(log, archived, kafka):
     """A writer that was killed before its commit leaves files that nobody reads."""
     directory = topic_directory(archived.parents[1], kafka, "t")
     write_file(directory, 0, 8, 10, 0, kafka._partitions[AT].records[2:])
@@ -306,7 +289,7 @@ def move_away(archived: Path) -> Path:
     return hidden
 
 
-def test_readers_wait_while_the_archive_is_missing(log: ArchivedLog, archived: Path) -> None:
+def test_readers_wait_while_the_archive_is_missing(log, archived):
     """A file system that is not mounted is not a gap. The reader continues when it is mounted again."""
     with closing(log.cursor({AT: 0})) as cursor:
         found = records(cursor, 1)
@@ -333,9 +316,7 @@ def damaged_commit(content: bytes) -> Callable[[Path], object]:
     ],
     ids=["not mounted", "no marker: a wrong path", "empty commit", "no JSON", "another format", "no entries"],
 )
-def test_clients_wait_for_an_archive_that_has_never_been_read(
-    log: ArchivedLog, archived: Path, fail: Callable[[Path], object]
-) -> None:
+def test_clients_wait_for_an_archive_that_has_never_been_read(log, archived, fail):
     """An older position opens without a gap, a time gets a temporary error, and Kafka's records are not affected."""
     fail(archived)
 
@@ -347,9 +328,7 @@ def test_clients_wait_for_an_archive_that_has_never_been_read(
     assert log.stats().errors["unavailable"] >= 1
 
 
-def test_a_file_system_that_hangs_delays_no_one_for_long(
-    log: ArchivedLog, archived: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_that_hangs_delays_no_one_for_long(log, archived, monkeypatch):
     """A read without an answer counts as unavailable, and the next ones fail at once for a while."""
     monkeypatch.setattr(archive_log, "READ_TIMEOUT_S", 0.0)
     monkeypatch.setattr(archive_log, "RETRY_S", 60.0)
@@ -361,14 +340,14 @@ def test_a_file_system_that_hangs_delays_no_one_for_long(
     assert [] == calls
 
 
-def test_a_topic_without_an_id_has_no_archive(log: ArchivedLog, archived: Path) -> None:
+def test_a_topic_without_an_id_has_no_archive(log, archived):
     """Before Kafka 2.8, topics have no IDs, so the archive may be that of a former topic with the same name."""
     log._topic_ids["t"] = ""
 
     assert {AT: OffsetRange(6, 10)} == log.offset_ranges([AT])
 
 
-def test_counts_what_is_read(log: ArchivedLog, archived: Path) -> None:
+def test_counts_what_is_read(log, archived):
     """A cursor counts as a reader until it continues in Kafka. Each of two files has several row groups."""
     with closing(log.cursor({AT: 0})) as cursor:
         records(cursor, 1)

@@ -69,7 +69,7 @@ def files(directory: TopicDirectory) -> set[str]:
     return {str(each.relative_to(directory.path)) for each in directory.path.glob("day=*/*")}
 
 
-def test_compaction_merges_small_files(directory: TopicDirectory, log: Log) -> None:
+def test_compaction_merges_small_files(directory, log):
     """Clients receive the same records, and the old files are removed."""
     before = values(log)
 
@@ -81,9 +81,7 @@ def test_compaction_merges_small_files(directory: TopicDirectory, log: Log) -> N
     assert before == values(log)
 
 
-def test_compaction_keeps_leader_epochs_days_and_large_files_apart(
-    tmp_path: Path, directory: TopicDirectory, kafka: MemoryLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compaction_keeps_leader_epochs_days_and_large_files_apart(tmp_path, directory, kafka, monkeypatch):
     """An entry has one leader epoch, and a limited size."""
     kafka.elect_leader("t")
     kafka.append("t", b"x")
@@ -95,7 +93,7 @@ def test_compaction_keeps_leader_epochs_days_and_large_files_apart(
     assert [(0, 6, 0), (6, 12, 0), (12, 13, 1)] == [(each.start, each.end, each.epoch) for each in directory.read()]
 
 
-def test_a_client_reads_on_while_files_are_merged(directory: TopicDirectory, log: Log) -> None:
+def test_a_client_reads_on_while_files_are_merged(directory, log):
     """The file that a client reads next is removed. The client continues in the new one."""
     with closing(log.cursor({AT: 0})) as cursor:
         found = [record.value for _ in range(2) for batch in cursor.poll(0.0) for record in batch.records]
@@ -106,7 +104,7 @@ def test_a_client_reads_on_while_files_are_merged(directory: TopicDirectory, log
     assert [b"v%d" % number for number in range(RECORDS)] == found
 
 
-def test_erasure_removes_all_records_of_a_key(directory: TopicDirectory, log: Log) -> None:
+def test_erasure_removes_all_records_of_a_key(directory, log):
     """Clients skip the offsets without a gap, and no file contains the key. Entries of removed files keep their offsets."""
     assert (3, 3) == (erase(directory, b"b"), erase(directory, b"a"))
 
@@ -119,7 +117,7 @@ def test_erasure_removes_all_records_of_a_key(directory: TopicDirectory, log: Lo
     assert 0 == sum(parquet.count_key(directory.path / path, b"b") for path in files(directory))
 
 
-def test_erasure_also_removes_records_of_a_truncated_log(tmp_path: Path, kafka: MemoryLog) -> None:
+def test_erasure_also_removes_records_of_a_truncated_log(tmp_path, kafka):
     """A file may contain records after the end of its entry, which clients never receive."""
     archive(tmp_path, kafka, "t")
     kafka.truncate("t", 9)
@@ -131,10 +129,7 @@ def test_erasure_also_removes_records_of_a_truncated_log(tmp_path: Path, kafka: 
     assert 0 == sum(parquet.count_key(directory.path / path, b"b") for path in files(directory))
 
 
-def test_the_pipeline_may_commit_meanwhile(
-    tmp_path: Path, directory: TopicDirectory, kafka: MemoryLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A commit between the read and the commit of a compaction is kept."""
+def test_the_pipeline_may_commit_meanwhile(tmp_path, directory, kafka, monkeypatch):
     kafka.append("t", b"new")
     commit = TopicDirectory.commit
 
@@ -149,9 +144,7 @@ def test_the_pipeline_may_commit_meanwhile(
     assert [(0, 12), (12, 13)] == [(each.start, each.end) for each in directory.read()]
 
 
-def test_a_compaction_that_is_killed_changes_nothing(
-    directory: TopicDirectory, log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compaction_that_is_killed_changes_nothing(directory, log, monkeypatch):
     """Before the commit, clients read the old files. The next run removes what the killed one has written."""
 
     def killed(*_: Any) -> None:
@@ -168,7 +161,7 @@ def test_a_compaction_that_is_killed_changes_nothing(
     assert directory.read().paths == files(directory)
 
 
-def test_only_one_process_changes_the_files_of_a_topic(directory: TopicDirectory) -> None:
+def test_only_one_process_changes_the_files_of_a_topic(directory):
     """A second compaction or erasure fails. It would repeat the work of the first one."""
     with directory.staging_for(maintenance.STAGED), pytest.raises(Conflict, match="another process changes"):
         compact(directory)

@@ -31,16 +31,14 @@ def directory(tmp_path: Path) -> TopicDirectory:
 @pytest.mark.parametrize(
     ("offset", "start", "following"), [(0, 0, 0), (9, 0, 9), (10, None, 20), (25, 20, 25), (30, None, None)]
 )
-def test_finds_the_entry_of_an_offset(
-    manifest: Manifest, offset: int, start: int | None, following: int | None
-) -> None:
+def test_finds_the_entry_of_an_offset(manifest, offset, start, following):
     """An offset in a hole has no entry, but a next archived offset."""
     found = manifest.at(0, offset)
 
     assert (start, following) == (found and found.start, manifest.next_from(0, offset))
 
 
-def test_states_what_is_archived(manifest: Manifest) -> None:
+def test_states_what_is_archived(manifest):
     """The first offset, the end, the holes, and where an epoch ends."""
     assert (0, 30) == (manifest.first(0), manifest.end(0))
     assert (None, None) == (manifest.first(1), manifest.end(1))
@@ -48,14 +46,13 @@ def test_states_what_is_archived(manifest: Manifest) -> None:
     assert (20, None) == (manifest.epoch_end(0, 0), manifest.epoch_end(0, 1))
 
 
-def test_an_offset_is_never_archived_twice(manifest: Manifest) -> None:
-    """An entry that overlaps another one is rejected."""
+def test_an_offset_is_never_archived_twice(manifest):
     with pytest.raises(InvalidManifest, match="overlap"):
         manifest.append([entry(9, 12)])
 
 
 @pytest.mark.parametrize("new", [[entry(0, 9)], [entry(0, 11)], []])
-def test_a_replacement_accounts_for_the_same_offsets(manifest: Manifest, new: list[Entry]) -> None:
+def test_a_replacement_accounts_for_the_same_offsets(manifest, new):
     """Compaction and erasure can neither lose nor add an offset, but one entry may become two."""
     changed = manifest.replace([entry(0, 10)], [entry(0, 4), entry(4, 10)])
 
@@ -64,13 +61,12 @@ def test_a_replacement_accounts_for_the_same_offsets(manifest: Manifest, new: li
         manifest.replace([entry(0, 10)], new)
 
 
-def test_a_replaced_entry_must_exist(manifest: Manifest) -> None:
-    """A change that is based on an old manifest is rejected."""
+def test_a_replaced_entry_must_exist(manifest):
     with pytest.raises(InvalidManifest, match="missing"):
         manifest.replace([entry(0, 5)], [entry(0, 5)])
 
 
-def test_truncation_removes_later_offsets(manifest: Manifest) -> None:
+def test_truncation_removes_later_offsets(manifest):
     """An entry on both sides is cut. Without records before the end, it needs no file."""
     cut = manifest.truncate(0, 25)
     empty = manifest.replace([entry(20, 30, epoch=1)], [Entry(0, 20, 30, 1, "", first=27, path="x")]).truncate(0, 25)
@@ -79,7 +75,7 @@ def test_truncation_removes_later_offsets(manifest: Manifest) -> None:
     assert ["", ""] == [each.path for each in empty]
 
 
-def test_a_commit_is_the_newest_manifest(directory: TopicDirectory, manifest: Manifest) -> None:
+def test_a_commit_is_the_newest_manifest(directory, manifest):
     """Before the first commit, the manifest is empty. Old commits are removed."""
     assert [] == [*directory.read()]
 
@@ -91,8 +87,7 @@ def test_a_commit_is_the_newest_manifest(directory: TopicDirectory, manifest: Ma
     assert COMMITS_KEPT == len(list(directory.path.glob("_commits/*")))
 
 
-def test_of_two_concurrent_commits_one_fails(directory: TopicDirectory, manifest: Manifest) -> None:
-    """A second writer does not overwrite the commit of the first one."""
+def test_of_two_concurrent_commits_one_fails(directory, manifest):
     first = directory.commit(manifest)
 
     with pytest.raises(Conflict):
@@ -101,7 +96,7 @@ def test_of_two_concurrent_commits_one_fails(directory: TopicDirectory, manifest
     assert first == directory.read()
 
 
-def test_an_interrupted_commit_is_ignored(directory: TopicDirectory, manifest: Manifest) -> None:
+def test_an_interrupted_commit_is_ignored(directory, manifest):
     """A writer that was killed leaves a temporary file, which is not a commit."""
     committed = directory.commit(manifest)
     (directory.path / "_commits" / ".f00").write_text('{"format"')
@@ -109,7 +104,7 @@ def test_an_interrupted_commit_is_ignored(directory: TopicDirectory, manifest: M
     assert committed == directory.read()
 
 
-def test_files_that_no_commit_lists_are_removed(directory: TopicDirectory, manifest: Manifest) -> None:
+def test_files_that_no_commit_lists_are_removed(directory, manifest):
     """Files that a killed writer has left are removed. A new file may be about to be committed."""
     day = directory.path / "day=2026-11-22"
     day.mkdir(parents=True)
@@ -122,7 +117,7 @@ def test_files_that_no_commit_lists_are_removed(directory: TopicDirectory, manif
     assert ["listed", "new"] == sorted(each.name for each in day.iterdir())
 
 
-def test_a_directory_with_other_files_does_not_become_an_archive(tmp_path: Path) -> None:
+def test_a_directory_with_other_files_does_not_become_an_archive(tmp_path):
     """A wrong path does not fill another directory with files."""
     (tmp_path / "other").write_bytes(b"")
 
@@ -130,7 +125,7 @@ def test_a_directory_with_other_files_does_not_become_an_archive(tmp_path: Path)
         ArchiveDirectory(tmp_path).create()
 
 
-def test_finds_the_incarnation_of_a_topic(tmp_path: Path) -> None:
+def test_finds_the_incarnation_of_a_topic(tmp_path):
     """The first eight characters of the topic ID identify the incarnation."""
     archive = ArchiveDirectory(tmp_path)
     archive.create()

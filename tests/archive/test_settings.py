@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ from kafkasse.memory_log import MemoryLog
 BROKER = {"bootstrap_servers": ["kafka-eu.example:9093"]}
 
 
-def test_each_cluster_has_its_own_archive() -> None:
+def test_each_cluster_has_its_own_archive():
     """A cluster without an archive does not use that of the setting `kafka`."""
     clusters = {"eu": BROKER, "us": BROKER}
     config = Config(archive="/srv/archive", archives={"eu": "/srv/eu"}, clusters=clusters)
@@ -23,14 +22,12 @@ def test_each_cluster_has_its_own_archive() -> None:
     assert ["/srv/archive", "/srv/eu", ""] == [config.archive(each) for each in ("", "eu", "us")]
 
 
-def test_the_cluster_of_an_archive_must_exist() -> None:
-    """A misspelled name of a cluster is an error."""
+def test_the_cluster_of_an_archive_must_exist():
     with pytest.raises(ConfigurationError, match=r"archives\.ue is the archive of an unknown cluster"):
         Config(archives={"ue": "/srv/eu"}, clusters={"eu": BROKER})
 
 
-def test_an_archive_needs_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the package, the app does not start, and the error names the command that installs it."""
+def test_an_archive_needs_pyarrow(tmp_path, monkeypatch):
     for name in [
         each for each in sys.modules if each.split(".")[0] == "pyarrow" or each.startswith("kafkasse.archive.")
     ]:

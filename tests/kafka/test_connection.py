@@ -50,7 +50,7 @@ def response(correlation_id: int, size: int = 0) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
-def test_assembles_responses_from_pieces(link: Link) -> None:
+def test_assembles_responses_from_pieces(link):
     """A response is delivered once, when it is complete, however it is split."""
     for cut in range(1, 12):
         data = response(link.send(), 4)
@@ -63,7 +63,7 @@ def test_assembles_responses_from_pieces(link: Link) -> None:
 
 
 @pytest.mark.parametrize("size", [0, INITIAL_BUFFER_BYTES - 8, INITIAL_BUFFER_BYTES - 7, LARGE])
-def test_buffer_grows_with_large_responses(link: Link, size: int) -> None:
+def test_buffer_grows_with_large_responses(link, size):
     """The larger buffer also serves the smaller responses that follow."""
     for each in (size, 0):
         data = response(link.send(), each)
@@ -90,7 +90,7 @@ class FullSocket(socket.socket):
         return count
 
 
-def test_reads_a_large_response_over_several_turns() -> None:
+def test_reads_a_large_response_over_several_turns():
     """Hundreds of connections may have a large response at the same time, so none reads all of it in one turn."""
     data = response(1, 4_000_000)
     full = FullSocket(data)
@@ -107,7 +107,7 @@ def test_reads_a_large_response_over_several_turns() -> None:
     connection.close()
 
 
-def test_sends_a_large_request_to_a_slow_broker(link: Link) -> None:
+def test_sends_a_large_request_to_a_slow_broker(link):
     """A request that fills the socket's buffer arrives completely, whatever the broker sends meanwhile."""
     sending = gevent.spawn(link.connection.send, VERSION, b"x" * 3_000_000)
     poll_events()
@@ -133,7 +133,7 @@ def test_sends_a_large_request_to_a_slow_broker(link: Link) -> None:
     ],
     ids=["another request", "trailing bytes", "too short", "too long"],
 )
-def test_reports_a_malformed_response_once(link: Link, malformed) -> None:
+def test_reports_a_malformed_response_once(link, malformed):
     """After the error, the connection reads nothing."""
     data = malformed(link.send())
     link.broker.sendall(data)
@@ -149,7 +149,7 @@ def test_reports_a_malformed_response_once(link: Link, malformed) -> None:
     [lambda link: link.broker.close(), lambda link: link.broker.sendall(response(0))],
     ids=["disconnect", "response"],
 )
-def test_notices_events_without_a_request(link: Link, end) -> None:
+def test_notices_events_without_a_request(link, end):
     """A disconnect or an unexpected response is reported even if no request is in flight."""
     link.broker.sendall(response(link.send()))
     wait_until(lambda: link.responses and link.responses.pop())

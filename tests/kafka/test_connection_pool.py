@@ -37,7 +37,7 @@ def open_pool(*versions: int) -> tuple[FakeClient, ConnectionPool]:
     return client, ConnectionPool(cast(Client, client), 1.0)
 
 
-def test_keeps_a_few_idle_connections() -> None:
+def test_keeps_a_few_idle_connections():
     """Connections above the limit are closed, and the next cursor takes one of the others."""
     client, pool = open_pool()
     opened = [pool.take(BROKER) for _ in range(MAX_IDLE_PER_BROKER + 2)]
@@ -50,7 +50,7 @@ def test_keeps_a_few_idle_connections() -> None:
 
 
 @pytest.mark.parametrize("is_in_flight", [True, False], ids=["response in flight", "disconnected"])
-def test_closes_a_connection_that_the_next_cursor_could_not_use(is_in_flight: bool) -> None:
+def test_closes_a_connection_that_the_next_cursor_could_not_use(is_in_flight):
     """The next cursor would receive the response in flight, or its request would fail."""
     client, pool = open_pool()
     connection = pool.take(BROKER)
@@ -66,7 +66,7 @@ def test_closes_a_connection_that_the_next_cursor_could_not_use(is_in_flight: bo
     assert client.opened[0].closed
 
 
-def test_closes_all_connections_with_the_log() -> None:
+def test_closes_all_connections_with_the_log():
     """The pool also closes connections that a cursor releases later."""
     client, pool = open_pool()
     first, second = pool.take(BROKER), pool.take(BROKER)
@@ -78,7 +78,7 @@ def test_closes_all_connections_with_the_log() -> None:
     assert [True, True] == [each.closed for each in client.opened]
 
 
-def test_rejects_a_broker_that_is_too_old() -> None:
+def test_rejects_a_broker_that_is_too_old():
     """The error names the versions that the broker supports, and the socket is closed."""
     client, pool = open_pool(0, 3)
 

@@ -254,7 +254,6 @@ def test_large_batch_may_be_discarded_while_it_is_decoded(broker, opened, action
 
 
 def test_seek_discards_the_response_in_flight(broker, opened):
-    """A response for the offset before the seek() is discarded."""
     cursor = opened(0)
     poll = start_poll(cursor)
     late = broker.next_fetch()
@@ -631,7 +630,6 @@ def test_repeats_out_of_range_until_seek(broker, opened):
 
 
 def test_reads_a_partition_as_soon_as_it_has_a_leader(cluster, broker, other, opened):
-    """The other partitions are read while one partition has no leader."""
     cursor = opened(0, NO_LEADER)
     found = exchange(cursor, broker, partition_data(0, batch(0, b"a")))
     second = start_poll(cursor)
@@ -674,7 +672,6 @@ def test_retries_with_a_backoff(broker, opened, fail):
 
 
 def test_does_not_read_a_recreated_topic(cluster, broker, opened):
-    """A recreated topic has the same name but another topic ID."""
     poll = start_poll(opened(0))
     fetch, refreshes = broker.next_fetch(), cluster.requests[METADATA]
     cluster.topics["t"].id = UUID(int=8)
@@ -720,7 +717,6 @@ class TlsBroker:
 
 
 def test_reconnects_if_the_tls_handshake_times_out(cluster, tmp_path, monkeypatch):
-    """A broker that accepts connections but does not respond is tried again after a timeout."""
     monkeypatch.setattr(client, "MAX_HANDSHAKE_S", TIMEOUT_S)
     authority = Authority()
     certificate, key = authority.issue("a broker")

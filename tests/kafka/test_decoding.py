@@ -106,9 +106,7 @@ def turns(runs: list[tuple[int, int]]) -> list[int]:
 
 @pytest.mark.parametrize("decoder", ["compiled", "plain"])
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
-def test_returns_all_records_of_batches_of_all_sizes_in_order(
-    queue: DecodingQueue, codec: int, decoder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_returns_all_records_of_batches_of_all_sizes_in_order(queue, codec, decoder, monkeypatch):
     if decoder == "plain":
         monkeypatch.setattr("kafkasse.kafka.batches.CompiledDecoder", None)
     sizes = [SMALL, LARGE, MEDIUM, 1, LARGE, MEDIUM]
@@ -126,9 +124,7 @@ def test_returns_all_records_of_batches_of_all_sizes_in_order(
 
 @pytest.mark.parametrize("codec", [0, GZIP, LZ4, ZSTD])
 @pytest.mark.parametrize(("records", "value_bytes"), [(5000, 0), (SMALL, 1000), (MEDIUM, 1000), (LARGE, 1000)])
-def test_memory_does_not_grow_with_the_number_of_partitions(
-    queue: DecodingQueue, codec: int, records: int, value_bytes: int
-) -> None:
+def test_memory_does_not_grow_with_the_number_of_partitions(queue, codec, records, value_bytes):
     """Without slots, the 20 partitions would take up to 60 MB. The test keeps no records."""
     data = memoryview(b"".join(batch(at * records, *[b"x" * value_bytes] * records, codec=codec) for at in range(2)))
     count = 20
@@ -151,7 +147,7 @@ def test_memory_does_not_grow_with_the_number_of_partitions(
 @pytest.mark.parametrize(
     "data", [batches(3, MEDIUM), batches(3, LARGE), legacy_batches(3, MEDIUM)], ids=["medium", "large", "old format"]
 )
-def test_batches_of_one_size_take_turns(queue: DecodingQueue, data: bytes) -> None:
+def test_batches_of_one_size_take_turns(queue, data):
     """No partition has to wait until another has decoded all its batches."""
     fill(queue, *[data] * 3)
 
@@ -159,9 +155,7 @@ def test_batches_of_one_size_take_turns(queue: DecodingQueue, data: bytes) -> No
 
 
 @pytest.mark.parametrize("is_framed", [False, True])
-def test_a_snappy_block_is_not_decompressed_before_it_has_the_slot(
-    queue: DecodingQueue, monkeypatch: pytest.MonkeyPatch, is_framed: bool
-) -> None:
+def test_a_snappy_block_is_not_decompressed_before_it_has_the_slot(queue, monkeypatch, is_framed):
     """A block can only be decompressed as a whole, so it would take up memory for nothing."""
     decompressed = []
     uncompress = snappy.uncompress
@@ -173,7 +167,7 @@ def test_a_snappy_block_is_not_decompressed_before_it_has_the_slot(
 
 
 @pytest.mark.parametrize("action", ["discard", "replace"])
-def test_a_partition_may_be_discarded_while_a_thread_decompresses(queue: DecodingQueue, action: str) -> None:
+def test_a_partition_may_be_discarded_while_a_thread_decompresses(queue, action):
     """Its records are not returned, and another partition gets the slot."""
     data = as_snappy_block(batch(0, *[VALUE] * LARGE), False)
     first, _ = fill(queue, data, data)
@@ -190,7 +184,7 @@ def test_a_partition_may_be_discarded_while_a_thread_decompresses(queue: Decodin
 
 @pytest.mark.parametrize("codec", [0, GZIP, SNAPPY, LZ4, ZSTD])
 @pytest.mark.parametrize("records", [1, SMALL, MEDIUM, LARGE])
-def test_the_cost_of_a_run_is_that_of_its_records(queue: DecodingQueue, records: int, codec: int) -> None:
+def test_the_cost_of_a_run_is_that_of_its_records(queue, records, codec):
     """Waiting and decompression do not count. Otherwise, poll() would return only a few records at a time."""
     fill(queue, *[batches(2, records, codec)] * 3, legacy_batches(2, records))
     while queue:
@@ -199,7 +193,7 @@ def test_the_cost_of_a_run_is_that_of_its_records(queue: DecodingQueue, records:
         assert bool(run.cost) == bool(run.records)
 
 
-def test_a_small_batch_is_decoded_in_one_turn(queue: DecodingQueue) -> None:
+def test_a_small_batch_is_decoded_in_one_turn(queue):
     """It takes several runs. No other partition is decoded between them, but the next one is decoded after them."""
     count = PIECE_BYTES // 10
     small = b"".join(batch(at * count, *[b""] * count, codec=ZSTD) for at in range(2))
@@ -213,7 +207,7 @@ def test_a_small_batch_is_decoded_in_one_turn(queue: DecodingQueue) -> None:
 
 @pytest.mark.parametrize(("records", "larger"), [(SMALL, MEDIUM), (SMALL, LARGE), (MEDIUM, LARGE)])
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
-def test_a_batch_does_not_wait_for_larger_ones(queue: DecodingQueue, records: int, larger: int, codec: int) -> None:
+def test_a_batch_does_not_wait_for_larger_ones(queue, records, larger, codec):
     fill(queue, batches(2, larger, codec), batches(2, larger, codec), batches(1, records, codec))
 
     done = Counter[int]()
@@ -224,7 +218,7 @@ def test_a_batch_does_not_wait_for_larger_ones(queue: DecodingQueue, records: in
     assert done[0] + done[1] < larger
 
 
-def test_a_waiting_partition_is_skipped_until_the_slot_is_free(queue: DecodingQueue) -> None:
+def test_a_waiting_partition_is_skipped_until_the_slot_is_free(queue):
     """A partition waits at most once for each of its batches."""
     count = 50
     fill(queue, *[batches(2, MEDIUM)] * count)
@@ -233,7 +227,7 @@ def test_a_waiting_partition_is_skipped_until_the_slot_is_free(queue: DecodingQu
 
 
 @pytest.mark.parametrize("records", [MEDIUM, LARGE])
-def test_a_discarded_partition_frees_its_slot(queue: DecodingQueue, records: int) -> None:
+def test_a_discarded_partition_frees_its_slot(queue, records):
     """The partition that waits for it continues."""
     first, second = fill(queue, *[batches(1, records)] * 2)
     while not step(queue)[1]:
@@ -244,7 +238,7 @@ def test_a_discarded_partition_frees_its_slot(queue: DecodingQueue, records: int
     assert records == sum(count for _, count in steps(queue))
 
 
-def test_a_discarded_partition_does_not_get_a_slot(queue: DecodingQueue) -> None:
+def test_a_discarded_partition_does_not_get_a_slot(queue):
     """Partition 1 waits for the slot when it is discarded, so partition 2 gets the slot."""
     _, second, _ = fill(queue, *[batches(1, LARGE)] * 3)
     while not step(queue)[1]:
@@ -259,9 +253,7 @@ def test_a_discarded_partition_does_not_get_a_slot(queue: DecodingQueue) -> None
     [(b"\0" * 100, CorruptRecordError), (batches(1, 2 * MAX_BYTES // len(VALUE)), BatchTooLarge)],
     ids=["damaged", "too-large"],
 )
-def test_a_partition_that_cannot_be_decoded_leaves_the_queue(
-    queue: DecodingQueue, data: bytes, error: type[Exception]
-) -> None:
+def test_a_partition_that_cannot_be_decoded_leaves_the_queue(queue, data, error):
     """Records before the error are returned. Other partitions continue, and get the slot."""
     fill(queue, batches(1, SMALL) + data, batches(1, LARGE))
     records = Counter[int]()
@@ -280,7 +272,7 @@ def test_a_partition_that_cannot_be_decoded_leaves_the_queue(
 
 
 @pytest.mark.parametrize("data", [b"\0" * 100, batches(1, 2 * MAX_BYTES // len(VALUE))], ids=["damaged", "too-large"])
-def test_an_error_does_not_keep_the_response_in_memory(data: bytes) -> None:
+def test_an_error_does_not_keep_the_response_in_memory(data):
     """A reference cycle would keep it until the next garbage collection, which is rare."""
     response = Response(data)
     gone = weakref.ref(response)
@@ -300,7 +292,7 @@ class Response(bytearray):
     """Supports weak references."""
 
 
-def test_counts_each_response_until_its_last_partition_is_decoded(queue: DecodingQueue) -> None:
+def test_counts_each_response_until_its_last_partition_is_decoded(queue):
     """One undecoded partition keeps the whole response in memory: its records are a slice of the response's buffer."""
     other = batch(0, VALUE)
     first, half = memoryview(other * 2), len(other)

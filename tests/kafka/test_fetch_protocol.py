@@ -42,7 +42,6 @@ def of_topic(version: int, topic: int) -> dict:
     position=st.tuples(INT32, INT64, INT32),
 )
 def test_encodes_requests_like_kafka_python(version, options, session, topics, position):
-    """Both encoders produce the same bytes."""
     epoch, offset, last_epoch = position
     partitions = [
         FetchPartition(encoded_topic(version, topic), each, epoch, offset, last_epoch)
@@ -93,7 +92,6 @@ FETCHED = st.builds(
     fetched=st.lists(FETCHED, max_size=5).map(lambda each: sorted(each, key=lambda one: one.topic)),
 )
 def test_parses_responses_of_kafka_python(version, head, fetched):
-    """parse_response() returns the fields that kafka-python encoded."""
     correlation_id, throttle_ms, error_code, session_id = head
 
     answer = fetch_protocol.parse_response(version, memoryview(encoded(version, head, fetched)))
@@ -165,7 +163,6 @@ def test_survives_changed_bytes(version, changes):
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_rejects_a_truncated_response(version):
-    """A response that is cut at any byte is malformed."""
     whole = encoded(version, (1, 0, 0, 5), [PartitionData(0, 0, 0, b"r" * 200, [(1, 2)], (7, 8))])
 
     for size in range(len(whole)):

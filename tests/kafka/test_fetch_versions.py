@@ -78,7 +78,7 @@ def elect_other(cluster: FakeCluster) -> None:
     fetch.respond(partition_data(0, error=NOT_LEADER))
 
 
-def test_tails_a_partition(cluster: FakeCluster, log: KafkaLog, version: int) -> None:
+def test_tails_a_partition(cluster, log, version):
     """Before version 7 there are no sessions, so each request contains all partitions. Before 9 there are no epochs."""
     broker, cursor = cluster.brokers[0], log.cursor({at(0): 0, at(1): 0}, tail=True)
     poll = start_poll(cursor)
@@ -97,7 +97,7 @@ def test_tails_a_partition(cluster: FakeCluster, log: KafkaLog, version: int) ->
 
 
 @pytest.mark.parametrize("has_read", [False, True], ids=["before the first fetch", "after a seek"])
-def test_reports_a_truncated_log(cluster: FakeCluster, log: KafkaLog, version: int, has_read: bool) -> None:
+def test_reports_a_truncated_log(cluster, log, version, has_read):
     """The offset and its epoch come from a client, and the cursor has not read there."""
     cluster.topics["t"].epoch_ends = {0: (0, 3, 90)}
     broker = cluster.brokers[0]
@@ -113,7 +113,7 @@ def test_reports_a_truncated_log(cluster: FakeCluster, log: KafkaLog, version: i
     assert 0 == broker.pending_fetches
 
 
-def test_reports_an_epoch_that_the_leader_does_not_know(cluster: FakeCluster, log: KafkaLog, version: int) -> None:
+def test_reports_an_epoch_that_the_leader_does_not_know(cluster, log, version):
     """The epoch of a client may be forged. The caller must continue without it."""
     cluster.topics["t"].epoch_ends = {0: (0, -1, -1)}
     with closing(log.cursor({at(0): 100}, epochs={at(0): 4})) as cursor:
@@ -126,7 +126,7 @@ def test_reports_an_epoch_that_the_leader_does_not_know(cluster: FakeCluster, lo
     assert ((at(0),), {}) == (error.partitions, error.diverged_at)
 
 
-def test_reports_a_log_that_was_truncated_by_an_election(cluster: FakeCluster, log: KafkaLog, version: int) -> None:
+def test_reports_a_log_that_was_truncated_by_an_election(cluster, log, version):
     """The new leader has fewer records of the last epoch than the cursor has read."""
     broker, other = cluster.brokers
     cluster.topics["t"].epoch_ends = {0: (0, 5, 1)}
@@ -147,7 +147,7 @@ def test_reports_a_log_that_was_truncated_by_an_election(cluster: FakeCluster, l
     "version", [each for each in VERSIONS if each < FIRST_WITH_DIVERGENCE]
 )  # newer brokers report it
 @pytest.mark.parametrize("end", [100, 90])
-def test_compares_only_the_end_of_the_epoch_before_kafka_2_0(cluster: FakeCluster, version: int, end: int) -> None:
+def test_compares_only_the_end_of_the_epoch_before_kafka_2_0(cluster, version, end):
     """Version 0 of OffsetForLeaderEpoch returns no epoch."""
     cluster.versions[OFFSET_FOR_LEADER_EPOCH] = 0
     cluster.topics["t"].epoch_ends = {0: (0, -1, end)}
@@ -162,7 +162,7 @@ def test_compares_only_the_end_of_the_epoch_before_kafka_2_0(cluster: FakeCluste
                 assert {at(0): (90, UNKNOWN_EPOCH)} == poll.get().diverged_at
 
 
-def test_continues_after_an_election_without_truncation(cluster: FakeCluster, log: KafkaLog, version: int) -> None:
+def test_continues_after_an_election_without_truncation(cluster, log, version):
     """The log of the new leader contains all records that the cursor has read."""
     broker, other = cluster.brokers
     cluster.topics["t"].epoch_ends = {0: (0, 5, 2)}
@@ -194,7 +194,7 @@ def kafka_log(broker: EmbeddedBroker, version: int, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.processes
 @pytest.mark.parametrize("tail", [False, True])
-def test_real_broker(kafka_log: KafkaLog, writer: KafkaWriter, fresh_name: str, tail: bool) -> None:
+def test_real_broker(kafka_log, writer, fresh_name, tail):
     """Records, seek(), remove(), aborted transactions, and offsets outside the log work in each version."""
     writer.create(fresh_name, 2)
     one, other = Partition(fresh_name, 0), Partition(fresh_name, 1)

@@ -56,7 +56,7 @@ def patient_log(cluster: FakeCluster) -> Iterator[KafkaLog]:
 ALL = [at(0), at(1), at(2)]
 
 
-def test_offsets_of_a_partition_without_a_leader_are_absent(cluster: FakeCluster, patient_log: KafkaLog) -> None:
+def test_offsets_of_a_partition_without_a_leader_are_absent(cluster, patient_log):
     """The call does not wait long for a leader."""
     cluster.topics["t"].leaders[1] = NO_LEADER
     patient_log.describe(["t"])
@@ -68,7 +68,7 @@ def test_offsets_of_a_partition_without_a_leader_are_absent(cluster: FakeCluster
 
 
 @pytest.mark.parametrize("error", [NOT_LEADER, OFFSET_NOT_AVAILABLE])
-def test_offsets_are_absent_while_the_leader_cannot_answer(cluster: FakeCluster, log: KafkaLog, error: int) -> None:
+def test_offsets_are_absent_while_the_leader_cannot_answer(cluster, log, error):
     """A new leader may not know its offsets yet."""
     cluster.topics["u"] = FakeTopic([0], list_offsets_error=error)
     log.describe(["u"])
@@ -76,7 +76,7 @@ def test_offsets_are_absent_while_the_leader_cannot_answer(cluster: FakeCluster,
     assert {at(0)} == log.offset_ranges([at(0), Partition("u", 0)]).keys()
 
 
-def test_offsets_after_an_election_are_found(cluster: FakeCluster, log: KafkaLog) -> None:
+def test_offsets_after_an_election_are_found(cluster, log):
     """The known leader is outdated, so the call refreshes the metadata."""
     cluster.topics["t"].list_offsets_error = NOT_LEADER
     cluster.topics["t"].leaders[0] = 1
@@ -85,7 +85,7 @@ def test_offsets_after_an_election_are_found(cluster: FakeCluster, log: KafkaLog
     assert {at(0): OffsetRange(3, 7)} == log.offset_ranges([at(0)])
 
 
-def test_offsets_do_not_wait_for_one_broker(cluster: FakeCluster, log: KafkaLog, patient_log: KafkaLog) -> None:
+def test_offsets_do_not_wait_for_one_broker(cluster, log, patient_log):
     """One hangs. After one dies, it remains the leader until its session times out. If none answers, it is an error."""
     cluster.brokers[2].silent.add(LIST_OFFSETS)
 
@@ -96,7 +96,7 @@ def test_offsets_do_not_wait_for_one_broker(cluster: FakeCluster, log: KafkaLog,
     assert {at(0), at(1)} == patient_log.offset_ranges(ALL).keys()
 
 
-def test_error_in_the_metadata_does_not_mean_that_the_topic_is_deleted(cluster: FakeCluster, log: KafkaLog) -> None:
+def test_error_in_the_metadata_does_not_mean_that_the_topic_is_deleted(cluster, log):
     """Only an unknown topic is absent."""
     cluster.topics |= {
         "denied": FakeTopic([0], error=NOT_AUTHORIZED),
@@ -114,7 +114,7 @@ def test_error_in_the_metadata_does_not_mean_that_the_topic_is_deleted(cluster: 
     assert {} == log.offset_ranges([Partition("election", 0)])
 
 
-def test_retries_on_another_connection(cluster: FakeCluster, log: KafkaLog) -> None:
+def test_retries_on_another_connection(cluster, log):
     """A broker that restarts, or whose login has expired, closes connections with requests in flight."""
     log.offset_ranges(ALL)
     for broker in cluster.brokers:
@@ -131,9 +131,7 @@ def test_retries_on_another_connection(cluster: FakeCluster, log: KafkaLog) -> N
         (LIST_OFFSETS, 0, "ListOffsetsRequest"),
     ],
 )
-def test_a_broker_that_is_too_old_is_rejected_before_a_stream_opens(
-    cluster: FakeCluster, caplog: pytest.LogCaptureFixture, request_type: int, highest: int, line: str
-) -> None:
+def test_a_broker_that_is_too_old_is_rejected_before_a_stream_opens(cluster, caplog, request_type, highest, line):
     """The client receives 503 with the reason. The log names the versions, or the request that the broker lacks."""
     cluster.versions[request_type] = highest
 
@@ -144,9 +142,7 @@ def test_a_broker_that_is_too_old_is_rejected_before_a_stream_opens(
     assert line in caplog.text
 
 
-def test_a_topic_without_timestamps_cannot_be_searched_by_time(
-    cluster: FakeCluster, log: KafkaLog, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_topic_without_timestamps_cannot_be_searched_by_time(cluster, log, caplog):
     """Its records have message format 0. The error is permanent, so clients must not retry."""
     cluster.topics["t"].list_offsets_error = UNSUPPORTED_FOR_MESSAGE_FORMAT
 
@@ -157,7 +153,7 @@ def test_a_topic_without_timestamps_cannot_be_searched_by_time(
     assert "t/0 has message format 0" in caplog.text
 
 
-def test_descriptions_of_many_topics_take_turns(log: KafkaLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_descriptions_of_many_topics_take_turns(log, monkeypatch):
     """The metadata of thousands of topics must not delay other greenlets."""
     names = [f"t{n}" for n in range(50)]
     monkeypatch.setattr(log._client, "metadata", lambda wanted: dict.fromkeys(wanted, TopicMetadata(None, [], 0)))
@@ -173,7 +169,7 @@ def test_descriptions_of_many_topics_take_turns(log: KafkaLog, monkeypatch: pyte
     assert others >= len(names)
 
 
-def test_epoch_ends(cluster: FakeCluster, log: KafkaLog) -> None:
+def test_epoch_ends(cluster, log):
     """Partitions whose leader does not know the epoch, or cannot answer, are absent, and all before Kafka 0.11."""
     cluster.topics["t"].epoch_ends = {0: (0, 5, 42), 1: (0, -1, -1), 2: (NOT_LEADER, -1, -1)}
 

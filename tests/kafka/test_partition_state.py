@@ -18,12 +18,12 @@ def backoffs(state: PartitionState, count: int, now: float = 100.0) -> list[floa
     return waits
 
 
-def test_the_backoff_grows_with_each_failure() -> None:
+def test_the_backoff_grows_with_each_failure():
     """The first retry is at once; the wait is at most a second."""
     assert [0, 0.02, 0.08, 0.18, 0.32, 0.5, 0.72, 0.98, 1, 1] == backoffs(PartitionState(Partition("t", 0)), 10)
 
 
-def test_the_backoff_starts_again_after_records_or_a_time_without_failures() -> None:
+def test_the_backoff_starts_again_after_records_or_a_time_without_failures():
     state = PartitionState(Partition("t", 0))
     backoffs(state, 5)
     state.records_received()
@@ -42,7 +42,7 @@ def test_the_backoff_starts_again_after_records_or_a_time_without_failures() -> 
         (UNKNOWN_EPOCH, 55, (55, UNKNOWN_EPOCH)),
     ],
 )
-def test_the_epoch_at_a_truncation_is_unknown_unless_it_ends_there(epoch: int, end: int, diverged_at: object) -> None:
+def test_the_epoch_at_a_truncation_is_unknown_unless_it_ends_there(epoch, end, diverged_at):
     """The state has read epoch 3 from offset 20 and epoch 7 from offset 50. The broker lacks epoch 7, or a part of it."""
     state = PartitionState(Partition("t", 0))
     state.seek(20)
@@ -52,7 +52,7 @@ def test_the_epoch_at_a_truncation_is_unknown_unless_it_ends_there(epoch: int, e
     assert diverged_at == state.diverged_at(epoch, end)
 
 
-def test_the_record_before_the_first_one_is_lost_with_its_epoch() -> None:
+def test_the_record_before_the_first_one_is_lost_with_its_epoch():
     """A client returns with an offset and the epoch of the record before, which the broker lacks."""
     state = PartitionState(Partition("t", 0))
     state.seek(100, 5)

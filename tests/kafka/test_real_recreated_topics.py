@@ -51,9 +51,7 @@ def gap(cursor: Cursor, log: KafkaLog, partition: Partition) -> Gap | None:
 
 
 @pytest.mark.parametrize("read_before", [0, 10], ids=["idle", "after records"])
-def test_an_open_stream_receives_all_records_of_the_new_topic(
-    log: KafkaLog, writer: KafkaWriter, fresh_name: str, read_before: int
-) -> None:
+def test_an_open_stream_receives_all_records_of_the_new_topic(log, writer, fresh_name, read_before):
     """The new topic is shorter, and its leader has the same epoch."""
     writer.create(fresh_name)
     writer.send(fresh_name, *[b"old"] * OLD)
@@ -68,9 +66,7 @@ def test_an_open_stream_receives_all_records_of_the_new_topic(
         assert new == values(take(cursor, NEW))
 
 
-def test_a_client_with_an_old_event_id_receives_all_records_of_the_new_topic(
-    log: KafkaLog, writer: KafkaWriter, fresh_name: str
-) -> None:
+def test_a_client_with_an_old_event_id_receives_all_records_of_the_new_topic(log, writer, fresh_name):
     """Its event ID has the offset and the epoch of the old topic."""
     writer.create(fresh_name)
     writer.send(fresh_name, *[b"old"] * OLD)

@@ -47,9 +47,7 @@ def gap_of(error: object, end: int) -> Gap | None:
 
 
 @pytest.mark.parametrize("has_read", [True, False])
-def test_a_shorter_log_in_the_same_epoch_is_read_from_its_start(
-    cluster: FakeCluster, log: KafkaLog, has_read: bool
-) -> None:
+def test_a_shorter_log_in_the_same_epoch_is_read_from_its_start(cluster, log, has_read):
     """An election would have begun a new epoch. This also holds for a stream that has received no record yet."""
     broker = cluster.brokers[0]
     with closing(log.cursor({at(0): 99 if has_read else 100}, tail=True)) as cursor:
@@ -60,7 +58,7 @@ def test_a_shorter_log_in_the_same_epoch_is_read_from_its_start(
     assert Gap(at(0), 100, 0, TRUNCATED) == gap_of(error, 45)
 
 
-def test_a_shorter_log_in_the_same_epoch_may_be_reported_as_truncated(cluster: FakeCluster, log: KafkaLog) -> None:
+def test_a_shorter_log_in_the_same_epoch_may_be_reported_as_truncated(cluster, log):
     """From version 12 on, a broker reports where the epoch ends. The new topic is read from its start all the same."""
     broker = cluster.brokers[0]
     if cluster.versions[FETCH] < 12:
@@ -73,7 +71,7 @@ def test_a_shorter_log_in_the_same_epoch_may_be_reported_as_truncated(cluster: F
         assert Gap(at(0), 100, 0, TRUNCATED) == gap_of(poll.get(), 45)
 
 
-def test_a_shorter_log_after_an_election_is_truncated(cluster: FakeCluster, log: KafkaLog) -> None:
+def test_a_shorter_log_after_an_election_is_truncated(cluster, log):
     """The records before the truncation are not sent again."""
     broker = cluster.brokers[0]
     with closing(log.cursor({at(0): 100}, tail=True)) as cursor:
@@ -86,9 +84,7 @@ def test_a_shorter_log_after_an_election_is_truncated(cluster: FakeCluster, log:
         assert Gap(at(0), 100, 45, TRUNCATED) == gap_of(poll.get(), 45)
 
 
-def test_an_older_epoch_is_that_of_a_new_topic(
-    cluster: FakeCluster, log: KafkaLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_older_epoch_is_that_of_a_new_topic(cluster, log, monkeypatch):
     """The broker does not know the epoch in the fetch, and the metadata has an older one. The stream does not stall."""
     monkeypatch.setattr("kafkasse.kafka.cursor.MAX_METADATA_LAG_S", 0.1)
     broker = cluster.brokers[0]
@@ -109,9 +105,7 @@ def test_an_older_epoch_is_that_of_a_new_topic(
 
 
 @pytest.mark.parametrize("epoch", [2, UNKNOWN_EPOCH])
-def test_outdated_metadata_is_not_mistaken_for_a_new_topic(
-    cluster: FakeCluster, log: KafkaLog, monkeypatch: pytest.MonkeyPatch, epoch: int
-) -> None:
+def test_outdated_metadata_is_not_mistaken_for_a_new_topic(cluster, log, monkeypatch, epoch):
     """A broker may lag behind for long, and before Kafka 2.1, it does not know the epoch. The stream waits for another."""
     monkeypatch.setattr("kafkasse.kafka.cursor.MAX_METADATA_LAG_S", 0.0)
     broker, topic = cluster.brokers[0], cluster.topics["t"]
@@ -129,7 +123,7 @@ def test_outdated_metadata_is_not_mistaken_for_a_new_topic(
         assert [100] == offsets(poll.get())
 
 
-def test_a_cursor_that_opens_after_a_truncation_reports_a_truncation(cluster: FakeCluster, log: KafkaLog) -> None:
+def test_a_cursor_that_opens_after_a_truncation_reports_a_truncation(cluster, log):
     """The offset of a client that has waited for a slot is older than the epoch, and nothing shows a new topic."""
     with closing(log.cursor({at(0): 100})) as cursor:
         error = exchange(cursor, cluster.brokers[0], partition_data(0, error=OFFSET_OUT_OF_RANGE))
@@ -137,7 +131,7 @@ def test_a_cursor_that_opens_after_a_truncation_reports_a_truncation(cluster: Fa
     assert Gap(at(0), 100, 45, TRUNCATED) == gap_of(error, 45)
 
 
-def test_retention_is_not_mistaken_for_a_new_topic(cluster: FakeCluster, log: KafkaLog) -> None:
+def test_retention_is_not_mistaken_for_a_new_topic(cluster, log):
     """An offset before the start of the log is out of range in the same epoch, too."""
     with closing(log.cursor({at(0): 100}, tail=True)) as cursor:
         error = exchange(cursor, cluster.brokers[0], partition_data(0, error=OFFSET_OUT_OF_RANGE))
@@ -155,9 +149,7 @@ def test_retention_is_not_mistaken_for_a_new_topic(cluster: FakeCluster, log: Ka
         (3, (FENCED_LEADER_EPOCH, -1, -1), None),
     ],
 )
-def test_a_client_returns_with_an_old_event_id(
-    cluster: FakeCluster, log: KafkaLog, epoch: int, answer: tuple[int, int, int], diverged_at: EpochPosition | None
-) -> None:
+def test_a_client_returns_with_an_old_event_id(cluster, log, epoch, answer, diverged_at):
     """Its event ID contains epoch 3. A broker rejects an epoch of outdated metadata, so a truncation stays a truncation."""
     recreate(cluster, epoch, end=45)
     cluster.topics["t"].epoch_ends = {0: answer}
@@ -167,7 +159,7 @@ def test_a_client_returns_with_an_old_event_id(
     assert ({} if diverged_at is None else {at(0): diverged_at}) == found
 
 
-def test_a_topic_with_an_id_is_never_suspected(cluster: FakeCluster, log: KafkaLog) -> None:
+def test_a_topic_with_an_id_is_never_suspected(cluster, log):
     """The topic ID is more reliable. If it is known, no lookup is needed: thousands of clients may return at once."""
     cluster.topics["t"].id = UUID(int=9)
     cluster.topics["t"].epoch_ends = {0: (0, 3, 45)}

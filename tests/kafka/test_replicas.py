@@ -42,7 +42,7 @@ def redirect(cluster: FakeCluster, replica: int = REPLICA) -> str:
     return str(cluster.brokers[LEADER].respond(partition_data(0, replica=replica)).request.rack_id)
 
 
-def test_reads_from_the_replica_that_the_leader_names(cluster: FakeCluster, cursor: KafkaCursor) -> None:
+def test_reads_from_the_replica_that_the_leader_names(cluster, cursor):
     """The request contains our rack. After the response, the cursor reads from the replica."""
     leader, replica = cluster.brokers
     poll = start_poll(cursor)
@@ -64,7 +64,7 @@ FAILURES: dict[str, Callable[[PendingFetch], object]] = {
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_returns_to_the_leader_if_the_replica_fails(cluster: FakeCluster, cursor: KafkaCursor, failure: str) -> None:
+def test_returns_to_the_leader_if_the_replica_fails(cluster, cursor, failure):
     """The replica may lag behind, so the leader decides. Then requests contain no rack: the leader would name it again."""
     leader, replica = cluster.brokers
     poll = start_poll(cursor)
@@ -80,14 +80,7 @@ def test_returns_to_the_leader_if_the_replica_fails(cluster: FakeCluster, cursor
 @pytest.mark.parametrize(
     ("replica", "max_age_s", "rack"), [(REPLICA, 0.0, "zone-1"), (9, 300.0, "")], ids=["old", "unknown"]
 )
-def test_asks_the_leader_again(
-    cluster: FakeCluster,
-    cursor: KafkaCursor,
-    monkeypatch: pytest.MonkeyPatch,
-    replica: int,
-    max_age_s: float,
-    rack: str,
-) -> None:
+def test_asks_the_leader_again(cluster, cursor, monkeypatch, replica, max_age_s, rack):
     """After some time, another replica may be the nearest. A broker that is not in our metadata yet is not used."""
     monkeypatch.setattr(cursor_module, "MAX_REPLICA_AGE_S", max_age_s)
     poll = start_poll(cursor)

@@ -15,9 +15,7 @@ from tests.support.server import ROOT
 
 
 @pytest.mark.parametrize("installed", ["2.3.3", "3.0.0", "3.0.6", "3.0.7"])
-def test_an_app_does_not_start_with_a_version_that_does_not_work(
-    installed: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_app_does_not_start_with_a_version_that_does_not_work(installed, monkeypatch):
     """The message names the installed version and the command that replaces it. With a log of its own, the app starts."""
     monkeypatch.setattr("importlib.metadata.version", lambda _: installed)
 
@@ -28,14 +26,14 @@ def test_an_app_does_not_start_with_a_version_that_does_not_work(
 
 
 @pytest.mark.parametrize("installed", ["3.0.8", "3.0.12", "3.0.13.dev1", "3.1"])
-def test_newer_versions_are_accepted(installed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newer_versions_are_accepted(installed, monkeypatch):
     """pip checks the upper end of the range."""
     monkeypatch.setattr("importlib.metadata.version", lambda _: installed)
 
     version.check_version()
 
 
-def test_the_message_names_the_range_of_pyproject() -> None:
+def test_the_message_names_the_range_of_pyproject():
     """The command installs a version that pip accepts next to kafkasse."""
     dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
 

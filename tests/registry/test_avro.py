@@ -22,7 +22,7 @@ def compiled(schema: Any, references: Sequence[Any] = ()) -> AvroSchema:
 
 
 @pytest.mark.parametrize(("schema", "value", "expected"), VALUES)
-def test_values_become_json_types(schema: Any, value: Any, expected: Any) -> None:
+def test_values_become_json_types(schema, value, expected):
     """Each type has a JSON form, at the top and inside a record."""
     inside = {**record(a=schema), "name": "Outer"}
 
@@ -31,7 +31,7 @@ def test_values_become_json_types(schema: Any, value: Any, expected: Any) -> Non
 
 
 @pytest.mark.parametrize(("schema", "value", "expected"), VALUES)
-def test_the_json_schema_matches_the_values(schema: Any, value: Any, expected: Any) -> None:
+def test_the_json_schema_matches_the_values(schema, value, expected):
     """Numbers that ISO 8601 cannot express are the exception."""
     described = compiled({**record(a=schema), "name": "Outer"}).json_schema()
 
@@ -39,7 +39,7 @@ def test_the_json_schema_matches_the_values(schema: Any, value: Any, expected: A
         jsonschema.Draft202012Validator(described).validate({"a": expected})
 
 
-def test_the_json_schema_of_a_recursive_schema_has_references() -> None:
+def test_the_json_schema_of_a_recursive_schema_has_references():
     """A named type becomes a definition, with its documentation."""
     assert {
         "$ref": "#/$defs/Node",
@@ -54,7 +54,7 @@ def test_the_json_schema_of_a_recursive_schema_has_references() -> None:
     } == compiled({**NODE, "doc": "A list."}).json_schema()
 
 
-def test_references_define_named_types() -> None:
+def test_references_define_named_types():
     """A schema may use the types of other schemas, with and without the namespace that both share."""
     money = {"type": "record", "name": "Money", "namespace": "shop", "fields": [{"name": "cents", "type": "long"}]}
     order = {
@@ -69,8 +69,7 @@ def test_references_define_named_types() -> None:
     assert value == compiled(["null", "shop.Order"], [money, order]).decode(b"\2" + encoded(order, value, [money]))
 
 
-def test_a_recursive_value_is_decoded() -> None:
-    """Values of a recursive schema may have some levels."""
+def test_a_recursive_value_is_decoded():
     assert {"next": {"next": None}} == compiled(NODE).decode(b"\2\0")
 
 
@@ -103,7 +102,7 @@ MALFORMED: list[tuple[Any, bytes]] = [
 
 
 @pytest.mark.parametrize(("schema", "data"), MALFORMED)
-def test_data_that_is_not_of_the_schema_is_an_error(schema: Any, data: bytes) -> None:
+def test_data_that_is_not_of_the_schema_is_an_error(schema, data):
     """The error does not contain data of the record. The process survives a million levels."""
     with pytest.raises(DeserializationError, match=r"^the value is not Avro of its schema: \w+$") as caught:
         compiled(schema).decode(data)
@@ -115,7 +114,7 @@ def test_data_that_is_not_of_the_schema_is_an_error(schema: Any, data: bytes) ->
     "items",
     ["null", record(), record(a="null", b=record()), {"type": "fixed", "name": "F", "size": 0}],
 )
-def test_arrays_whose_items_take_up_no_bytes_are_rejected(items: Any) -> None:
+def test_arrays_whose_items_take_up_no_bytes_are_rejected(items):
     """Ten bytes could be an array with 2**63 items."""
     with pytest.raises(ValueError, match="an array whose items take up no bytes"):
         compiled({"type": "array", "items": items})
@@ -132,8 +131,7 @@ def test_arrays_whose_items_take_up_no_bytes_are_rejected(items: Any) -> None:
         (record(a="bytes"), b"\0" * 20_000),
     ],
 )
-def test_a_large_value_does_not_stall_the_event_loop(items: Any, data: bytes) -> None:
-    """Other greenlets run while a large value is decoded."""
+def test_a_large_value_does_not_stall_the_event_loop(items, data):
     schema = compiled({"type": "array", "items": items})
     count = len(data) // 8 if items == "double" else len(data)
 

@@ -23,7 +23,7 @@ def compiled(schema: Any, **references: Any) -> JsonSchema:
     )
 
 
-def test_a_valid_value() -> None:
+def test_a_valid_value():
     """The value is returned, whether it is validated or not."""
     schema = compiled({"type": "object", "required": ["a"]})
 
@@ -31,7 +31,7 @@ def test_a_valid_value() -> None:
     assert {"b": 1.5} == schema.decode(b'{"b":1.5}')
 
 
-def test_an_invalid_value() -> None:
+def test_an_invalid_value():
     """The error names the place and the keyword, but contains no data of the record."""
     schema = compiled({"properties": {"a": {"items": {"type": "integer"}}}})
 
@@ -46,7 +46,7 @@ def test_an_invalid_value() -> None:
 
 
 @pytest.mark.parametrize("base", [{}, {"$id": "https://shop.example/order.json"}])
-def test_references(base: dict[str, str]) -> None:
+def test_references(base):
     """A $ref may contain the name of a reference, also if the schema has an ID of its own."""
     schema = compiled({**base, "items": {"$ref": "money.json"}}, money={"type": "integer"})
 
@@ -55,7 +55,7 @@ def test_references(base: dict[str, str]) -> None:
         schema.decode(b'["1"]', validate=True)
 
 
-def test_a_schema_with_references_is_described_as_any_value() -> None:
+def test_a_schema_with_references_is_described_as_any_value():
     """A document would lack the schemas to which it refers. Events may have the member `_kafka` too."""
     assert {"type": "string"} == compiled({"type": "string"}).json_schema()
     assert {} == compiled(True).json_schema()
@@ -63,8 +63,7 @@ def test_a_schema_with_references_is_described_as_any_value() -> None:
     assert {} == compiled({"items": {"$ref": "money.json"}}, money={"type": "integer"}).json_schema()
 
 
-def test_an_unknown_reference_is_not_downloaded() -> None:
-    """A $ref that the registry does not list makes the value invalid, and causes no request."""
+def test_an_unknown_reference_is_not_downloaded():
     with pytest.raises(DeserializationError, match="a \\$ref of the schema cannot be resolved"):
         compiled({"$ref": "http://127.0.0.1:9/schema.json"}).decode(b"1", validate=True)
 
@@ -79,7 +78,7 @@ def test_an_unknown_reference_is_not_downloaded() -> None:
         ({"uniqueItems": True}, [{"a": 1}, {"a": 2}], [{"a": 1, "b": 2}, {"b": 2, "a": 1}]),
     ],
 )
-def test_keywords(schema: Any, valid: Any, invalid: Any) -> None:
+def test_keywords(schema, valid, invalid):
     """`$schema` chooses the draft. The order of members does not matter."""
     assert valid == compiled(schema).decode(json.dumps(valid).encode(), validate=True)
     with pytest.raises(DeserializationError):
@@ -95,8 +94,7 @@ def test_keywords(schema: Any, valid: Any, invalid: Any) -> None:
         ({"items": {"anyOf": [{"type": "string"}, {"type": "integer"}]}}, list(range(5_000))),
     ],
 )
-def test_validation_does_not_stall_the_event_loop(schema: Any, value: Any) -> None:
-    """Other greenlets run while a large value is validated."""
+def test_validation_does_not_stall_the_event_loop(schema, value):
     data = json.dumps(value).encode()
 
     assert most_lines_in_a_piece(lambda: compiled(schema).decode(data, validate=True)) < MAX_LINES
@@ -117,7 +115,7 @@ NODE = {"items": {"$ref": "#"}}
     ],
     ids=["alternatives", "deep"],
 )
-def test_validation_has_limits(schema: Any, depth: int, max_steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_validation_has_limits(schema, depth, max_steps, monkeypatch):
     """Alternatives in a recursive schema take a number of steps that is exponential in the depth of the value."""
     monkeypatch.setattr(json_schema, "MAX_STEPS", max_steps)
 

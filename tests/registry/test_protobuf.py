@@ -105,7 +105,7 @@ STRATEGIES = {
 
 @given(st.fixed_dictionaries({}, optional={f"a_{name}": STRATEGIES.get(name, INTEGERS) for name in SCALARS}))
 @settings(max_examples=examples(200), deadline=None)
-def test_scalars_have_protobufs_json_mapping(fields: dict[str, Any]) -> None:
+def test_scalars_have_protobufs_json_mapping(fields):
     """The result is that of protobuf's own json_format."""
     scalars = message("Scalars", **fields)
     repeated = message("Repeated", **{name: [value, value] for name, value in fields.items()})
@@ -114,14 +114,13 @@ def test_scalars_have_protobufs_json_mapping(fields: dict[str, Any]) -> None:
     assert expected(repeated) == decode("Repeated", repeated)
 
 
-def test_numbers_that_json_lacks_are_text() -> None:
-    """NaN and the infinities are text, and 64-bit integers too."""
+def test_numbers_that_json_lacks_are_text():
     assert {"aDouble": "NaN", "aFloat": "-Infinity", "aInt64": str(-(2**63)), "aUint64": str(2**64 - 1)} == decode(
         "Scalars", message("Scalars", a_double=math.nan, a_float=-math.inf, a_int64=-(2**63), a_uint64=2**64 - 1)
     )
 
 
-def test_messages_maps_and_enums() -> None:
+def test_messages_maps_and_enums():
     """Nested messages, maps with all kinds of keys, enums with an unknown number, and a oneof that has its default value."""
     order = message("Order", color=7, item=[{"id": "a"}, {}], count=0, other={"color": 99}, null=[0])
     order.by_string["k"].id = "x"
@@ -132,8 +131,7 @@ def test_messages_maps_and_enums() -> None:
     assert {"id": "a"} == decode("Order.Item", message("Order.Item", id="a"))
 
 
-def test_well_known_types() -> None:
-    """The types that have a JSON mapping of their own."""
+def test_well_known_types():
     special = message("Special")
     special.when.FromJsonString("2026-11-22T05:42:55.123Z")
     special.took.FromJsonString("-1.5s")
@@ -152,7 +150,7 @@ def test_well_known_types() -> None:
     assert expected(special) == decode("Special", special)
 
 
-def test_an_any_of_a_special_or_unknown_type() -> None:
+def test_an_any_of_a_special_or_unknown_type():
     """A special type is the member `value`. A type that the schema lacks stays bytes, instead of an error."""
     special, unknown = message("Special"), message("Special")
     special.any.Pack(message("Special", took={"seconds": 1}).took)
@@ -162,7 +160,7 @@ def test_an_any_of_a_special_or_unknown_type() -> None:
     assert {"any": {"@type": "type.googleapis.com/other.Type", "value": "AQ=="}} == decode("Special", unknown)
 
 
-def test_imports_are_references() -> None:
+def test_imports_are_references():
     """A file may import other files by the names of the references, and files that define only options."""
     money = proto_file("other-name.proto", "shop")
     add(money.message_type.add(name="Money"), "cents", 1, F.TYPE_INT32)
@@ -178,8 +176,7 @@ def test_imports_are_references() -> None:
     assert {"sum": {"cents": 5}, "tax": {"value": "CQ=="}} == decoded
 
 
-def test_the_text_of_a_file_is_not_enough() -> None:
-    """A registry that ignores format=serialized leads to an error that says so."""
+def test_the_text_of_a_file_is_not_enough():
     with pytest.raises(ValueError, match="format=serialized"):
         ProtobufSchema(RegisteredSchema("PROTOBUF", 'syntax = "proto3";', ()), {})
 
@@ -208,7 +205,7 @@ for _ in range(200):
         b"\0\x4a\1\xff",
     ],
 )
-def test_data_that_is_not_of_the_schema_is_an_error(data: bytes) -> None:
+def test_data_that_is_not_of_the_schema_is_an_error(data):
     """Invalid message indexes, truncated messages, 200 levels, and a time after the year 9999."""
     with pytest.raises(DeserializationError) as caught:
         SCHEMA.decode(data)
@@ -216,7 +213,7 @@ def test_data_that_is_not_of_the_schema_is_an_error(data: bytes) -> None:
     assert "undecodable" == caught.value.kind
 
 
-def test_any_messages_have_a_maximum_depth() -> None:
+def test_any_messages_have_a_maximum_depth():
     """Each level of Any messages is parsed again, so the number of levels is limited."""
     special = message("Special")
     for _ in range(30):
@@ -238,8 +235,7 @@ def test_any_messages_have_a_maximum_depth() -> None:
         ("Special", lambda: message("Special", list={"values": [{"null_value": 0}] * 25_000})),
     ],
 )
-def test_a_large_message_does_not_stall_the_event_loop(name: str, large: Callable[[], Message]) -> None:
-    """Other greenlets run while a tenth of a megabyte is converted."""
+def test_a_large_message_does_not_stall_the_event_loop(name, large):
     data = large().SerializeToString()
 
     assert most_lines_in_a_piece(lambda: decode(name, data)) < MAX_LINES

@@ -72,8 +72,7 @@ def skipped(client: FlaskClient, reason: str) -> int:
     return int(service.observer.metrics.value("records_skipped", topic="t", reason=reason))
 
 
-def test_all_kinds_of_schemas_in_one_topic(server: Registry, log: MemoryLog) -> None:
-    """Clients receive JSON, whatever the kind of the schema."""
+def test_all_kinds_of_schemas_in_one_topic(server, log):
     log.append("t", avro(server.register("order", ORDER), 1.5))
     log.append("t", framed(server.register("text", {"type": "string"}, "JSON"), b'"end"'))
 
@@ -83,7 +82,7 @@ def test_all_kinds_of_schemas_in_one_topic(server: Registry, log: MemoryLog) -> 
     assert '"end"' == end.data
 
 
-def test_cloudevents_in_binary_mode(server: Registry, log: MemoryLog) -> None:
+def test_cloudevents_in_binary_mode(server, log):
     """The data of a CloudEvent is the decoded value, and its content type is JSON."""
     headers = [("ce_type", b"order.created"), ("ce_id", b"5"), ("content-type", b"application/avro")]
     log.append("t", avro(server.register("t-value", ORDER), 1.5), headers=headers)
@@ -96,8 +95,7 @@ def test_cloudevents_in_binary_mode(server: Registry, log: MemoryLog) -> None:
     assert ("application/json", "order.created", "5") == (found["datacontenttype"], found["type"], found["id"])
 
 
-def test_filters_and_projections_read_the_decoded_value(server: Registry, log: MemoryLog) -> None:
-    """A filter by a field, and `fields`, work on Avro values."""
+def test_filters_and_projections_read_the_decoded_value(server, log):
     schema_id = server.register("t-value", ORDER)
     for amount in (1.0, 2.0):
         log.append("t", avro(schema_id, amount))
@@ -109,8 +107,7 @@ def test_filters_and_projections_read_the_decoded_value(server: Registry, log: M
     assert '{"amount":2.0}' == event.data
 
 
-def test_only_the_routes_that_say_so_decode(server: Registry, log: MemoryLog) -> None:
-    """A route with the decoder json sends the values unchanged."""
+def test_only_the_routes_that_say_so_decode(server, log):
     log.append("t", b'"end"')
     routes = {"r": {"path": "/r", "topics": ["t"], "decoder": "registry"}}
     client = client_of(log, server, decoder="json", routes=routes)
@@ -128,9 +125,7 @@ def test_only_the_routes_that_say_so_decode(server: Registry, log: MemoryLog) ->
         (framed(2, b"5"), "invalid"),
     ],
 )
-def test_records_that_cannot_be_decoded_are_counted(
-    server: Registry, log: MemoryLog, value: bytes, reason: str
-) -> None:
+def test_records_that_cannot_be_decoded_are_counted(server, log, value, reason):
     """They are skipped, and the label of the counter is the reason. The following records are sent."""
     server.register("order", ORDER)
     text = server.register("text", {"type": "string"}, "JSON")
@@ -157,7 +152,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("short_waits")
 @pytest.mark.parametrize("path", ["/t?timestamp=0", "/table"], ids=["stream", "snapshot"])
-def test_a_new_stream_waits_for_the_registry(server: Registry, log: MemoryLog, path: str) -> None:
+def test_a_new_stream_waits_for_the_registry(server, log, path):
     """The client receives heartbeats, and then the records. A snapshot is complete."""
     schema_id = server.register("text", {"type": "string"}, "JSON")
     log.append("t", framed(schema_id, b'"a"'), key=b"a")
@@ -173,18 +168,26 @@ def test_a_new_stream_waits_for_the_registry(server: Registry, log: MemoryLog, p
 
 
 @pytest.mark.usefixtures("short_waits")
-def test_a_live_stream_waits_for_the_registry(server: Registry, log: MemoryLog) -> None:
-    """A record with a new schema waits in the shared feed. Records before it are sent at once."""
-    first = server.register("text", {"type": "string"}, "JSON")
-    log.append("t", framed(first, b'"a"'))
+def test_a_live_stream_waits_for_the_registry(server, log):
+    """A record with a new schema waits in the shared feed. Records before it are sent at once, and those of other topics."""
+    known = server.register("text", {"type": "string"}, "JSON")
+    log.append("t", framed(known, b'"a"'))
+    log.create("other")
+    log.append("other", framed(known, b'"a"'))
     client = client_of(log, server, registry={"max_wait_s": 60})
-    with client.get("/t?timestamp=0", buffered=False) as response:
+    with (
+        client.get("/t?timestamp=0", buffered=False) as response,
+        client.get("/other?timestamp=0", buffered=False) as other,
+    ):
         body = read_until(response.response, b'"a"') + read_until(response.response, b"\n:")
+        read_until(other.response, b'"a"')
         fail(server, 3)
-        second = server.register("number", {"type": "string", "maxLength": 9}, "JSON")
-        log.append("t", framed(first, b'"b"'))
-        log.append("t", framed(second, b'"end"'))
+        new = server.register("number", {"type": "string", "maxLength": 9}, "JSON")
+        log.append("t", framed(known, b'"b"'))
+        log.append("t", framed(new, b'"end"'))
         body += read_until(response.response, b'"b"')
+        log.append("other", framed(known, b'"b"'))
+        read_until(other.response, b'"b"')
         requests = len(server.requests)
         body += read_until(response.response, b'"end"')
 
@@ -192,9 +195,7 @@ def test_a_live_stream_waits_for_the_registry(server: Registry, log: MemoryLog) 
     assert requests < len(server.requests)
 
 
-def test_a_stream_ends_with_503_if_the_registry_stays_down(
-    server: Registry, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_ends_with_503_if_the_registry_stays_down(server, log, monkeypatch):
     """A client that resumes at its last ID receives the record later. No record is lost, and none is counted as skipped."""
     schema_id = server.register("text", {"type": "string"}, "JSON")
     for value in (b'"a"', b'"end"'):
@@ -212,9 +213,7 @@ def test_a_stream_ends_with_503_if_the_registry_stays_down(
 
 
 @pytest.mark.parametrize("package", ["requests", "fastavro", "google.protobuf"])
-def test_a_missing_package_is_a_configuration_error(
-    server: Registry, log: MemoryLog, package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_a_configuration_error(server, log, package, monkeypatch):
     """The app does not start, and the error names the extra. Without a decoder, the packages are not needed."""
     for name in list(sys.modules):
         if name.startswith("kafkasse.registry."):
@@ -227,7 +226,7 @@ def test_a_missing_package_is_a_configuration_error(
     client_of(log, server, decoder="json")
 
 
-def test_clusters_may_have_registries_of_their_own(server: Registry, log: MemoryLog) -> None:
+def test_clusters_may_have_registries_of_their_own(server, log):
     """The same schema ID means another schema in another cluster. The documents contain the schemas of `schema_registry`."""
     with closing(Registry()) as other:
         for registry, schema in ((server, {"type": "string"}), (other, {"type": "integer"})):

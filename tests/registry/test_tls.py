@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kafkasse.config.settings import SchemaRegistrySettings
 from kafkasse.errors import RegistryUnavailable
+from kafkasse.registry import lookup
 from kafkasse.registry.client import RegistryClient
 from kafkasse.registry.lookup import SchemaRegistry
 from tests.support.certificates import Authority
@@ -45,6 +46,12 @@ def server(folder: Path) -> Iterator[Registry]:
     server.close()
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine too, a call waits for the result."""
+    monkeypatch.setattr(lookup, "MAX_WAIT_S", TIMEOUT_S)
+
+
 def decoded(server: Registry, folder: Path, **files: str) -> object:
     """Return a value that is decoded with a schema of the registry."""
     paths = {name: str(folder / file) for name, file in files.items()}
@@ -56,9 +63,7 @@ def decoded(server: Registry, folder: Path, **files: str) -> object:
 @pytest.mark.parametrize(
     "files", [{"cert_file": "kafkasse.crt", "key_file": "kafkasse.key"}, {"cert_file": "kafkasse.pem"}]
 )
-def test_logs_in_with_a_client_certificate(
-    server: Registry, folder: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logs_in_with_a_client_certificate(server, folder, files, monkeypatch):
     """The key is in a file of its own, or in that of the certificate. A variable does not override ca_file."""
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(folder / "other.crt"))
 
@@ -77,9 +82,7 @@ def test_logs_in_with_a_client_certificate(
     ],
     ids=lambda files: " ".join(files.values()),
 )
-def test_a_rejected_certificate_is_an_error_that_names_the_settings(
-    server: Registry, folder: Path, files: dict[str, str], lines: Callable[[], list[str]]
-) -> None:
+def test_a_rejected_certificate_is_an_error_that_names_the_settings(server, folder, files, lines):
     """It is not retried, because only an operator can correct it."""
     with pytest.raises(RegistryUnavailable):
         decoded(server, folder, **files)

@@ -9,7 +9,7 @@ import pytest
 
 from kafkasse.frame import DeserializationError
 from kafkasse.memory_log import MemoryRecord
-from kafkasse.registry.wire_format import HEADER, SchemaId, message_indexes, split
+from kafkasse.registry.wire_format import HEADER, message_indexes, split
 
 
 def record(value: bytes, headers: Sequence[tuple[str, bytes | None]] = ()) -> MemoryRecord:
@@ -32,7 +32,7 @@ GUID = uuid.UUID("89791762-2336-4186-9674-299b90a802e2")
         (record(b"\0\0\0\0\1a", headers=[("__key_schema_id", b"\0\0\0\0\2"), (HEADER, None)]), 1, b"a"),
     ],
 )
-def test_the_schema_id_of_a_record(of: MemoryRecord, schema_id: SchemaId, data: bytes) -> None:
+def test_the_schema_id_of_a_record(of, schema_id, data):
     """The header comes before the value, and the last header of several is used, as by Confluent's Java client."""
     assert (schema_id, data) == split(of)
 
@@ -48,7 +48,7 @@ def test_the_schema_id_of_a_record(of: MemoryRecord, schema_id: SchemaId, data: 
         record(b"\0\0\0\0\1a", headers=[(HEADER, b"")]),
     ],
 )
-def test_a_record_without_a_schema_id(of: MemoryRecord) -> None:
+def test_a_record_without_a_schema_id(of):
     """The error has its own kind, because the cause is usually the configuration or a wrong producer."""
     with pytest.raises(DeserializationError, match="does not start with a schema ID") as caught:
         split(of)
@@ -60,6 +60,6 @@ def test_a_record_without_a_schema_id(of: MemoryRecord) -> None:
     ("data", "indexes", "size"),
     [(b"\0rest", (0,), 1), (b"\2\0", (0,), 2), (b"\2\2", (1,), 2), (b"\4\2\x80\1rest", (1, 64), 4)],
 )
-def test_message_indexes(data: bytes, indexes: tuple[int, ...], size: int) -> None:
+def test_message_indexes(data, indexes, size):
     """Each is a zigzag varint, after their number. A single 0 stands for the first message."""
     assert (indexes, size) == message_indexes(data)

@@ -19,7 +19,7 @@ def record(message: str, *args: object, **options: object) -> logging.LogRecord:
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
-def test_text_from_clients_cannot_add_a_line_or_imitate_a_field(log_format: str) -> None:
+def test_text_from_clients_cannot_add_a_line_or_imitate_a_field(log_format):
     """Line breaks and control characters are escaped. A value with spaces, quotes or equals signs is in quotes."""
     line = formatter(log_format).format(record("client: %s", HOSTILE))
     fields = formatter(log_format).format(
@@ -34,7 +34,7 @@ def test_text_from_clients_cannot_add_a_line_or_imitate_a_field(log_format: str)
         assert fields.endswith(r'A stream ended: visitor="eve\" reason=operator" events=1')
 
 
-def test_json_contains_the_traceback() -> None:
+def test_json_contains_the_traceback():
     """A traceback is one member, so the record stays one line."""
     try:
         raise ValueError(HOSTILE)

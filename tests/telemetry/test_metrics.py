@@ -35,7 +35,7 @@ def feeds() -> Iterator[Feeds]:
     feeds.close()
 
 
-def test_the_number_of_topic_labels_is_limited(metrics: Metrics) -> None:
+def test_the_number_of_topic_labels_is_limited(metrics):
     """Clients of the open route choose topics, and a label takes memory until the process ends."""
     for number in range(MAX_TOPICS + 50):
         metrics.count("records_skipped", topic=f"t{number}", reason="not_json")
@@ -44,7 +44,7 @@ def test_the_number_of_topic_labels_is_limited(metrics: Metrics) -> None:
     assert MAX_TOPICS + 50 == metrics.value("records_skipped")
 
 
-def test_the_registry_of_a_host_app_is_not_used(metrics: Metrics) -> None:
+def test_the_registry_of_a_host_app_is_not_used(metrics):
     """The app may have metrics with the same names, and exports only its own."""
     Metrics()
 
@@ -52,7 +52,7 @@ def test_the_registry_of_a_host_app_is_not_used(metrics: Metrics) -> None:
     assert b"kafkasse_" not in prometheus_client.generate_latest()
 
 
-def test_copies_the_totals_of_the_feeds(metrics: Metrics, feeds: Feeds) -> None:
+def test_copies_the_totals_of_the_feeds(metrics, feeds):
     """Each copy adds what has happened since the last one."""
     sampler = Sampler(feeds, metrics)
     route = Route("r", "/r", ("t",), start=StartAt.EARLIEST)
@@ -71,7 +71,7 @@ def test_copies_the_totals_of_the_feeds(metrics: Metrics, feeds: Feeds) -> None:
     assert 3 == metrics.value("events_sent", route="r")
 
 
-def test_copies_the_totals_of_an_archive(metrics: Metrics) -> None:
+def test_copies_the_totals_of_an_archive(metrics):
     """A counter of errors exists before the first error. A log without an archive has no such metrics."""
     pytest.importorskip("pyarrow", reason="pip install pyarrow")
     log = with_archive(MemoryLog(), "/archive")

@@ -31,7 +31,7 @@ def run(folder: Path, code: str) -> str:
     return done.stdout.decode()
 
 
-def test_dead_workers_leave_one_file_with_their_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_workers_leave_one_file_with_their_counters(tmp_path, monkeypatch):
     """Their gauges are gone. The sums and the buckets of histograms are those of all workers."""
     monkeypatch.setenv(multiprocess.VARIABLE, str(tmp_path))
     workers = [int(run(tmp_path, WORKER)) for _ in range(3)]
@@ -55,9 +55,7 @@ def test_dead_workers_leave_one_file_with_their_counters(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("type_", ["counter", "gauge_livesum", "histogram"])
-def test_the_file_of_a_worker_that_has_just_created_it_is_empty(
-    type_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_file_of_a_worker_that_has_just_created_it_is_empty(type_, tmp_path, monkeypatch):
     """Responses contain the metrics of the others, even if the worker is killed now."""
     monkeypatch.setenv(multiprocess.VARIABLE, str(tmp_path))
     run(tmp_path, WORKER)

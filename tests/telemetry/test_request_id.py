@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from kafkasse.telemetry.request_id import request_id
@@ -20,7 +18,7 @@ TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
         ({"HTTP_X_REQUEST_ID": "mine", "HTTP_TRACEPARENT": f"00-{TRACE_ID}-00f067aa0ba902b7-01"}, "mine"),
     ],
 )
-def test_accepts_the_id_of_a_proxy_or_client(environ: dict[str, Any], expected: str) -> None:
+def test_accepts_the_id_of_a_proxy_or_client(environ, expected):
     """X-Request-ID wins over traceparent."""
     assert expected == request_id(environ)
 
@@ -40,7 +38,7 @@ def test_accepts_the_id_of_a_proxy_or_client(environ: dict[str, Any], expected: 
         ("HTTP_TRACEPARENT", f"00-{TRACE_ID.upper()}-00f067aa0ba902b7-01"),
     ],
 )
-def test_replaces_an_id_that_is_not_safe(header: str, value: str) -> None:
+def test_replaces_an_id_that_is_not_safe(header, value):
     """The ID appears in a response header and in logs. The generated one stays the same during the request."""
     environ = {header: value}
 

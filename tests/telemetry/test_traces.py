@@ -44,7 +44,7 @@ def client() -> FlaskClient:
     return create_app(Config(allowed_topics=["*"], public=True), log).test_client()
 
 
-def test_a_span_lasts_from_the_request_to_the_first_byte(spans: InMemorySpanExporter, client: FlaskClient) -> None:
+def test_a_span_lasts_from_the_request_to_the_first_byte(spans, client):
     """Its parent is the span of the client, which traceparent names."""
     with client.get("/t", headers={"traceparent": f"00-{TRACE_ID}-{PARENT_ID}-01"}, buffered=False) as stream:
         chunks = iter(stream.response)
@@ -58,9 +58,7 @@ def test_a_span_lasts_from_the_request_to_the_first_byte(spans: InMemorySpanExpo
 
 
 @pytest.mark.parametrize(("path", "method", "error"), [("/t", "HEAD", None), ("/missing", "GET", "TopicNotAvailable")])
-def test_a_request_without_a_stream_has_a_span(
-    spans: InMemorySpanExporter, client: FlaskClient, path: str, method: str, error: str | None
-) -> None:
+def test_a_request_without_a_stream_has_a_span(spans, client, path, method, error):
     """A request that the client got wrong is not an error of the server."""
     client.open(path, method=method)
 
@@ -79,6 +77,6 @@ sys.exit(any(name.startswith("opentelemetry") for name in sys.modules))
 
 
 @pytest.mark.processes
-def test_kafkasse_does_not_import_opentelemetry() -> None:
+def test_kafkasse_does_not_import_opentelemetry():
     """A process without OpenTelemetry pays nothing, even if the package is installed."""
     subprocess.run([sys.executable, "-c", NO_IMPORT], check=True, timeout=60)
