@@ -8,8 +8,6 @@ from typing import Any
 
 import gevent
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from kafkasse.errors import FilterError, KafkaUnavailable, TopicGone
 from kafkasse.feed import Reader, StopReason, catch_up
@@ -111,39 +109,6 @@ def value(n: int) -> bytes:
 
 
 # Exactly once.
-
-
-@given(
-    st.lists(st.sampled_from(["record", "odd", "broken", "marker"]), max_size=12),
-    st.sampled_from([*IdType]),
-    st.booleans(),
-    st.integers(1, 200),
-)
-@settings(deadline=None)
-def test_every_event_id_resumes_at_the_next_record(
-    steps: list[str], id_type: IdType, compact: bool, max_chunk_bytes: int
-) -> None:
-    """A client that reconnects with any event ID receives exactly the records after that event."""
-    log = MemoryLog()
-    log.create("t", 2)
-
-    def client(last_id: str = "") -> Client:
-        return Client(log, last_id, StartAt.EARLIEST, id_type, compact, None, max_chunk_bytes, filterer=not_odd)
-
-    for n, step in enumerate(steps):
-        if step == "marker":
-            log.append_marker("t", n % 2)
-        else:
-            content = {"record": value(n), "odd": b'{"odd":1}', "broken": b"{"}[step]
-            log.append("t", content, n % 2, timestamp=1000 + n)
-    first = client()
-    events = first.read()
-    first.take(first.reader.id_if_moved())
-
-    assert sorted(n for n, step in enumerate(steps) if step == "record") == sorted(numbers(events))
-    for at, event in enumerate(events):
-        assert sorted(numbers(events[at + 1 :])) == sorted(numbers(client(event.id).read()))
-    assert [] == client(first.last_id).read()
 
 
 # Event IDs.
@@ -252,8 +217,6 @@ def test_a_stream_of_one_partition_ignores_the_others(log: MemoryLog) -> None:
 
 
 def test_continues_while_the_topics_cannot_be_described(log: MemoryLog) -> None:
-    """A metadata refresh that fails does not end the stream."""
-
     def unavailable(topics: list[str]) -> Mapping[str, Topic]:
         raise KafkaUnavailable("Gone.")
 
@@ -267,7 +230,6 @@ def test_continues_while_the_topics_cannot_be_described(log: MemoryLog) -> None:
 
 
 def test_a_read_that_waits_returns_with_the_next_record(log: MemoryLog) -> None:
-    """read() does not wait for its timeout."""
     client = Client(log)
     reading = gevent.spawn(client.reader.read, TIMEOUT_S)
 
@@ -285,7 +247,6 @@ def test_a_read_returns_after_its_timeout(log: MemoryLog, monkeypatch: pytest.Mo
 
 
 def test_a_read_that_waits_returns_as_soon_as_it_is_stopped(log: MemoryLog) -> None:
-    """read() checks whether it was stopped while it waits for records."""
     client = Client(log)
     reading = gevent.spawn(client.reader.read, TIMEOUT_S * 2)
     gevent.sleep(0)  # let it start to wait

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -23,7 +20,7 @@ from kafkasse.position import of_topics, parse
 from kafkasse.route import Route
 from kafkasse.sse import Parser
 from tests.support.parked_client import ParkedClient
-from tests.support.turns import turn
+from tests.support.turns import most_lines_in_a_piece, turn
 
 
 class CountingClient(ParkedClient):
@@ -97,9 +94,8 @@ def test_a_client_that_left_does_not_receive_records() -> None:
 
 
 def test_a_flush_takes_the_same_number_of_steps_for_any_number_of_subscribers() -> None:
-    """The work per record does not depend on the number of clients that do not receive it."""
     crowds = [Crowd(10), Crowd(1_000)]
-    few, many = ([count_steps(partial(crowd.append, 1, 2, 3)) for _ in range(3)][-1] for crowd in crowds)
+    few, many = ([most_lines_in_a_piece(partial(crowd.append, 1, 2, 3)) for _ in range(3)][-1] for crowd in crowds)
 
     assert many < 1.1 * few
 
@@ -188,7 +184,6 @@ def test_the_position_after_a_truncation_has_the_new_leader_epoch() -> None:
 
 
 def test_a_parked_client_receives_a_gap_at_once() -> None:
-    """The gap does not wait for the next record."""
     crowd = Crowd(1)
     crowd.append(0)
     for _ in range(2):
@@ -202,21 +197,3 @@ def test_a_parked_client_receives_a_gap_at_once() -> None:
 
 def id_at(offset: int) -> bytes:
     return b'[{"topic":"t","partition":0,"offset":%d,"topic_id":"memory1"}]' % offset
-
-
-def count_steps(function: Callable[[], object]) -> int:
-    """Return the number of steps of Python's interpreter in a function, including those of comprehensions."""
-    steps = 0
-
-    def count(frame: FrameType, event: str, argument: object) -> Any:
-        nonlocal steps
-        frame.f_trace_opcodes = True
-        steps += event == "opcode"
-        return count
-
-    sys.settrace(count)
-    try:
-        function()
-    finally:
-        sys.settrace(None)
-    return steps

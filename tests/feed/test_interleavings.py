@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import pytest
 
-from kafkasse.feed import catch_up, feeds, lookup, reader, shared_feed
+from kafkasse.feed import backlog, catch_up, feeds, lookup, reader, shared_feed
 from kafkasse.frame import Encoder, JsonLines, ServerSentEvents, encoder
 from kafkasse.position import IdType
 from kafkasse.route import Route
@@ -27,10 +27,11 @@ from tests.history.worlds import EVERYTHING, STEPS, VISITORS, PatternSimulation
 from tests.support.examples import examples
 
 LIMITS = (
-    (encoder, "MAX_PIECE_RECORDS"),
-    (reader, "MAX_PIECE_SEGMENTS"),
-    (shared_feed, "PARKED_CLIENTS_PER_TURN"),
+    (encoder, "MAX_PIECE_RECORDS", 2),
+    (reader, "MAX_PIECE_SEGMENTS", 2),
+    (shared_feed, "PARKED_CLIENTS_PER_TURN", 2),
 )
+SMALL_BACKLOG = (backlog, "MAX_BYTES", 2 * backlog.RECORD_BYTES)
 
 
 class Interleaved(PatternSimulation):
@@ -39,6 +40,7 @@ class Interleaved(PatternSimulation):
     Args:
         draws: all choices.
         hooked: whether a filter lets other greenlets run, as one does that waits for I/O.
+        is_backlog_small: whether the backlog of a feed with a filter overflows. No topics are created.
         id_type: what the event IDs contain.
         is_json_lines: whether the clients read JSON lines. They have no event IDs, so no client reconnects.
     """
@@ -48,14 +50,15 @@ class Interleaved(PatternSimulation):
     def __init__(
         self,
         draws: Draws,
-        hooked: bool,
+        hooked: bool = False,
+        is_backlog_small: bool = False,
         id_type: IdType = IdType.OFFSET,
         is_json_lines: bool = False,
         **settings: Any,
     ) -> None:
         self._is_nested = self._is_turning = True
         self._busy: list[Client] = []
-        self._id_type, self._is_json_lines = id_type, is_json_lines
+        self._id_type, self._is_json_lines, self._is_backlog_small = id_type, is_json_lines, is_backlog_small
         self._route = Route("topics", "/{topics}", (TOPIC, "events.*"), id_type=id_type)
         super().__init__(draws, **settings)
         self._feeds._slots._count = 2
@@ -86,7 +89,7 @@ class Interleaved(PatternSimulation):
         return [*moves, self.drop, self.park, self.fill_socket, self.end, *self._more_moves()]
 
     def _more_moves(self) -> Iterable[Callable[[], None]]:
-        return self.create_topic, self.grow, self.revoke
+        return self.grow if self._is_backlog_small else self.create_topic, self.grow, self.revoke
 
     def revoke(self) -> None:
         """Revoke the slot with which a client catches up. The client may be within a step."""
@@ -139,31 +142,34 @@ class Interleaved(PatternSimulation):
         with ExitStack() as patches:
             for module in (catch_up, feeds, reader, shared_feed):
                 patches.enter_context(patch.object(module, "take_turn", self.let_others_run))
-            for module, limit in LIMITS:
-                patches.enter_context(patch.object(module, limit, 2))
+            for limit in (*LIMITS, SMALL_BACKLOG) if self._is_backlog_small else LIMITS:
+                patches.enter_context(patch.object(*limit))
             return self.play(STEPS)
 
 
 KINDS: dict[str, dict[str, Any]] = {
     "offsets": {},
+    "offsets, hook": {"hooked": True},
+    "small backlog": {"hooked": True, "is_backlog_small": True},
     "timestamps": {"id_type": IdType.TIMESTAMP, "drops": False},  # they do not show that records are missing
-    "both": {"id_type": IdType.BOTH},
-    "sparse IDs": {"sparse": True, "drops": False},
+    "timestamps, hook": {"id_type": IdType.TIMESTAMP, "drops": False, "hooked": True},
+    "both, hook": {"id_type": IdType.BOTH, "hooked": True},
+    "sparse IDs, hook": {"sparse": True, "drops": False, "hooked": True},
     "JSON lines": {"is_json_lines": True},
+    "JSON lines, hook": {"is_json_lines": True, "hooked": True},
 }
 
 
-@pytest.mark.parametrize("hooked", [False, True], ids=["plain", "hooked"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_client_receives_exactly_its_records(kind: str, hooked: bool) -> None:
+def test_each_client_receives_exactly_its_records(kind: str) -> None:
     """Evictions, lost records, slow sockets, revoked slots, new topics and partitions, and cuts at any byte."""
     reached: Counter[str] = Counter()
     for seed in range(examples(15)):
         clock = count(0.0, 1e-9)  # how long a step takes decides nothing
         with patch.object(lookup, "MAX_WAIT_S", None), patch.object(time, "monotonic", lambda c=clock: next(c)):
-            world = Interleaved(RandomDraws(seed), hooked, **KINDS[kind])
+            world = Interleaved(RandomDraws(seed), **KINDS[kind])
             violations = world.play_with_small_pieces()
 
         assert [] == violations, f"seed {seed}"
         reached += world.reached
-    assert {"parked", "new topic"} <= reached.keys()
+    assert reached["parked"]

@@ -45,7 +45,6 @@ def test_callers_with_the_same_key_share_a_request() -> None:
 
 
 def test_no_caller_waits_for_other_keys() -> None:
-    """Each caller sends a request for the keys that are not in flight, and waits only for its own keys."""
     service = Service()
     shared = SharedLookup(service.look_up, TIMEOUT_S)
     callers = [gevent.spawn(shared.get, keys) for keys in (["a"], ["a", "b"], ["c"])]
@@ -162,7 +161,6 @@ def test_no_caller_receives_offsets_from_before_its_call() -> None:
 
 
 def test_a_topic_that_does_not_exist_fails_only_its_own_lookup() -> None:
-    """Lookups of other topics that share its request succeed."""
     log = SlowLog()
     log.create("t")
     log.answer.set()

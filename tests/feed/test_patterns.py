@@ -9,8 +9,6 @@ from dataclasses import replace
 
 import gevent
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kafkasse.config import Config
 from kafkasse.errors import TopicGone
@@ -132,40 +130,7 @@ def test_a_new_client_starts_where_the_route_says(world: World, start: StartAt) 
     before = world.write("events.a")
     reader = world.open(route=replace(EVENTS, start=start))
     after = world.write("events.a")
+    world.write("other")  # does not match
     world.turn()
 
     assert ([before] if start is StartAt.EARLIEST else []) + [after] == numbers(reader)
-
-
-@given(st.lists(st.sampled_from(["create", "write", "turn", "read", "return"]), max_size=25))
-def test_no_record_of_a_matching_topic_is_lost_or_repeated(steps: list[str]) -> None:
-    """This applies to any order of new topics, records, and clients that reconnect."""
-    world = World()
-    with closing(world.feeds):
-        topics, expected, found = ["orders", "events.a"], [], []
-        reader = world.open()
-        for at, step in enumerate(steps):
-            match step:
-                case "create":
-                    topics.append(f"events.{at}")
-                    world.log.create(topics[-1], 1 + at % 2)
-                case "write":
-                    expected.append(world.write(topics[at % len(topics)]))
-                    world.write("other")  # does not match
-                case "turn":
-                    world.turn()
-                case "read":
-                    found += numbers(reader)
-                case "return":
-                    event_id = reader.position_id
-                    reader.close()
-                    reader = world.open(event_id)
-        with gevent.Timeout(TIMEOUT_S):
-            while len(found) < len(expected):
-                world.turn()
-                found += numbers(reader)
-                if reader.stop_reason is not None:
-                    reader = world.open(reader.position_id)
-        world.turn()
-
-        assert sorted(expected) == sorted(found + numbers(reader))

@@ -17,13 +17,12 @@ from kafkasse.event_loop import take_turn
 from kafkasse.feed import Feeds, Reader, StopReason
 from kafkasse.feed import reader as readers
 from kafkasse.feed.reader import ReaderState
-from kafkasse.feed.ring import Place
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.slots import MAX_START_S
 from kafkasse.feed.tail import Tail
 from kafkasse.frame import Encoder
 from kafkasse.frame.encoder import MAX_PIECE_RECORDS
-from kafkasse.log import Gap, Partition
+from kafkasse.log import Partition
 from kafkasse.memory_log import MemoryCursor, MemoryLog
 from kafkasse.position import of_topics, parse
 from kafkasse.route import Route, StartAt
@@ -141,7 +140,6 @@ STATES = {CATCHING_UP: catching_up, JOINING: joining, LIVE: live, PARKED: parked
 def test_closing_a_reader_releases_everything_in_each_state(
     world: World, state: ReaderState, make: Callable[[World], Reader]
 ) -> None:
-    """The reader's cursor is closed, and the feed neither counts the reader nor sends to its client."""
     reader = make(world)
     assert state is reader.state
     assert 1 == world.readers
@@ -196,7 +194,6 @@ def test_a_parked_client_receives_a_new_position_once() -> None:
 def test_stopping_a_reader_ends_a_read_that_waits(
     world: World, make: Callable[[World], Reader], reason: StopReason
 ) -> None:
-    """read() returns nothing as soon as the client has left, or the server ends the stream."""
     reader = make(world)
     while reader.read(0):
         pass
@@ -221,7 +218,6 @@ def test_a_reader_waits_for_a_slot_with_its_stream_open(waiting: Waiting) -> Non
 
 @pytest.mark.parametrize("reason", StopReason)
 def test_stopping_a_reader_ends_its_wait_for_a_slot(waiting: Waiting, reason: StopReason) -> None:
-    """The client leaves, or the server ends the stream, while other readers have all slots."""
     reading = gevent.spawn(waiting.reader.read, TIMEOUT_S * 2)
     gevent.sleep(0)
 
@@ -315,7 +311,6 @@ def test_counts_each_record_once_in_every_state(world: World) -> None:
 
 
 def test_measures_the_encoding_of_each_record_once(world: World) -> None:
-    """Records that a reader encodes for one client and those that the feed encodes for all count the same."""
     reader = catching_up(world)
     for _ in range(MAX_PIECE_RECORDS + 1):
         world.log.append("t", b'{"n":1}')
@@ -326,7 +321,6 @@ def test_measures_the_encoding_of_each_record_once(world: World) -> None:
 
 
 def test_the_states_of_closed_readers_are_not_counted(world: World) -> None:
-    """The numbers of readers by state are those of the open readers."""
     first, second = catching_up(world), live(world)
 
     assert {CATCHING_UP: 1, LIVE: 1} == +first.stats.readers
@@ -356,12 +350,6 @@ def feed_of(world: World) -> SharedFeed:
     return feed
 
 
-def at(world: World, partition_0: int, partition_1: int) -> str:
-    """Return an event ID at these offsets."""
-    ids = feed_of(world).ids
-    return ids.copy_at({Partition("t", 0): partition_0, Partition("t", 1): partition_1}, {}).render()
-
-
 def test_a_reader_that_cannot_open_a_cursor_releases_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise no other reader could catch up after Kafka was unavailable."""
     monkeypatch.setattr(readers, "UNAVAILABLE_BACKOFF_S", 0.0)
@@ -373,21 +361,6 @@ def test_a_reader_that_cannot_open_a_cursor_releases_its_slot(monkeypatch: pytes
 
     assert [0, 1, 2] == offsets(behind(world).read(TIMEOUT_S))
     world.feeds.close()
-
-
-def test_a_joining_reader_receives_only_the_gaps_after_its_position(world: World) -> None:
-    """A client that has read past a gap must not receive it, and one before the gap receives it once."""
-    world.open()
-    feed_of(world).declare(Gap(Partition("t", 0), 3, 5, "removed by retention"))
-    world.append(1, partition=1)
-    feed_of(world).declare(Gap(Partition("t", 0), 5, 8, "removed by retention"))
-    before, after = (world.open(last_id=at(world, *offsets)) for offsets in ((3, 1), (8, 0)))
-    assert JOINING is before.state is after.state
-
-    types = [[event.type for event in Parser().receive(each.read(0) + each.read(0))] for each in (before, after)]
-
-    assert [["gap", "gap"], ["message"]] == types
-    assert LIVE is before.state is after.state
 
 
 def test_a_position_with_other_pending_partitions_is_not_that_of_the_feed(world: World) -> None:
@@ -427,25 +400,3 @@ def test_a_reader_of_a_feed_that_has_ended_cannot_be_parked(world: World, error:
     feed_of(world).fail(error)
 
     assert not reader.can_park
-
-
-def test_parked_clients_continue_where_they_were_when_their_feed_skips_records(world: World) -> None:
-    """A client whose socket was full receives the records since then, and the other one only those that were skipped."""
-    fast, full = ParkedClient(), ParkedClient()
-    full.try_send = lambda chunk, data=b"": False
-    both = [world.open(), world.open()]
-    for reader, client in zip(both, (fast, full), strict=True):
-        reader.park(client)
-    world.append(2)
-    for _ in range(2):
-        world.log.append("t", b'{"n":1}')
-    feed = feed_of(world)
-
-    feed.skip_to({Partition("t", 0): Place(7, None, None), Partition("t", 1): Place(None, 5, None)})
-    for reader in both:
-        reader.unpark()
-
-    assert {Partition("t", 0): 7, Partition("t", 1): 0} == feed.ids.offsets
-    frames = [b"".join(reader.read(0) for _ in range(6)) for reader in both]
-    assert [[5, 6], [4, 5, 6]] == [offsets(each) for each in frames]
-    assert [LIVE, LIVE] == [reader.state for reader in both]

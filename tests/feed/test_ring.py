@@ -86,8 +86,6 @@ def test_a_reader_that_was_ahead_of_the_feed_at_a_truncation_does_not_join(skips
     (1, 1, b'{"n":1}'), (3, 64, b'{"n":1}'), (100, 1, b'{"n":1}'), (3, 1, b'{"n":"%b"}' % (b"x" * 1000)),
 ])  # fmt: skip
 def test_the_limit_counts_all_memory_of_the_ring(id_type: IdType, partitions: int, records: int, value: bytes) -> None:
-    """The estimate of the memory of a segment is right within a factor of 1.5, whatever its size."""
-
     shared = feed(partitions, id_type=id_type)
     append(shared, 0)
     before = shared.ring._bytes

@@ -24,12 +24,10 @@ def request(slots: CatchUpSlots, client: str = "a", revoked: list[str] | None = 
 
 
 def test_a_free_slot_is_granted_at_once(slots: CatchUpSlots) -> None:
-    """The reader does not wait."""
     assert request(slots).wait(0)
 
 
 def test_a_released_slot_goes_to_the_next_reader(slots: CatchUpSlots) -> None:
-    """The reader that waits wakes up."""
     first, second = request(slots), request(slots)
     waiting = gevent.spawn(second.wait, TIMEOUT_S * 2)
     gevent.sleep(0)
@@ -54,7 +52,6 @@ def test_clients_take_turns(slots: CatchUpSlots) -> None:
 
 
 def test_a_reader_that_leaves_the_queue_is_not_granted_a_slot(slots: CatchUpSlots) -> None:
-    """The reader after it is next."""
     holder, leaving, staying = request(slots), request(slots), request(slots)
     leaving.release()
 

@@ -161,7 +161,6 @@ def test_a_snapshot_has_no_event_id_until_it_is_complete(world: World) -> None:
 
 
 def test_the_snapshot_of_an_empty_topic_is_an_event_id(world: World) -> None:
-    """The snapshot of a topic without records is complete at once."""
     client = world.open()
     (event,) = client.read()
 
@@ -187,21 +186,10 @@ def test_only_the_end_of_a_snapshot_is_marked(world: World) -> None:
 
 
 def test_a_snapshot_contains_all_records_without_a_key(world: World) -> None:
-    """A record without a key replaces no other record."""
     for n in range(3):
         world.put(n)
 
     assert [0, 1, 2] == numbers(world.open().read())
-
-
-def test_a_snapshot_contains_what_retention_left(world: World) -> None:
-    """Retention removes the start of the topic while the snapshot is read."""
-    for n in range(3):
-        world.put(n, b"%d" % n)
-    client = world.open()
-    world.log.drop_before("t", 2)
-
-    assert [2] == numbers(client.read())
 
 
 def test_a_snapshot_skips_records_that_retention_removes_meanwhile(
@@ -241,7 +229,6 @@ def test_a_snapshot_is_read_again_after_a_truncation(world: World, monkeypatch: 
 
 
 def test_a_snapshot_as_json_lines_has_the_same_rows() -> None:
-    """In JSON lines, a snapshot contains the same records as in Server-Sent Events, and a line after the last one."""
     world = World(Encoder(wire=JsonLines()))
     world.put(1, b"a")
     client = world.open()
@@ -253,7 +240,6 @@ def test_a_snapshot_as_json_lines_has_the_same_rows() -> None:
 
 
 def test_a_snapshot_is_sent_in_chunks() -> None:
-    """No chunk is much larger than max_chunk_bytes."""
     world = World(max_chunk_bytes=1024)
     for n in range(100):
         world.put(n, b"%d" % n)
@@ -294,7 +280,6 @@ def test_a_client_that_waits_for_a_snapshot_receives_the_error_of_its_feed(
 def test_stopping_a_reader_ends_its_wait_for_the_snapshot(
     world: World, monkeypatch: pytest.MonkeyPatch, reason: StopReason
 ) -> None:
-    """A client that leaves does not wait until the snapshot is complete."""
     monkeypatch.setattr(snapshots.Snapshot, "_complete", lambda snapshot: gevent.sleep(TIMEOUT_S * 2))
     client = world.open()
     reading = gevent.spawn(client.reader.read, TIMEOUT_S * 2)
@@ -336,7 +321,6 @@ def test_clients_share_a_snapshot(world: World) -> None:
 
 
 def test_a_later_client_receives_a_newer_snapshot(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the records since the previous version are read."""
     for n in range(3):
         world.put(n, b"%d" % n)
     world.open().read()
@@ -347,22 +331,6 @@ def test_a_later_client_receives_a_newer_snapshot(world: World, monkeypatch: pyt
 
     assert [0, 7] == numbers(world.open().read())
     assert [3] == encoded  # and the tombstone, which is not encoded
-
-
-def test_a_client_receives_its_version_while_a_newer_one_is_made(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow client receives the rows of its version, and then the records after it: nothing is lost or mixed."""
-    for n in range(3):
-        world.put(n, b"%d" % n)
-    slow = world.open()
-    first = slow.read_slowly()
-    world.put(7, b"2")
-    world.open().read()
-    world.put(8, b"3")
-
-    rest = slow.read()
-
-    assert [0] == numbers(first)
-    assert [1, 2, 7, 8] == numbers(rest)
 
 
 def test_at_most_two_versions_are_in_memory(world: World) -> None:
@@ -434,7 +402,6 @@ def test_a_snapshot_that_is_too_large_is_an_error() -> None:
 
 
 def test_other_greenlets_run_while_a_snapshot_is_built(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Building takes a turn for each 64 records."""
     turns = []
     monkeypatch.setattr(snapshots, "take_turn", lambda: (turns.append(1), take_turn()))
     for n in range(1000):
@@ -446,7 +413,6 @@ def test_other_greenlets_run_while_a_snapshot_is_built(world: World, monkeypatch
 
 @pytest.mark.parametrize("selector", [None, Selector.of(["key-1"])])
 def test_the_limit_counts_all_memory_of_a_snapshot(selector: Selector | None) -> None:
-    """The estimate of the memory of a row is right within a factor of 1.5."""
     dimensions = Dimensions() if selector is None else Dimensions((Dimension("key"),))
     world = World(Encoder(dimensions=dimensions), max_snapshot_bytes=1 << 30)
     for n in range(5_000):

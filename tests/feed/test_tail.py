@@ -287,7 +287,6 @@ def test_a_failing_filter_ends_only_its_own_feed(world: World, filterer: Any, ca
 
 
 def test_an_error_of_one_topic_ends_only_the_feeds_that_contain_it(world: World) -> None:
-    """The error is the one that the cursor reports."""
     a, b, both = world.open("a"), world.open("b"), world.open("a", "b")
     world.log.fail_partition("a", TopicNotAvailable("Not authorized."))
     world.turn()
@@ -302,7 +301,6 @@ def test_an_error_of_one_topic_ends_only_the_feeds_that_contain_it(world: World)
 
 
 def test_a_deleted_topic_ends_only_the_feeds_that_contain_it(world: World) -> None:
-    """The error names the topic."""
     a, b = world.open("a"), world.open("b")
     world.log.delete("a")
     for _ in range(3):

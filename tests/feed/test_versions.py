@@ -89,7 +89,6 @@ def write(log: MemoryLog, *versions: int, key: bytes = b"k", partition: int = 0)
 
 
 def test_a_live_client_does_not_receive_older_or_equal_versions(log: MemoryLog) -> None:
-    """The client receives each version of a key once, in ascending order."""
     process = Process(log)
     client = process.open()
     write(log, 1, 2, 3, 1, 2, 3, 4)

@@ -142,7 +142,6 @@ def test_a_record_that_is_too_large_does_not_match(value: Any, reason: str) -> N
 
 
 def test_a_long_key_or_header_counts() -> None:
-    """The key and the headers that an expression reads count too."""
     long = b"a" * (MAX_TEXT_CHARS + 1)
 
     for text in ("key != 'a'", "headers.a != 'a'", "headers != {}"):

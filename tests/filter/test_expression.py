@@ -46,7 +46,6 @@ ORDER = {
     ],
 )
 def test_reads_each_part_of_a_record(text: str) -> None:
-    """An expression reads the topic, partition, offset, timestamp, key, headers and value."""
     view = view_of(ORDER, b"k1", [("type", b"paid")])
 
     assert compile_expression(text).matches(view) is True
@@ -67,7 +66,6 @@ def test_parts_without_a_value_are_null() -> None:
 
 
 def test_bytes_that_are_not_text_differ_from_every_text() -> None:
-    """A key that is not UTF-8 is not equal to a text."""
     assert compile_expression("key != 'x'").matches(view_of(key=b"\xff"))
 
 

@@ -92,7 +92,6 @@ def is_selected(view: RecordView, query: list[tuple[str, str]]) -> bool:
 
 @given(records, conditions)
 def test_a_filter_equals_its_model(view: RecordView, where: dict[str, Any]) -> None:
-    """A record matches a filter if and only if it meets all conditions, whatever it contains."""
     assert meets(view, where) == Filter.of(**where).matches(view)
 
 
@@ -140,7 +139,6 @@ def test_equivalent_conditions_are_equal(where: dict[str, Any], random: Any) -> 
 
 @given(st.lists(st.tuples(st.text(max_size=12), st.text(max_size=12)), max_size=4))
 def test_any_query_is_parsed_or_rejected(query: list[tuple[str, str]]) -> None:
-    """A query causes no error except 400."""
     try:
         found = parse_query(query, ALL_FILTERS)
     except InvalidParameter:

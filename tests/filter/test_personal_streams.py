@@ -52,7 +52,6 @@ def _bearer(**claims: object) -> dict[str, str]:
 
 
 def test_each_visitor_receives_its_own_records(client: FlaskClient) -> None:
-    """The claim of the token selects the records."""
     assert [[0, 2, 5], [1, 5], [5]] == [received(client, sub=each) for each in ("ada", "bob", "carol")]
 
 
@@ -80,7 +79,6 @@ def test_a_query_only_narrows_a_personal_stream(client: FlaskClient, query: str,
 
 
 def test_a_visitor_without_the_claim_is_forbidden(client: FlaskClient) -> None:
-    """The response to a token without the claim is 403."""
     response = client.get("/me/orders", headers=_bearer(sub=None))
 
     assert (403, "ForbiddenError") == (response.status_code, response.get_json(force=True)["name"])

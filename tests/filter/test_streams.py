@@ -113,21 +113,18 @@ def test_a_route_contains_the_records_that_meet_its_conditions(
 )
 @pytest.mark.parametrize("path", ["/orders?", f"/orders?{START}&"])
 def test_a_client_filters_with_its_query(client_of: Open, path: str, query: str, expected: list[int]) -> None:
-    """A query selects records of a route that allows the filter. Parameters of other names are ignored."""
     client = client_of(client_filters=["key", "header.type", "field.*", "filter"])
 
     assert expected == numbers(client, path + query)
 
 
 def test_the_open_route_has_the_filters_of_the_whole_server(client_of: Open) -> None:
-    """Clients can filter at /{topics} if the top-level setting allows it."""
     client = client_of("/other", {"client_filters": ["key"]})
 
     assert [0, 2] == numbers(client, f"/orders?{START}&key=alice")
 
 
 def test_a_path_parameter_selects_records(client_of: Open) -> None:
-    """With a path parameter in `where`, each URL contains its own records of the topic."""
     client = client_of("/of/{customer}", where={"key": "{customer}", "headers": {"type": "paid"}})
 
     assert [[2], [3], []] == [numbers(client, f"/of/{each}") for each in ("alice", "carol", "nobody")]
@@ -157,7 +154,6 @@ def test_event_ids_advance_past_filtered_records(client_of: Open) -> None:
 
 
 def test_an_invalid_expression_is_rejected_with_its_position(client_of: Open) -> None:
-    """The response to an invalid expression has the line, the column, the reason and a picture of the mistake."""
     response = client_of(client_filters=["filter"]).get("/orders?filter=value.amount+%3E%3E+10")
 
     assert (400, "application/problem+json") == (response.status_code, response.content_type)

@@ -106,7 +106,6 @@ def test_the_dimensions_do_not_depend_on_the_order_of_the_query() -> None:
     [({"alice"}, {("alice",)}), ({"alice", "bob"}, {("alice",)}), ({"bob"}, set()), ({"all"}, {("all",)})],
 )
 def test_a_query_cannot_widen_what_the_route_selects(asked: set[str], received: set[tuple[str, ...]]) -> None:
-    """A client that selects the key of another visitor receives nothing."""
     query = Query({KEY: frozenset(asked)}, None)
 
     selection = select({"key": ["{claims.sub}", "all"]}, claims={"sub": "alice"}, query=query)
@@ -116,7 +115,6 @@ def test_a_query_cannot_widen_what_the_route_selects(asked: set[str], received: 
 
 
 def test_the_expressions_of_the_route_and_the_query_must_both_be_true() -> None:
-    """A query adds its expression to that of the route."""
     query = Query({}, compile_expression("offset < 9"))
 
     selection = select({"expression": "offset > 5"}, query=query)
@@ -197,6 +195,5 @@ def test_a_missing_library_is_a_configuration_error(
 
 @pytest.mark.parametrize("wrong", ["keys", "header", "header.", "field", "headers.a", "filter.x", "*"])
 def test_client_filters_lists_query_parameters(wrong: str) -> None:
-    """An entry that is not the name of a filter is a configuration error."""
     with pytest.raises(ConfigurationError, match=r"must be key, header.NAME, field.PATH or filter"):
         Config(public=True, allowed_topics=["*"], client_filters=[wrong])

@@ -154,7 +154,6 @@ def test_text_arrives_unchanged(text: str) -> None:
 @example(b"\xff")
 @example(b"\xed\xa0\x80")
 def test_bytes_arrive_unchanged(raw: bytes) -> None:
-    """A client can restore any bytes from an envelope, which names their encoding."""
     arrived = json.loads(event(Record(raw, raw, [("h", raw)]), "envelope").data)
 
     assert raw == decoded(arrived, "key") == decoded(arrived["headers"][0], "value")
@@ -182,7 +181,6 @@ def test_one_record_is_one_event(raw: bytes, format: str) -> None:
 
 @given(st.lists(st.binary() | json_text().map(lambda written: written[0].encode()), max_size=5))
 def test_split_undoes_frame(values: list[bytes]) -> None:
-    """split() returns the event names and bodies of concatenated frames, in both wire formats."""
     for wire in (ServerSentEvents(), JsonLines()):
         encoder = Encoder("envelope", wire)
         bodies = [body for each in values if (encoded := encoder.encode("t", 3, Record(each))) for body in encoded[1:]]
@@ -259,7 +257,6 @@ def assert_sent_or_skipped(value: bytes) -> None:
 
 @pytest.mark.parametrize("shape", [b"%s", b'{"a":%s}', b'{"_kafka":1,"a":%s}'])
 def test_deep_nesting_costs_at_most_the_record(shape: bytes) -> None:
-    """A deeply nested value is sent or skipped, and never breaks the stream."""
     for depth in (*range(850, 1030, 15), 100_000):
         assert_sent_or_skipped(shape % (b"[" * depth + b"]" * depth))
 
@@ -268,7 +265,6 @@ def test_deep_nesting_costs_at_most_the_record(shape: bytes) -> None:
     "shape", [b'{"a":%s}', b'{"_kafka":%s,"a":1}', b'{"_kafka":1,"a":0.%s}', b'{"_kafka":1,"a":1e-%s}']
 )
 def test_a_long_number_costs_at_most_the_record(shape: bytes) -> None:
-    """A number of ten thousand digits is sent or skipped, and never breaks the stream."""
     assert_sent_or_skipped(shape % (b"9" * 10_000))
 
 
@@ -365,7 +361,6 @@ def test_a_value_with_a_cr() -> None:
 
 
 def test_a_json_line_marks_base64() -> None:
-    """In JSON lines, a base64 value cannot be mistaken for text."""
     assert {"event": "base64", "data": "/w=="} == line(Record(b"\xff"), "value")
     assert "/w==" == line(Record(b"/w=="), "value")
 
@@ -377,7 +372,6 @@ LINE_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"  # the characters at whic
 @pytest.mark.parametrize("ascii", [False, True])
 @pytest.mark.parametrize("wire", [ServerSentEvents(), JsonLines()])
 def test_clients_that_use_splitlines_read_every_event(format: str, ascii: bool, wire: Wire) -> None:
-    """A client that splits lines with str.splitlines() finds the same lines as a client that splits them at LF."""
     key, headers = LINE_ENDS.encode(), [(LINE_ENDS, LINE_ENDS.encode())]
     for message in ({LINE_ENDS: LINE_ENDS}, LINE_ENDS):
         value = json.dumps(message, ensure_ascii=ascii)
@@ -394,14 +388,12 @@ def test_clients_that_use_splitlines_read_every_event(format: str, ascii: bool, 
 
 
 def test_a_deserialized_message_has_no_raw_line_separators() -> None:
-    """kafkasse encodes the deserializer's message as JSON, and escapes its line separators."""
     frame = sent(Encoder(deserializer=lambda record: {LINE_ENDS: LINE_ENDS}), Record(b"x"))
 
     assert 4 == len(frame.decode().splitlines())
 
 
 def test_the_format_value_keeps_line_separators() -> None:
-    """The format `value` sends each value byte for byte."""
     text = json.dumps("\x85\u2028\u2029", ensure_ascii=False)
 
     assert text == event(Record(text.encode()), "value").data
@@ -436,7 +428,6 @@ def test_a_cloudevent_keeps_the_attributes_in_the_headers() -> None:
 
 @pytest.mark.parametrize("content_type", ["application/json", "application/vnd.x+json; charset=utf-8", "text/json"])
 def test_a_cloudevent_embeds_declared_json(content_type: str) -> None:
-    """Data with a JSON content type is a JSON value in the event."""
     record = Record(b'{"a":1}', headers=[("content-type", content_type.encode())])
 
     assert {"a": 1} == json.loads(event(record, "cloudevents").data)["data"]
@@ -526,7 +517,6 @@ def contains_itself(_: object) -> Any:
     ],
 )
 def test_a_failing_deserializer_skips_the_record(deserializer: Callable[[TopicRecord], Any], reason: str) -> None:
-    """on_skipped receives the reason."""
     skipped: list[str] = []
 
     encoded = Encoder(deserializer=deserializer, on_skipped=lambda *why: skipped.append(why[3])).encode(
@@ -567,7 +557,6 @@ def test_a_failing_filterer_raises_filter_error() -> None:
 
 
 def test_a_skipped_record_does_not_reach_the_filterer() -> None:
-    """A value that cannot be deserialized is not an error of the filterer."""
     assert b"" == sent(Encoder(filterer=failing), Record(b"{"))
 
 
@@ -595,7 +584,6 @@ def writer(id_type: IdType = IdType.OFFSET, compact: bool = False) -> IdWriter:
 def test_pieces_contain_the_same_frames_as_single_records(
     records: list[Record], id_form: tuple[IdType, bool], format: str, wire: type[Wire], filtered: bool
 ) -> None:
-    """The pieces of a batch have the same frames, IDs and final position as its records if they are encoded one by one."""
     encoder = Encoder(format, wire(), filterer=(lambda message: "a" not in str(message)) if filtered else None)
     one, expected = writer(*id_form), []
     for record in records:
@@ -641,7 +629,6 @@ def test_a_piece_has_few_records(id_type: IdType) -> None:
 @pytest.mark.parametrize("id_type", IdType)
 @pytest.mark.parametrize("value", [b'{"a":"%b"}', b'["%b"]'])
 def test_a_piece_has_few_bytes(id_type: IdType, value: bytes) -> None:
-    """A piece ends early if its values or its event IDs are large."""
     ids = IdWriter({Partition("t", number): 0 for number in range(1000)}, {"t": "x"}, id_type=id_type, compact=False)
     large = Batch(Partition("t", 3), [Record(value % (b"x" * 50_000), offset=offset) for offset in range(10)], 10)
     small = Batch(Partition("t", 3), [Record(value % b"", offset=offset) for offset in range(10)], 10)
@@ -742,7 +729,6 @@ def python_reads(value: bytes | bytearray) -> bool:
 
 @given(data=st.data())
 def test_the_fast_json_checks_agree_with_python(data: st.DataObject) -> None:
-    """can_append_member() accepts only JSON objects without `_kafka`, and is_json() agrees with Python's parser."""
     value = bytearray(
         json.dumps(data.draw(st.dictionaries(st.sampled_from(["a", "_kafka", "ü"]), json_values, max_size=2))).encode()
     )

@@ -65,7 +65,6 @@ def test_redacted_members_are_not_sent(redact: list[str], expected: object) -> N
 
 
 def test_redacts_members_of_selected_fields() -> None:
-    """`redact` applies to what `fields` selects."""
     assert {"id": 1, "customer": {"name": "Ann"}} == projected(ORDER, ["id", "customer"], ["customer.email"])
 
 
@@ -125,7 +124,6 @@ def test_a_value_that_is_not_json_is_skipped(format: str, value: bytes) -> None:
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_tombstone_is_sent(format: str) -> None:
-    """A tombstone has no value that could be redacted."""
     encoder = Encoder(format, projection=Projection(["a"]))
 
     encoded = encoder.encode("t", 0, TopicRecord("t", 0, 0, 0, b"k", None, ()))
