@@ -384,40 +384,6 @@ def test_netrc_does_not_replace_the_token(serve: Serve, tmp_path: Path, monkeypa
     assert "Bearer t" == server.requests[0]["authorization"]
 
 
-MISUSE = """
-from kafkasse.client import AsyncStream, Event, FileStore, Stream
-
-
-def show(event: Event) -> None:
-    print(event.json(), event.id.upper())
-
-
-async def token(refresh: bool) -> str:
-    return "new" if refresh else "old"
-
-
-stream = Stream("http://a/t", token=lambda refresh: "t", store=FileStore("position"), retry_on=[404])
-stream.run(message=show)
-for event in stream:
-    stream.commit(event)
-AsyncStream("http://a/t", token=token, store=print)
-Stream("http://a/t", token=token)  # type: ignore[arg-type]
-Stream("http://a/t", tokens="t")  # type: ignore[call-arg]
-stream.run(message=1)  # type: ignore[arg-type]
-event.name  # type: ignore[attr-defined]
-"""
-
-
-@pytest.mark.processes
-def test_is_typed(tmp_path: Path) -> None:
-    """mypy accepts a correct program, and finds each mistake. In strict mode, an unnecessary `type: ignore` is an error."""
-    (tmp_path / "program.py").write_text(MISUSE)
-
-    done = run_command(sys.executable, "-m", "mypy", "--strict", "program.py", cwd=tmp_path)
-
-    assert "Success: no issues found in 1 source file\n" == done.stdout
-
-
 @pytest.mark.processes
 @pytest.mark.parametrize("number", [0, 1])
 def test_the_examples_of_the_docs(serve: Serve, tmp_path: Path, number: int) -> None:
@@ -428,14 +394,13 @@ def test_the_examples_of_the_docs(serve: Serve, tmp_path: Path, number: int) -> 
     )
     program = example.replace("http://127.0.0.1:6917/topn/updates", server.url)
 
-    done = run_command(sys.executable, "-c", program, cwd=tmp_path)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
 
     assert "{'n': 1}\n{'n': 2}\n" == done.stdout
     assert done.stderr.endswith("StreamError: the server ended the stream: no: 410\n")
     assert [None, "1", "1"] == sent_ids(server)
     assert "2\n" == (tmp_path / "topn.position").read_text()
-
-
-def run_command(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False)

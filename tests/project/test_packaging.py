@@ -130,11 +130,31 @@ def test_the_metadata_is_complete(root: Path, wheel: Path) -> None:
 
 TYPED = """
 import kafkasse
+from kafkasse.client import AsyncStream, Event, FileStore, Stream
 from kafkasse.sse import Parser
 
 app = kafkasse.blueprint(kafkasse.Config(allowed_topics=["a"], public=True))
 app.no_such_name  # type: ignore[attr-defined]
 Parser(max_event_bytes="1")  # type: ignore[arg-type]
+
+
+def show(event: Event) -> None:
+    print(event.json(), event.id.upper())
+
+
+async def token(refresh: bool) -> str:
+    return "new" if refresh else "old"
+
+
+stream = Stream("http://a/t", token=lambda refresh: "t", store=FileStore("position"), retry_on=[404])
+stream.run(message=show)
+for event in stream:
+    stream.commit(event)
+AsyncStream("http://a/t", token=token, store=print)
+Stream("http://a/t", token=token)  # type: ignore[arg-type]
+Stream("http://a/t", tokens="t")  # type: ignore[call-arg]
+stream.run(message=1)  # type: ignore[arg-type]
+event.name  # type: ignore[attr-defined]
 """
 
 
