@@ -1,19 +1,24 @@
-"""The registry of open streams: which one a stream belongs to, and how all of them end."""
+"""The registry of open streams: which one a stream belongs to, and how all of them, or those of a visitor, end."""
 
 from __future__ import annotations
+
+import socket
+from pathlib import Path
 
 import gevent
 import pytest
 
+from kafkasse import end_streams
+from kafkasse.server import control, runtime
 from kafkasse.web.registry import ENVIRON_KEY, EndReason, StreamInfo, StreamRegistry
 
 
 class Stream:
     """A stream that notes what the registry did to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, visitor: str = "") -> None:
         self.calls: list[str] = []
-        self.info = StreamInfo.new()
+        self.info = StreamInfo.new(visitor=visitor)
 
     def end(self, reason: EndReason) -> None:
         self.calls.append(reason.value)
@@ -80,3 +85,41 @@ def test_ends_one_stream_by_its_id(registry: StreamRegistry) -> None:
     assert registry.end(second.info.id)
     assert not registry.end("1-999999")
     assert [[], ["operator"]] == [first.calls, second.calls]
+
+
+def test_ends_the_streams_of_the_visitor_that_are_open_or_still_opening(registry: StreamRegistry) -> None:
+    """A stream that is requested later is the guards' concern."""
+    opened, opening, other = Stream("ada"), Stream("ada"), Stream("bob")
+    registry.add(opened)
+    registry.add(other)
+
+    assert 1 == end_streams("ada")
+
+    later = Stream("ada")
+    registry.add(opening)
+    registry.add(later)
+    revoked = [EndReason.ACCESS_REVOKED.value]
+    assert [revoked, revoked, [], []] == [stream.calls for stream in (opened, opening, other, later)]
+
+
+def test_a_worker_that_hangs_delays_no_other(
+    registry: StreamRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the worker. The streams of the others have ended."""
+    monkeypatch.setattr(control, "TIMEOUT_S", 0.05)
+    hanging, stream = socket.socket(socket.AF_UNIX), Stream("ada")
+    hanging.bind(str(tmp_path / "worker-1.sock"))
+    hanging.listen()
+    registry.add(stream)
+    monkeypatch.setattr(runtime, "worker_sockets", lambda: [tmp_path / "worker-1.sock"])
+
+    with hanging, pytest.raises(TimeoutError, match=r"did not answer, .* may be open: 1\."):
+        end_streams("ada")
+
+    assert [EndReason.ACCESS_REVOKED.value] == stream.calls
+
+
+@pytest.mark.parametrize("visitor", ["", "a" * 10_000], ids=["empty", "too long"])
+def test_rejects_a_name_that_no_visitor_can_have(visitor: str) -> None:
+    with pytest.raises(ValueError, match="visitor"):
+        end_streams(visitor)
