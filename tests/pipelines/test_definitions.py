@@ -476,7 +476,7 @@ def test_an_aggregate_that_cannot_subtract_a_row_is_an_error(aggregate: str) -> 
         reversible(aggregate)
 
 
-def checked_table(file: Path, format_: str, path: str, on: str = "id") -> str:
+def checked_table(format_: str, path: str, on: str = "id") -> str:
     """ORDERS with this table."""
     query = f"enrich: [{{table: shops, on: {on}}}]\n    tables:\n      shops:\n        {format_}: {path}"
     return ORDERS.replace("where: amount > 100", query)
@@ -526,7 +526,7 @@ def test_an_unusable_table_is_an_error(file: Path, table: str, reason: str) -> N
     (file.parent / "loop.csv").symlink_to("loop.csv")
     format_, path = table.split(": ")
 
-    error = message(file, checked_table(file, format_, path), check_tables)
+    error = message(file, checked_table(format_, path), check_tables)
 
     assert f"pipelines.yaml:10: pipelines.large-orders.tables.shops.{format_}: {reason}" == error
 
@@ -546,7 +546,7 @@ def test_a_table_without_its_key_is_an_error(file: Path, header: str, on: str, r
     """A key that occurs twice is ambiguous."""
     (file.parent / "shops.csv").write_text(f"{header}\na,Ann,b\n")
 
-    error = message(file, checked_table(file, "csv", "shops.csv", on), check_tables)
+    error = message(file, checked_table("csv", "shops.csv", on), check_tables)
 
     assert f"pipelines.yaml:7: pipelines.large-orders.query.enrich.0.on: {reason}" == error
 
@@ -559,7 +559,7 @@ def test_a_usable_table_is_accepted(file: Path, path: str) -> None:
         (file.parent / folder).mkdir(parents=True)
         (file.parent / folder / "_SUCCESS").touch()
         (file.parent / folder / "part-0.csv").write_bytes(content)
-    file.write_text(checked_table(file, "csv", path))
+    file.write_text(checked_table("csv", path))
 
     check_tables(find(str(file)))
 
