@@ -42,7 +42,7 @@ LIFETIME_S = 2  # of a token; a token contains whole seconds, so it may be a sec
 MAX_OVERSTAY_S = 2.0  # of a stream whose token has expired; generous, because all clients and servers share the cores
 WRITE_INTERVAL_S = 0.02
 CUTS = 3  # of each client's connections
-MAX_REFUSED = 3  # connections in a row, while a worker is replaced
+MAX_REFUSED = 3  # connections in a row, while a worker is replaced or a busy Kafka is slow
 PARTITIONS = 2
 KEYS = [b"ada", b"ada", b"bob", b"carol", None, b"\xff"]
 
@@ -179,7 +179,7 @@ class Gateway(BlackBox):
             keeps=_keeps(visitor),
             start="latest" if visitor.route == "live" else "earliest",
             statuses=frozenset({503}),
-            max_refused=MAX_REFUSED if self._reloads else 0,
+            max_refused=MAX_REFUSED,
             max_ended=self._reloads,
         )
 
