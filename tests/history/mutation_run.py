@@ -254,7 +254,7 @@ class Mutation:
         for item, following in zip(tests, [*tests[1:], None], strict=True):
             # SIGPROF or SIGALRM ends the process. On a busy machine, a test takes longer without using more of the CPU.
             signal.setitimer(signal.ITIMER_PROF, 5 + 5 * profiles[item.nodeid].seconds)
-            signal.setitimer(signal.ITIMER_REAL, 20 + 20 * profiles[item.nodeid].seconds)
+            signal.setitimer(signal.ITIMER_REAL, 30 + 5 * profiles[item.nodeid].seconds)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if session.testsfailed:
                 os._exit(1)
@@ -327,7 +327,8 @@ def main() -> int:
     if args.module:
         print(f"--module: the rates are not compared with {KILL_RATE.name}")
         return 0
-    too_low = [part for part, percent in _expected().items() if _is_too_low(part, percent, results)]
+    expected = tomllib.loads(KILL_RATE.read_text())
+    too_low = [part for part, rate in expected.items() if _is_too_low(part, rate["percent"], rate["changes"], results)]
     return 1 if too_low else 0
 
 
@@ -344,18 +345,14 @@ def _report(every: Sequence[Mutant], results: dict[tuple[str, int, int, str], st
     print(f"{len(tried)} of {len(every)} changes tried: {dict(Counter(result for _, result in tried))}")
 
 
-def _expected() -> dict[str, float]:
-    return dict(tomllib.loads(KILL_RATE.read_text())["percent"])
-
-
-def _is_too_low(part: str, percent: float, results: dict[tuple[str, int, int, str], str]) -> bool:
-    """Print the rate of a part, and return whether it is lower than expected, by more than the error of the sample."""
+def _is_too_low(part: str, percent: float, changes: int, results: dict[tuple[str, int, int, str], str]) -> bool:
+    """Print the rate of a part, and return whether it is lower than expected, by more than the error of both samples."""
     of_part = [result in NOTICED for (module, *_), result in results.items() if Path(module).parent == Path(part)]
     if not of_part:
         print(f"{part}: no change tried")
         return False
     measured, share = 100 * sum(of_part) / len(of_part), percent / 100
-    error = ERRORS * 100 * sqrt(share * (1 - share) / len(of_part))
+    error = ERRORS * 100 * sqrt(share * (1 - share) * (1 / len(of_part) + 1 / changes))
     is_too_low = measured < percent - error
     verdict = f"below the {percent}% in {KILL_RATE.name}" if is_too_low else f"expected {percent}%"
     print(
