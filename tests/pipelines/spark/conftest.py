@@ -10,6 +10,8 @@ import pytest
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from kafkasse.pipelines import admin, lag
+from kafkasse.pipelines.archive import offsets
 from kafkasse.pipelines.session import session
 from tests.pipelines.spark.runs import Runs
 from tests.pipelines.topics import Topics
@@ -20,8 +22,11 @@ PySparkLogger.addHandler = logging.Logger.addHandler  # type: ignore[method-assi
 
 @pytest.fixture(scope="session")
 def spark(processes: None) -> Iterator[SparkSession]:
-    """A session with the settings of `kafkasse pipeline run`."""
-    with session("kafkasse tests") as running:
+    """A session with the settings of `kafkasse pipeline run`. Its Kafka clients wait longer, for a busy machine."""
+    with pytest.MonkeyPatch.context() as patched, session("kafkasse tests") as running:
+        for module in (admin, offsets):
+            patched.setattr(module, "TIMEOUTS", dict.fromkeys(module.TIMEOUTS, "300000"))
+        patched.setattr(lag, "TIMEOUT_S", 300.0)
         yield running
 
 
