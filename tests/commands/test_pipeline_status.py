@@ -35,15 +35,19 @@ def status(name: str, state: State, age: timedelta = timedelta(0), **more: Any) 
 
 
 def test_prints_the_latest_status_of_each_pipeline(cluster: Cluster, show: Show, fresh_name: str) -> None:
-    """A pipeline that has not written its status for a minute is silent, unless it has ended. A tombstone removes one."""
-    old = timedelta(minutes=2)
+    """A pipeline that no longer writes its status is silent, unless it has ended. A tombstone removes a pipeline."""
+    letters = cluster.create(f"{fresh_name}.dead-letters")
+    cluster.send(letters, b"{", b"}")
+    now = timedelta(hours=-1)  # in the future, so that the speed of the machine does not matter
     for name, value in (
-        ("a", status("a", State.STARTING)),
-        ("a", status("a", State.RUNNING, lag_records=12, lag_s=3.4, restarts=1, dead_letters=7)),
-        ("b", status("b", State.RUNNING, old)),
-        ("c", status("c", State.FAILED, old, reason="no such topic")),
+        ("a", status("a", State.STARTING, now)),
+        ("a", status("a", State.RUNNING, now, lag_records=12, lag_s=3.4, restarts=1, dead_letters=7)),
+        ("b", status("b", State.RUNNING, timedelta(seconds=16))),
+        ("c", status("c", State.FAILED, timedelta(minutes=2), reason="no such topic")),
         ("d", status("d", State.RUNNING)),
         ("d", None),
+        ("e", status("e", State.STARTING, timedelta(minutes=2))),
+        ("f", status("f", State.RUNNING, now, dead_letters=1, dead_letter_topic=letters)),
     ):
         cluster.send(fresh_name, value, key=name.encode())
 
@@ -51,11 +55,15 @@ def test_prints_the_latest_status_of_each_pipeline(cluster: Cluster, show: Show,
 
     rows = [re.split(r"\s{2,}", line) for line in table.out.splitlines()]
     assert ["PIPELINE", "STATE", "UPDATED", "LAG", "RESTARTS", "DEAD LETTERS", "REASON"] == rows[0]
-    assert [("a", "running"), ("b", "silent (was running)"), ("c", "failed")] == [(row[0], row[1]) for row in rows[1:]]
+    states = {"a": "running", "b": "silent (was running)", "c": "failed", "e": "silent (was starting)", "f": "running"}
+    assert states == {row[0]: row[1] for row in rows[1:]}
     assert ["12 records, 3 s", "1", "7"] == rows[1][3:]
     assert "no such topic" == rows[3][-1]
-    assert [("a", 12), ("b", 0), ("c", 0)] == [
-        (each["pipeline"], each["lag_records"]) for each in map(json.loads, lines)
+    assert "2" == rows[5][5], "the dead letters of all runs"
+    assert [("a", 12, None), ("f", 0, 2)] == [
+        (each["pipeline"], each["lag_records"], each["dead_letters_in_topic"])
+        for each in map(json.loads, lines)
+        if each["pipeline"] in ("a", "f")
     ]
 
 
