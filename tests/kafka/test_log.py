@@ -96,6 +96,13 @@ def test_offsets_do_not_wait_for_one_broker(cluster, log, patient_log):
     assert {at(0), at(1)} == patient_log.offset_ranges(ALL).keys()
 
 
+def test_offsets_of_a_missing_partition_are_an_error(log):
+    """Even if the other partitions exist."""
+    for missing in (at(3), Partition("missing", 0)):
+        with pytest.raises(TopicNotAvailable):
+            log.offset_ranges([at(0), missing])
+
+
 def test_error_in_the_metadata_does_not_mean_that_the_topic_is_deleted(cluster, log):
     """Only an unknown topic is absent."""
     cluster.topics |= {
