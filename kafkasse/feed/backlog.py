@@ -9,13 +9,12 @@ fall behind, and read the dropped records through their own cursors.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import gevent
 
-from kafkasse.feed.ring import Place
 from kafkasse.feed.shared_feed import SharedFeed
-from kafkasse.log import Batch, Partition, Record
+from kafkasse.log import Batch, Record
 
 MAX_BYTES = 4_194_304  # of the records in one queue
 RECORD_BYTES = 500  # about the memory that a decoded record takes up in addition to its key, value and headers
@@ -26,15 +25,15 @@ class Backlog:
 
     Args:
         feed: the feed.
-        position: returns the tail's position.
+        skip: continues the feed at the tail's position.
 
     Attributes:
         bytes: about the memory that the queue takes up.
     """
 
-    def __init__(self, feed: SharedFeed, position: Callable[[], Mapping[Partition, Place]]) -> None:
+    def __init__(self, feed: SharedFeed, skip: Callable[[], None]) -> None:
         self._feed = feed
-        self._position = position
+        self._skip = skip
         self._changes: deque[tuple[Callable[[], None], int]] = deque()
         self.bytes = 0
         self._has_overflowed = False
@@ -62,7 +61,7 @@ class Backlog:
         while self._feed.is_open and (self._changes or self._has_overflowed):
             if self._has_overflowed:
                 self._has_overflowed = False
-                self._feed.skip_to(self._position())
+                self._skip()
             else:
                 change, size = self._changes.popleft()
                 self.bytes -= size

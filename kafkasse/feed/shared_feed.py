@@ -292,9 +292,15 @@ class SharedFeed:
             self._moved[partition] = None
         self._flushed = self._flushed._replace(id_sent=False)
 
-    def skip_to(self, places: Mapping[Partition, Place]) -> None:
-        """Continue at a later position. All readers fall behind, and read the skipped records through their own cursors."""
+    def skip_to(self, places: Mapping[Partition, Place], topic_ids: Mapping[str, str]) -> None:
+        """Continue at a later position. All readers fall behind, and read the skipped records through their own cursors.
+
+        Args:
+            places: the position, which may contain new partitions.
+            topic_ids: those of all topics in it.
+        """
         self.flush()
+        self.ids.topic_ids.update(topic_ids)
         for group in self._subscribers.groups:
             position = self._flushed._replace(events=group.events, bytes=group.bytes)
             for client in group.clients:

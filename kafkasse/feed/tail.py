@@ -168,7 +168,7 @@ class Tail:
         """
         self.feeds[feed.key] = feed
         if feed.key.encoder.has_hooks:
-            self.backlogs[feed] = Backlog(feed, partial(self._places, feed))
+            self.backlogs[feed] = Backlog(feed, partial(self._skip, feed))
         for name, topic_id in feed.ids.topic_ids.items():
             self.topics.setdefault(name, TailTopic(topic_id)).feeds[feed] = None
         starts = {}
@@ -205,10 +205,11 @@ class Tail:
             self.remove(feed)
             feed.fail(error)
 
-    def _places(self, feed: SharedFeed) -> dict[Partition, Place]:
-        """Return the tail's position in the partitions of a feed."""
-        states = {each: self.partitions[each] for each in feed.partitions}
-        return {each: Place(state.offset, state.timestamp, state.epoch) for each, state in states.items()}
+    def _skip(self, feed: SharedFeed) -> None:
+        """Continue a feed at the tail's position."""
+        states = {partition: self.partitions[partition] for partition in feed.partitions}
+        places = {at: Place(state.offset, state.timestamp, state.epoch) for at, state in states.items()}
+        feed.skip_to(places, {at.topic: self.topics[at.topic].topic_id for at in places})
 
     @property
     def followed(self) -> list[Route]:

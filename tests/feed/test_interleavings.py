@@ -89,7 +89,7 @@ class Interleaved(PatternSimulation):
         return [*moves, self.drop, self.park, self.fill_socket, self.end, *self._more_moves()]
 
     def _more_moves(self) -> Iterable[Callable[[], None]]:
-        return self.grow if self._is_backlog_small else self.create_topic, self.grow, self.revoke
+        return self.create_topic, self.grow, self.revoke
 
     def revoke(self) -> None:
         """Revoke the slot with which a client catches up. The client may be within a step."""

@@ -71,7 +71,7 @@ def test_a_reader_that_was_ahead_of_the_feed_at_a_truncation_does_not_join(skips
     append(shared, 0, 5, epoch=3)
     lost, kept = (shared.ids.copy_at({partition: offset}, {}, {partition: 3}) for offset in (8, 5))
     if skips:
-        shared.skip_to({partition: Place(7, None, 4)})
+        shared.skip_to({partition: Place(7, None, 4)}, {})
     append(shared, 0, 5, epoch=4)
 
     assert not shared.covers(lost)
