@@ -304,11 +304,12 @@ export class Stream {
 
   #failure(problem, retryAfter) {
     const status = (problem.status = Number(problem.status) || 503);
-    // A 500 without Retry-After lasts until the operator fixes its cause.
-    const isTemporary = status > 500 || (status === 500 && retryAfter !== null) || TEMPORARY.includes(status);
+    const retryAfterMs = parseRetryAfter(retryAfter);
+    // A 500 without a valid Retry-After is permanent.
+    const isTemporary = status > 500 || (status === 500 && !isNaN(retryAfterMs)) || TEMPORARY.includes(status);
     const error = new StreamError(problem);
     const retries = isTemporary || this.#options.retryOn?.includes(status) || (status === 401 && this.#canRefresh);
-    return retries ? new Failure(error.message, status, parseRetryAfter(retryAfter)) : error;
+    return retries ? new Failure(error.message, status, retryAfterMs || 0) : error;
   }
 
   get #canRefresh() {
@@ -497,7 +498,7 @@ function parseProblem(text) {
   }
 }
 
-/** Return the milliseconds that a Retry-After header asks for: it is a number of seconds or a date. */
+/** Return the milliseconds that a Retry-After header asks for, or NaN if it is invalid. */
 function parseRetryAfter(value) {
-  return /^\d+$/.test(value) ? value * 1000 : Date.parse(value) - Date.now() || 0;
+  return /^\d+$/.test(value) ? value * 1000 : Date.parse(value) - Date.now();
 }
