@@ -38,8 +38,7 @@ def all_countries() -> list[Record]:
 def test_keeps_the_top_3_of_the_world(runs: Runs) -> None:
     """All countries of the demo, in three partitions, give the right Top 3, and so do corrections, moves and removals.
 
-    An aborted transaction has no effect, and the marker at the end of a transaction does not stop the query. Spark uses the
-    commit interval of the pipeline.
+    An aborted transaction has no effect, and the marker at the end of a transaction does not stop the query.
     """
     topics = runs.topics
     topics.transaction(country("IT", 99_000_000), commit=False)
@@ -55,15 +54,12 @@ def test_keeps_the_top_3_of_the_world(runs: Runs) -> None:
     }
     changed = {"Europe": ["UA", "FR", "ES"], "Asia": ["RU", "CN", "IN"], "Africa": ["CD", "SD", "LY"]}
 
-    with runs.running(runs.topn(commit_interval_s=MIN_COMMIT_INTERVAL_S)) as query:
+    with runs.running(runs.topn()):
         topics.read(lambda latest: world == {continent: top(value) for continent, value in latest.items()})
         topics.transaction(country("RU", 17_100_000, "Asia"), commit=True)
         topics.transaction(country("LY", 99_000_000, "Africa"), commit=False)
         topics.send(tombstone("DZ"), country("CD", 3_000_000, "Africa"))
         topics.read(lambda latest: changed == {continent: top(value) for continent, value in latest.items()})
-        interval_ms = private_spark.java_query(query).streamingQuery().trigger().batchDurationMs()
-
-    assert 1000 * MIN_COMMIT_INTERVAL_S == interval_ms
 
 
 def test_resumes_from_its_checkpoint(runs: Runs) -> None:
@@ -90,9 +86,11 @@ def test_resumes_from_its_checkpoint(runs: Runs) -> None:
     runs.attempt(pipeline, stop_after_output, stop, drains=True)
     committed = checkpoint.last_commit(runs.spark, str(path))
     topics.send(country("FR", 1))
-    with runs.running(pipeline):
+    with runs.running(pipeline) as query:
         emitted = topics.read(bool)
+        interval_ms = private_spark.java_query(query).streamingQuery().trigger().batchDurationMs()
 
+    assert 1000 * MIN_COMMIT_INTERVAL_S == interval_ms
     assert 5 == sum(committed[topics.source].values())
     assert [("Europe", ["DE", "IT", "ES"])] == [(continent, top(value)) for continent, value in emitted]
 
