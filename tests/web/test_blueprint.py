@@ -25,6 +25,7 @@ from kafkasse.sse import Event
 from kafkasse.web import throttle, wsgi_server
 from kafkasse.web.blueprint import _limits_of_blueprints
 from tests.support.sse import read_events, read_until, without_positions
+from tests.support.waiting import wait_until
 from tests.web.clients import client_of
 
 
@@ -410,7 +411,8 @@ def test_a_filter_that_fails_in_a_shared_feed_is_logged_once(
     client = client_of(log, filterer=lambda message: message["n"] >= 0)
     responses = [client.get("/streams/t", buffered=False) for _ in range(3)]
     reading = [gevent.spawn(take, response, b"event: error") for response in responses]
-    gevent.sleep(0.1)
+    registry = client.application.extensions["kafkasse"]["kafkasse"].registry
+    wait_until(lambda: ["live"] * 3 == [status["state"] for status in registry.statuses()])
 
     log.append("t", b"{}")
 

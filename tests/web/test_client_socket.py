@@ -124,8 +124,9 @@ def test_a_new_stream_sends_its_first_bytes_before_others_take_their_turns(
 def test_notices_at_once_that_a_parked_client_has_left(peers: list[Peer], words: bytes) -> None:
     """The stream ends before the next heartbeat, whatever the client sent before. The other streams stay open."""
     leaving, *others = peers
+    left = leaving.stream._input_left
     leaving.socket.sendall(words)
-    gevent.sleep(0.05)
+    wait_until(lambda: len(words) == left - leaving.stream._input_left)
 
     leaving.socket.close()
 
@@ -137,7 +138,7 @@ def test_a_stream_that_is_closed_before_its_greenlet_runs_stays_closed(peers: li
     """A worker that exits closes all streams, even those that have just been woken; a hook may let other greenlets run."""
     stream = peers[0].stream
     on_close = stream._on_close
-    stream._on_close = lambda stream, end: (gevent.sleep(0.01), on_close(stream, end))
+    stream._on_close = lambda stream, end: (gevent.idle(), on_close(stream, end))
     failures: list[object] = []
 
     with mock.patch.object(gevent.get_hub(), "handle_error", lambda *error: failures.append(error)):

@@ -18,6 +18,7 @@ from kafkasse.log import Log, Topic
 from kafkasse.memory_log import MemoryLog
 from kafkasse.web.blueprint import streams_blueprint
 from tests.support.sse import read_until
+from tests.support.waiting import wait_until
 
 ROUTES = {
     "here": {"path": "/here", "topics": ["t"], "start": "earliest"},
@@ -100,10 +101,9 @@ def test_an_outage_of_one_cluster_does_not_affect_the_other(
 def test_a_cluster_that_is_slow_to_open_does_not_delay_the_other(client: FlaskClient, clusters: Clusters) -> None:
     clusters.gates["eu"] = Flag()
     waiting = gevent.spawn(first_record, client.application.test_client(), "/eu")
-    gevent.sleep(0)
-    assert ["eu"] == clusters.opened
+    wait_until(lambda: ["eu"] == clusters.opened)
 
     assert "here" == first_record(client, "/here")
 
     clusters.gates["eu"].set()
-    assert "eu" == waiting.get(timeout=10)
+    assert "eu" == waiting.get(timeout=120)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-import gevent
 import pytest
 
 from kafkasse import end_streams
 from kafkasse.server import control, runtime
 from kafkasse.web.registry import ENVIRON_KEY, EndReason, StreamInfo, StreamRegistry
+from tests.support.waiting import wait_until
 
 
 class Stream:
@@ -60,10 +60,9 @@ def test_drain_ends_every_stream_and_those_that_open_later(registry: StreamRegis
 
     registry.drain(within_s=0)
     registry.add(after)
-    gevent.sleep(0.01)
 
     assert registry.stopping
-    assert [["server_stopping"], ["server_stopping"]] == [before.calls, after.calls]
+    wait_until(lambda: [["server_stopping"]] * 2 == [before.calls, after.calls])
 
 
 def test_close_all_closes_the_streams_that_have_not_ended(registry: StreamRegistry) -> None:

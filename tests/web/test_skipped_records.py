@@ -3,45 +3,47 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 
-import gevent
 import pytest
 
 from kafkasse.telemetry.metrics import Metrics
-from kafkasse.web.skipped_records import SkippedRecords
-
-INTERVAL_S = 0.05
-
-
-@pytest.fixture
-def metrics() -> Metrics:
-    return Metrics()
+from kafkasse.web import skipped_records
+from kafkasse.web.skipped_records import INTERVAL_S, SkippedRecords
 
 
 @pytest.fixture
-def skipped(metrics: Metrics) -> SkippedRecords:
-    return SkippedRecords(metrics, logging.getLogger("skipped"), INTERVAL_S)
+def ends(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """The ends of the intervals that have started. A test calls them."""
+    ends: list[Callable[[], None]] = []
+
+    def spawn_later(delay_s: float, end: Callable[..., None], *arguments: str) -> None:
+        assert delay_s == INTERVAL_S
+        ends.append(partial(end, *arguments))
+
+    monkeypatch.setattr(skipped_records, "spawn_later", spawn_later)
+    return ends
 
 
 def test_logs_one_record_of_a_topic_and_the_number_of_the_others(
-    skipped: SkippedRecords, metrics: Metrics, caplog: pytest.LogCaptureFixture
+    ends: list[Callable[[], None]], caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The next interval starts at the next record that is skipped."""
+    metrics = Metrics()
+    skipped = SkippedRecords(metrics, logging.getLogger("skipped"))
     for offset in range(1000):
         skipped.add("t", 0, offset, "bad\nJSON")
     skipped.add("other", 0, 7, "bad")
-    gevent.sleep(INTERVAL_S * 2)
+    for end in ends:
+        end()
+    skipped.add("other", 0, 8, "worse")
 
     assert [
         "Skipped t/0 offset 0: bad\\nJSON",
         "Skipped other/0 offset 7: bad",
-        "Skipped 999 more records of t within 0.05 s.",
+        "Skipped 999 more records of t within 10 s.",
+        "Skipped other/0 offset 8: worse",
     ] == caplog.messages
+    assert 3 == len(ends)
     assert 1000 == metrics.value("records_skipped", topic="t", reason="not_json")
-
-
-def test_logs_the_next_record_after_the_interval(skipped: SkippedRecords, caplog: pytest.LogCaptureFixture) -> None:
-    skipped.add("t", 0, 1, "bad")
-    gevent.sleep(INTERVAL_S * 2)
-    skipped.add("t", 0, 2, "worse")
-
-    assert ["Skipped t/0 offset 1: bad", "Skipped t/0 offset 2: worse"] == caplog.messages

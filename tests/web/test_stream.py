@@ -153,12 +153,13 @@ def reading(request: pytest.FixtureRequest, world: World) -> Whole:
         gevent.spawn(world.open(server_end, **settings).serve, chunked)
         return gevent.spawn(_received, client_end)
 
-    def read(**settings: object) -> gevent.Greenlet:
-        whole = (iterated if request.param == "iterated" else served)(**settings)
-        gevent.sleep(0.02)  # a stream that serves itself is parked by then
+    def start(**settings: object) -> gevent.Greenlet:
+        read, state = {"iterated": (iterated, "live"), "serving itself": (served, "parked")}[request.param]
+        whole = read(**settings)
+        wait_until(lambda: world.ended or state == world.stream.status()["state"])
         return whole
 
-    return read
+    return start
 
 
 def _received(client: socket.socket) -> bytes:
@@ -289,7 +290,7 @@ def test_notices_that_an_idle_client_has_left(world: World, connection: tuple[so
     """The stream ends at once, not at the next heartbeat."""
     server_end, client_end = connection
     reading = gevent.spawn(b"".join, world.open(server_end, heartbeat_s=TIMEOUT_S * 2))
-    gevent.sleep(0)
+    wait_until(lambda: "live" == world.stream.status()["state"])
 
     client_end.close()
 
@@ -400,6 +401,5 @@ def test_a_discarded_stream_is_closed(world: World) -> None:
     before = len(world.registry)
     world.open()
     del world.stream
-    gevent.sleep(0)  # another greenlet closes it
 
-    assert (1, before) == (world.ended, len(world.registry))
+    wait_until(lambda: (1, before) == (world.ended, len(world.registry)))  # another greenlet closes it
