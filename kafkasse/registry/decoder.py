@@ -42,10 +42,11 @@ class Decoder:
         Raises:
             DecoderPending: the lookup of the schema takes longer. Call again.
             RegistryUnavailable: the registry is not available.
-            DeserializationError: the record has no schema ID, its schema is unknown, or the value does not match it.
+            DeserializationError: the record has no schema ID, the value does not match its schema, or the schema is unknown,
+                also because records have waited too long for unknown IDs.
         """
         schema_id, data = split(view.record)
-        value = self._registry.schema(schema_id).decode(data, self._validate)
+        value = self._registry.schema(schema_id, view.topic).decode(data, self._validate)
         if len(data) >= LARGE_BYTES:
             take_turn()  # the encoder will encode the value at once
         return value

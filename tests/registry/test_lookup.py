@@ -147,8 +147,9 @@ def test_an_unknown_id_is_an_error_of_the_record(server, registry):
     assert ["/schemas/ids/5"] * lookup.UNKNOWN_ATTEMPTS == server.requests
 
 
-def test_many_unknown_ids_are_looked_up_several_at_a_time(server, registry):
+def test_many_unknown_ids_are_looked_up_several_at_a_time(server, registry, monkeypatch):
     """They delay the next record as little as possible. The records of a piece are known in advance."""
+    monkeypatch.setattr(lookup, "MAX_UNKNOWN_WAIT_S", float("inf"))
     active: list[int] = []
     most = 0
 

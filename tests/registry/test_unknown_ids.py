@@ -1,0 +1,117 @@
+"""Many unknown schema IDs: how long they delay the records of a stream, and which schemas stay in the cache."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+import gevent
+import pytest
+
+from kafkasse.frame import DeserializationError
+from kafkasse.frame.record_view import RecordView
+from kafkasse.memory_log import MemoryRecord
+from kafkasse.registry import lookup
+from kafkasse.registry.client import NotFound, RegisteredSchema
+from kafkasse.registry.decoder import Decoder
+from kafkasse.registry.lookup import SchemaRegistry
+from tests.support.registry import framed
+
+KNOWN, NEW = 1, 2  # the IDs that the registry has
+REQUEST_S = 0.05
+
+
+class Records:
+    """Decodes records, by a clock that only the requests to the registry advance.
+
+    Attributes:
+        requests: the ID of each request.
+        pause_s: how long the clock has advanced without a request.
+    """
+
+    url = "http://registry.example"
+
+    def __init__(self) -> None:
+        self.requests: list[int] = []
+        self.pause_s = 0.0
+        registry = SchemaRegistry(self, 1, logging.getLogger("registry"), self.now)  # type: ignore[arg-type]
+        self._decoder = Decoder(registry, validate=False)
+
+    def now(self) -> float:
+        return self.pause_s + REQUEST_S * len(self.requests)
+
+    def schema(self, schema_id: int, format: str) -> RegisteredSchema:
+        """Answer a request."""
+        self.requests.append(schema_id)
+        if schema_id not in (KNOWN, NEW):
+            raise NotFound
+        return RegisteredSchema("AVRO", '"long"', ())
+
+    def decode(self, schema_id: int, topic: str = "t") -> bool:
+        """Return whether a record with this ID can be decoded."""
+        try:
+            self._decoder(RecordView(topic, 0, MemoryRecord(0, 0, None, framed(schema_id, b"\2")), None))
+        except DeserializationError as error:
+            if error.kind != "unknown_schema":
+                raise
+            return False
+        return True
+
+    def skip(self, schema_ids: Iterable[int], topic: str = "t") -> None:
+        for schema_id in schema_ids:
+            assert not self.decode(schema_id, topic)
+
+
+@pytest.fixture
+def records(monkeypatch: pytest.MonkeyPatch) -> Records:
+    monkeypatch.setattr(lookup, "FIRST_BACKOFF_S", 0.0)
+    records = Records()
+    assert records.decode(KNOWN)
+    return records
+
+
+def test_they_delay_the_next_record_by_a_limited_time(records: Records) -> None:
+    """The limit is for all unknown IDs of an interval together, whatever their number."""
+    began_at = records.now()
+
+    records.skip(range(10, 3_010))
+
+    assert records.decode(KNOWN)
+    assert records.now() - began_at < lookup.MAX_UNKNOWN_WAIT_S + 2 * REQUEST_S
+
+
+def test_afterwards_a_new_schema_is_looked_up_in_the_background(records: Records) -> None:
+    """Its first record is skipped. The number of lookups that run at the same time is limited."""
+    records.skip(range(10, 110))
+    waited_for = len(records.requests)
+    records.skip([NEW, *range(110, 3_010)])
+    assert waited_for == len(records.requests)
+
+    gevent.sleep(0)
+
+    assert NEW in records.requests[waited_for:]
+    assert len(records.requests) - waited_for <= lookup.MAX_RUNNING
+    assert records.decode(NEW)
+
+
+def test_a_topic_without_unknown_ids_is_not_affected(records: Records) -> None:
+    records.skip(range(10, 3_010))
+
+    assert records.decode(NEW, topic="other")
+
+
+def test_records_wait_again_in_the_next_interval(records: Records) -> None:
+    records.skip(range(10, 3_010))
+    records.pause_s += lookup.UNKNOWN_INTERVAL_S
+
+    assert records.decode(NEW)
+
+
+def test_known_schemas_stay_in_the_cache(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unknown IDs have a cache of their own, which is limited, too: the oldest one is requested again."""
+    monkeypatch.setattr(lookup, "MAX_SCHEMAS", 1)
+    monkeypatch.setattr(lookup, "MAX_FAILURES", 3)
+    records.skip([10, 11, 12, 13, 13, 10])
+
+    assert records.decode(KNOWN)
+    assert [KNOWN, *[10] * lookup.UNKNOWN_ATTEMPTS, 11, 12, 13, 10] == records.requests
