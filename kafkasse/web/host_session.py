@@ -6,29 +6,35 @@ logout: some extensions save each session, and Flask renews the cookie of a perm
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 from flask import Flask, current_app, request, session
 
-ENVIRON_KEY = "kafkasse.keeps_session"
+ENVIRON_KEY = "kafkasse.session"  # the data of the session before the app could change it
 
 
 def keep_unchanged_session() -> None:
-    """Do not save the session of the current request unless a function of the app has changed it."""
-    request.environ[ENVIRON_KEY] = True
+    """Do not save the session of the current request unless a function of the app changes it."""
     app = current_app._get_current_object()  # type: ignore[attr-defined]
     interface: Any = app.session_interface
-    # Many apps set session.permanent before each request, which counts as a change.
-    if session.modified and dict(session) == dict(interface.open_session(app, request) or {}):
-        session.modified = False
+    # A function of the app may have changed the session already.
+    original = interface.open_session(app, request) if session.modified else session
+    request.environ[ENVIRON_KEY] = deepcopy(_data(original))
     save = interface.save_session
     if getattr(save, "skips_streams", False):
         return
 
     # Flask has no hook between the last after_request function, which may change the session, and saving it.
     def save_session(app: Flask, current: Any, response: Any) -> None:
-        if current.modified or ENVIRON_KEY not in request.environ:
+        original = request.environ.pop(ENVIRON_KEY, None)  # the environ of a stream may stay in memory
+        if original is None or original != _data(current):
             save(app, current, response)
 
     save_session.skips_streams = True  # type: ignore[attr-defined]
     interface.save_session = save_session
+
+
+def _data(session: Any) -> dict[str, Any]:
+    """Return what a session contains, without its lifetime: many apps set session.permanent for each request."""
+    return {name: value for name, value in dict(session or {}).items() if name != "_permanent"}

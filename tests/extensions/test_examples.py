@@ -64,7 +64,9 @@ def test_the_example_of_a_unit_test_passes(processes: None, tmp_path: Path) -> N
 
 
 def test_the_example_of_a_login_protects_the_streams(names: dict[str, Any]) -> None:
+    """A logout ends the streams that are open."""
     app = names["app"]
+    app.testing = False  # otherwise, each stream ends at the end of its topic
     flask_login.LoginManager(app).user_loader(lambda name: _User(name))
     names["limiter"].enabled = False
     app.add_url_rule("/login", view_func=lambda: str(flask_login.login_user(_User("ada"))))
@@ -72,9 +74,11 @@ def test_the_example_of_a_login_protects_the_streams(names: dict[str, Any]) -> N
     app.register_blueprint(kafkasse.blueprint(names["config"]), url_prefix="/streams")
     client = app.test_client()
 
-    answers = [client.get(path).status_code for path in ("/streams/orders", "/login", "/streams/orders")]
+    answers = [client.get(path) for path in ("/streams/orders", "/login", "/streams/orders")]
+    answers += [client.post("/logout"), client.get("/streams/orders")]
+    answers[2].get_data()
 
-    assert [401, 200, 200] == answers
+    assert [401, 200, 200, 200, 401] == [answer.status_code for answer in answers]
 
 
 class _User(flask_login.UserMixin):

@@ -11,7 +11,7 @@ from flask import Flask, session
 from flask.sessions import SecureCookieSessionInterface
 from flask_session import Session
 
-from kafkasse import Config, MemoryLog, blueprint
+from kafkasse import Config, MemoryLog, Visitor, blueprint
 from kafkasse.errors import KafkaUnavailable
 from kafkasse.log import Topic
 
@@ -37,6 +37,16 @@ def on_the_server(app: Flask) -> None:
     Session(app)
 
 
+def member(request: Any) -> Visitor | None:
+    """A guard that, as many apps do for each request, makes the session permanent."""
+    session.permanent = True
+    return Visitor(name=session["user"]) if "user" in session else None
+
+
+PUBLIC = {"public": True}
+GUARDED = {"guards": {"member": member}, "access": ["member"]}
+
+
 class SlowLog(MemoryLog):
     """Calls a function while a stream opens."""
 
@@ -47,11 +57,11 @@ class SlowLog(MemoryLog):
         return super().describe(topics)
 
 
-def app_with(keep: Callable[[Flask], None], log: MemoryLog) -> Flask:
+def app_with(keep: Callable[[Flask], None], log: MemoryLog, access: dict[str, Any] = PUBLIC) -> Flask:
     app = Flask("host")
     app.secret_key = "secret"  # noqa: S105
     keep(app)
-    app.register_blueprint(blueprint(Config(allowed_topics=["t"], public=True), log))
+    app.register_blueprint(blueprint(Config(allowed_topics=["t"], **access), log))
     app.add_url_rule("/login", "login", lambda: session.update(user="ada") or "in", methods=["POST"])
     app.add_url_rule("/logout", "logout", lambda: session.clear() or "out", methods=["POST"])
     app.add_url_rule("/user", "user", lambda: session.get("user", "nobody"))
@@ -59,11 +69,14 @@ def app_with(keep: Callable[[Flask], None], log: MemoryLog) -> Flask:
 
 
 @pytest.mark.parametrize("keep", [in_a_permanent_cookie, in_a_cookie_that_is_always_saved, on_the_server])
+@pytest.mark.parametrize("access", [PUBLIC, GUARDED], ids=["public", "guarded"])
 @pytest.mark.parametrize("error", [None, KafkaUnavailable("no answer")], ids=["opens", "is rejected"])
-def test_a_stream_does_not_undo_a_logout(keep: Callable[[Flask], None], error: Exception | None) -> None:
+def test_a_stream_does_not_undo_a_logout(
+    keep: Callable[[Flask], None], access: dict[str, Any], error: Exception | None
+) -> None:
     log = SlowLog()
     log.create("t")
-    app = app_with(keep, log)
+    app = app_with(keep, log, access)
     browser = app.test_client()
     browser.post("/login")
     assert "ada" == browser.get("/user").text
@@ -78,6 +91,7 @@ def test_a_stream_does_not_undo_a_logout(keep: Callable[[Flask], None], error: E
         "/t", headers={"Cookie": "; ".join(f"{cookie.key}={cookie.value}" for cookie in browser._cookies.values())}
     )
 
+    assert (503 if error else 200) == stream.status_code
     assert "Set-Cookie" not in stream.headers
     assert "nobody" == browser.get("/user").text
 
