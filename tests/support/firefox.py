@@ -83,6 +83,11 @@ class Firefox:
         """Close the current window or tab."""
         self._call("browsingContext.close", context=self._tab)
 
+    def delete_cookies(self) -> None:
+        """Delete the cookies of all sites."""
+        self._call("storage.deleteCookies")
+        assert [] == self._call("storage.getCookies")["cookies"]
+
     def quit(self) -> None:
         """End Firefox."""
         self._socket.close()

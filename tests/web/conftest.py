@@ -1,4 +1,7 @@
-"""Real headless browsers. A browser takes seconds to start, so all tests of a process share it."""
+"""Real headless browsers. A browser takes seconds to start, so all tests of a process share it.
+
+Each test gets a new tab, without the windows, cookies, stored data and emulated features of earlier tests.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ FLAGS = (
 
 
 @pytest.fixture(scope="session")
-def browser(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+def running_chromium(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
     """Debian's Chromium with a new profile. Without it, the tests are skipped, which fails in CI."""
     if not (CHROMIUM.exists() and CHROMEDRIVER.exists()):
         pytest.skip("Chromium is not installed: apt-get install chromium chromium-driver")
@@ -34,13 +37,44 @@ def browser(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     driver.quit()
 
 
+@pytest.fixture
+def browser(running_chromium: webdriver.Chrome) -> Iterator[webdriver.Chrome]:
+    use_new_tab(running_chromium)
+    running_chromium.execute_cdp_cmd("Network.clearBrowserCookies", {})
+    running_chromium.execute_cdp_cmd("Storage.clearDataForOrigin", {"origin": "*", "storageTypes": "all"})
+    assert [] == running_chromium.execute_cdp_cmd("Network.getAllCookies", {})["cookies"]
+    yield running_chromium
+    running_chromium.get("about:blank")  # ends the streams of the page before their server stops
+
+
 @pytest.fixture(scope="session")
-def firefox(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Firefox]:
+def running_firefox(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Firefox]:
     if not FIREFOX.exists():
         pytest.skip("Firefox is not installed: apt-get install firefox-esr")
     firefox = Firefox(tmp_path_factory.mktemp("firefox"))
     yield firefox
     firefox.quit()
+
+
+@pytest.fixture
+def firefox(running_firefox: Firefox) -> Iterator[Firefox]:
+    use_new_tab(running_firefox)
+    running_firefox.delete_cookies()
+    yield running_firefox
+    running_firefox.get("about:blank")
+
+
+def use_new_tab(browser: webdriver.Chrome | Firefox) -> None:
+    """Open a tab and close all other windows and tabs, with their session storage."""
+    used = browser.window_handles
+    browser.switch_to.new_window("tab")
+    tab = browser.current_window_handle
+    for each in used:
+        browser.switch_to.window(each)
+        browser.close()
+    browser.switch_to.window(tab)
+    assert [tab] == browser.window_handles
+    assert "about:blank" == browser.execute_script("return location.href")
 
 
 @pytest.fixture(params=first_of("browser", "firefox"), ids=["chromium", "firefox"])

@@ -83,16 +83,14 @@ def server(running: Server) -> Server:
 
 
 @pytest.fixture
-def console(any_browser: webdriver.Chrome | Firefox, server: Server) -> Iterator[Console]:
-    yield Console(any_browser, server)
-    any_browser.get("about:blank")
+def console(any_browser: webdriver.Chrome | Firefox, server: Server) -> Console:
+    return Console(any_browser, server)
 
 
 @pytest.fixture
-def chromium(browser: webdriver.Chrome, server: Server) -> Iterator[Console]:
+def chromium(browser: webdriver.Chrome, server: Server) -> Console:
     """The console in Chromium alone, for tests of the layout."""
-    yield Console(browser, server)
-    browser.get("about:blank")
+    return Console(browser, server)
 
 
 class TestSignIn:
@@ -486,18 +484,11 @@ class TestConnection:
     """Tabs, and a network that fails."""
 
     @pytest.fixture(params=["window"])
-    def windows(self, console: Console, request: pytest.FixtureRequest) -> Iterator[list[str]]:
+    def windows(self, console: Console, request: pytest.FixtureRequest) -> list[str]:
         """Windows, which are all visible, or tabs of one window."""
-        browser = console.browser
-        first = browser.current_window_handle
         for _ in range(TABS - 1):
-            browser.switch_to.new_window(request.param)
-        yield browser.window_handles
-        for window in browser.window_handles:
-            browser.switch_to.window(window)
-            if window != first:
-                browser.close()
-        browser.switch_to.window(first)
+            console.browser.switch_to.new_window(request.param)
+        return list(console.browser.window_handles)
 
     @pytest.mark.long
     def test_seven_tabs_share_one_connection(self, console: Console, windows: list[str]) -> None:
@@ -779,7 +770,6 @@ class TestAppearance:
     @pytest.mark.parametrize("view", first_of(*VIEWS))
     def test_fits_every_window_width(self, console: Console, view: str) -> None:
         """No view needs sideways scrolling at any width, and Chromium reports no errors."""
-        console.browser.get("about:blank")
         console.messages()  # discards earlier messages
         self.prepare(console, view)
 
@@ -822,7 +812,7 @@ def test_receives_each_event_once_while_workers_are_killed(
         console.click("#pause")
         console.wait_for_number("#kept", len(witness.stored))
         body = body_of(console.export(), format)
-        any_browser.get("about:blank")
+        any_browser.get("about:blank")  # the stream ends before the server stops
 
     start = json.dumps([topic, *({"topic": topic, "partition": partition, "offset": 0} for partition in range(3))])
     wire = "sse" if format == "sse" else "lines"

@@ -106,7 +106,6 @@ class Page(Document):
 
     def open(self, path: str = PAGE, state: str = "Live") -> None:
         """Open a path and wait until the page shows the connection state `state`."""
-        self.browser.get("about:blank")
         self.messages()  # discards those of the previous page
         self.browser.get(self.site.url + path)
         self.wait_for("#state", state)
@@ -155,12 +154,11 @@ class Page(Document):
 
 
 @pytest.fixture
-def page(browser: webdriver.Chrome, site: Site) -> Iterator[Page]:
+def page(site: Site, browser: webdriver.Chrome) -> Page:
     page = Page(browser, site)
     page.emulate(prefers_color_scheme="light")
     page.resize(1280)
-    yield page
-    browser.get("about:blank")
+    return page
 
 
 def country(name: str, size: object, population: object = 1000, code: object = "XX") -> dict[str, object]:
@@ -268,18 +266,13 @@ class TestBoard:
         A second window shows the status that the first one has received.
         """
         page.site.catalog = [{"path": "/pipelines", "topics": ["_pipelines"], "parameters": []}]
-        first = page.browser.current_window_handle
         page.open()
         page.wait_for("#pipeline", "Pipeline: running, 9 records/s")
         assert ["running", "9/s", "\u2013", "0"] == page.texts("#health dd")
 
         page.browser.switch_to.new_window("window")
-        try:
-            page.open()
-            page.wait_for("#pipeline", "Pipeline: running, 9 records/s")
-        finally:
-            page.browser.close()
-            page.use(first)
+        page.open()
+        page.wait_for("#pipeline", "Pipeline: running, 9 records/s")
 
         assert 1 == page.site.status_requests
 
@@ -298,7 +291,6 @@ class TestBoard:
         assert [["1", "France\u00a0FR", "547,030", "67M"]] == page.board()["Europe"]
         assert [["France: number 1 in Europe", "rank-1"]] == page.map()
         assert "Spark pipeline topn" in page.text("#how")
-        firefox.get("about:blank")
 
     def test_delete_removes_a_continent(self, europe: Page) -> None:
         """An unknown continent is ignored. After the last continent is deleted, the page waits for countries again."""
@@ -459,7 +451,7 @@ class TestTabs:
     """Several tabs with the page share one stream. test_shared_tabs.py proves that each receives each event once."""
 
     @pytest.fixture
-    def tabs(self, page: Page) -> Iterator[list[str]]:
+    def tabs(self, page: Page) -> list[str]:
         """Three tabs with the page. The first one has received an update before the others opened."""
         page.site.preamble = SHORT_RETRY
         page.open()
@@ -473,11 +465,7 @@ class TestTabs:
             page.wait_for("#state", "Live")
             tabs.append(page.browser.current_window_handle)
         page.use(first)
-        yield tabs
-        for tab in page.browser.window_handles[1:]:
-            page.use(tab)
-            page.browser.close()
-        page.use(page.browser.window_handles[0])
+        return tabs
 
     def test_share_one_connection(self, page: Page, tabs: list[str]) -> None:
         """A tab that opens later shows what the others show, and all of them receive each update.
@@ -522,14 +510,13 @@ class TestTabs:
     def test_without_locks_each_tab_has_its_own_stream(self, page: Page) -> None:
         """Browsers have no Web Locks for pages over HTTP from another machine. The page works there, too."""
         hide = {"source": "Object.defineProperty(navigator, 'locks', {value: undefined})"}
-        script = page.chromium.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", hide)
+        page.chromium.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", hide)
         page.open()
 
         page.update(EUROPE)
 
         assert ["Europe"] == list(page.board())
         assert page.run("return navigator.locks === undefined")
-        page.chromium.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
 
 
 class TestAppearance:
@@ -620,7 +607,6 @@ def test_works_under_a_prefix(browser: webdriver.Chrome, location: dict[str, str
 
     assert f"curl -N '{site.url}/topn/updates'" == page.text("pre")
     assert [] == page.messages()
-    browser.get("about:blank")
     site.stop()
 
 
