@@ -14,6 +14,7 @@
     ├── RequestTooLarge            414   the request line is too long
     │   └── HeaderTooLarge         431   a header field is too long
     ├── TooManyStreams             429   this client has reached its limit; has Retry-After
+    ├── TooManySelections          429   this client's address uses half of a limited number of places; has Retry-After
     ├── TooManyRejections          429   too many requests of this client were rejected; has Retry-After
     ├── ConfigurationError         500   the configuration is invalid
     ├── FilterError                500   a filterer raised an exception
@@ -284,6 +285,20 @@ class TooManyStreams(_WithRetryAfter):
     fix = (
         "Close a stream, or wait as long as `Retry-After` says. Read several topics over one stream. Share "
         "one stream among the tabs of a browser."
+    )
+
+
+class TooManySelections(_WithRetryAfter):
+    status = 429
+    title = "Too many selections"
+    name = "TooManySelectionsError"
+    cause = (
+        "The streams of this client's address have as many different filters, or selections of topics, as the server "
+        "allows for one address: half of `max_client_filters`, or 500 selections of topics."
+    )
+    fix = (
+        "Close a stream, or wait as long as `Retry-After` says. Use the same filters and topics in several streams. The "
+        "operator sets `trusted_proxies` if all clients seem to have one address."
     )
 
 

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from kafkasse.archive import without_archive
 from kafkasse.config.settings import FeedSettings
-from kafkasse.errors import ServerFull, TopicNotAvailable
+from kafkasse.errors import TopicNotAvailable
 from kafkasse.event_loop import take_turn
 from kafkasse.feed.catch_up import CatchUp
 from kafkasse.feed.epochs import EpochEnds
@@ -23,7 +23,7 @@ from kafkasse.feed.lookup import OffsetRanges, SharedLookup
 from kafkasse.feed.reader import Cursors, Reader
 from kafkasse.feed.ring import RingLimits
 from kafkasse.feed.shared_feed import FeedKey, SharedFeed
-from kafkasse.feed.slots import CatchUpSlots, has_its_share
+from kafkasse.feed.slots import CatchUpSlots, has_its_share, no_place
 from kafkasse.feed.snapshot import Snapshot, SnapshotReader
 from kafkasse.feed.start import (
     ResolvedPosition,
@@ -48,7 +48,6 @@ MAX_DESCRIPTION_AGE_S = 1.0  # how long describe() returns a cached description 
 MAX_DESCRIPTIONS = 10_000  # in the cache, including those of topics that do not exist
 MAX_FEEDS = 1000
 ALL = "all topics"  # the only key of the lookup of topic names
-FEEDS_RETRY_AFTER_S = 5
 
 
 def ring_limits(settings: FeedSettings) -> RingLimits:
@@ -386,16 +385,12 @@ class Feeds:
         """While the client has its share of all feeds, drop the feed without readers that has been idle for longest.
 
         Raises:
-            ServerFull: the client has its share, and all feeds have readers.
+            TooManySelections, ServerFull: the client has its share, and all feeds have readers.
         """
-        while has_its_share(client, [self._opened_by[feed] for feed in tail.feeds.values()], MAX_FEEDS):
+        while has_its_share(client, owners := [self._opened_by[feed] for feed in tail.feeds.values()], MAX_FEEDS):
             idle = [feed for feed in tail.feeds.values() if not feed.readers]
             if not idle:
-                raise ServerFull(
-                    f"Your address, or all clients together, read too many of the {MAX_FEEDS} different selections of topics"
-                    f" that this server allows. Retry after {FEEDS_RETRY_AFTER_S} s.",
-                    retry_after_s=FEEDS_RETRY_AFTER_S,
-                )
+                raise no_place(client, owners, MAX_FEEDS, "different selections of topics")
             tail.remove(min(idle, key=lambda feed: feed.idle_since))
 
     def _open_tail(self) -> Tail:

@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 import gevent
 from gevent.event import Event
 
+from kafkasse.errors import ServerFull, TooManySelections
+
 QUANTUM_S = 2.0  # how long a reader keeps its slot after its first records, while others wait
 MAX_START_S = 10.0  # how long it may wait for its first records
 CHECK_S = 0.1
@@ -37,6 +39,23 @@ def has_its_share(client: str, owners: Sequence[str], limit: int) -> bool:
     Source: the dynamic thresholds of Choudhury and Hahne, with which switches share a buffer among their ports.
     """
     return owners.count(client) >= limit - len(owners)
+
+
+def no_place(client: str, owners: Sequence[str], limit: int, places: str) -> ServerFull | TooManySelections:
+    """Return the error of a client that has its share.
+
+    A client that would also have its share if it were alone gets status 429. Like all rejections that a client itself
+    causes, they count towards max_rejections_per_s.
+
+    Args:
+        client: the address of the client.
+        owners: for each occupied place, the address of its client.
+        limit: the number of all places.
+        places: what occupies a place.
+    """
+    if 2 * owners.count(client) >= limit:
+        return TooManySelections(f"Your address uses half of the {limit} {places}. Close a stream, then retry.")
+    return ServerFull(f"All clients together use too many of the {limit} {places}. Retry later.")
 
 
 class Slot:

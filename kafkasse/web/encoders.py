@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from kafkasse.config import Config
-from kafkasse.errors import ServerFull
-from kafkasse.feed.slots import has_its_share
+from kafkasse.feed.slots import has_its_share, no_place
 from kafkasse.filter import Selection
 from kafkasse.frame import Encoder, Projection, Wire
 from kafkasse.frame.record_view import RecordView
@@ -53,7 +52,8 @@ class Encoders:
             drop_idle: drops the feeds of one of these encoders if it has no readers, and returns it.
 
         Raises:
-            ServerFull: this address, or all clients together, use too many different filters (max_client_filters).
+            TooManySelections: this address uses half of the different filters (max_client_filters).
+            ServerFull: all clients together use too many.
         """
         key = route.name, type(wire), selection.filter, selection.dimensions
         encoder = self._encoders.get(key)
@@ -67,13 +67,11 @@ class Encoders:
         return encoder
 
     def _make_room(self, address: str, drop_idle: DropIdle) -> None:
-        """While the address has its share of max_client_filters, drop an idle encoder. Raise ServerFull if none is idle."""
+        """While the address has its share of max_client_filters, drop an idle encoder. Raise an error if none is idle."""
         limit = self._config.web.max_client_filters
-        while has_its_share(address, list(self._of_clients.values()), limit):
+        while has_its_share(address, owners := list(self._of_clients.values()), limit):
             if (idle := drop_idle(list(self._of_clients))) is None:
-                raise ServerFull(
-                    "Your address, or all clients together, use too many different filters (max_client_filters)."
-                )
+                raise no_place(address, owners, limit, "different filters (max_client_filters)")
             del self._of_clients[idle]
 
     def _create(self, route: Route, wire: Wire, selection: Selection) -> Encoder:

@@ -18,6 +18,7 @@ from kafkasse.errors import InvalidParameter
 from kafkasse.filter import parse_query, query
 from kafkasse.frame import Encoder
 from kafkasse.memory_log import MemoryLog
+from kafkasse.web.throttle import BURST
 from tests.support.sse import Event, read_events
 
 START = 'last_event_id=[{"topic":"orders","partition":0,"offset":0}]'
@@ -244,7 +245,10 @@ def test_clients_with_the_same_filter_share_a_feed(
 
 @pytest.mark.parametrize("template", ["filter=offset>{}", "header.name{}=a"])
 def test_the_number_of_different_filters_is_limited(client_of: Open, template: str) -> None:
-    """An address can have half of the places, so it cannot use up those of the others, and their CPU time."""
+    """An address can have half of the places, so it cannot use up those of the others, and their CPU time.
+
+    Above half, it gets 429. If it has less because others have the other places, it gets 503.
+    """
     client = client_of(settings={"max_client_filters": 4, "trusted_proxies": 1}, client_filters=["filter", "header.*"])
 
     def opened(address: str, number: int) -> Response:
@@ -254,10 +258,23 @@ def test_the_number_of_different_filters_is_limited(client_of: Open, template: s
     streams = [opened("10.0.0.1", 1), opened("10.0.0.1", 1), opened("10.0.0.1", 2), opened("10.0.0.1", 3)]
     streams += [opened("10.0.0.2", 4), opened("10.0.0.2", 5), opened("10.0.0.3", 6), opened("10.0.0.3", 2)]
 
-    assert [200, 200, 200, 503, 200, 503, 200, 200] == [stream.status_code for stream in streams]
-    assert "ServerFullError" == streams[3].get_json(force=True)["name"]
+    assert [200, 200, 200, 429, 200, 503, 200, 200] == [stream.status_code for stream in streams]
+    names = [streams[number].get_json(force=True)["name"] for number in (3, 5)]
+    assert ["TooManySelectionsError", "ServerFullError"] == names
     for stream in streams:
         stream.close()
+
+
+def test_a_client_that_repeats_requests_above_its_share_is_slowed_down(client_of: Open) -> None:
+    """These rejections count towards max_rejections_per_s."""
+    settings = {"max_client_filters": 2, "max_rejections_per_s": 0.1}
+    client = client_of(settings=settings, client_filters=["filter"])
+
+    with client.get("/orders?filter=offset>0", buffered=False):
+        rejected = [client.get("/orders?filter=offset>1") for _ in range(BURST + 1)]
+
+    names = [response.get_json(force=True)["name"] for response in rejected]
+    assert ["TooManySelectionsError"] * BURST + ["TooManyRejectionsError"] == names
 
 
 def test_a_filter_that_nobody_uses_anymore_gives_its_place_to_a_new_one(client_of: Open) -> None:
