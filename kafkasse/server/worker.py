@@ -11,8 +11,10 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
+import logging.config
 import os
 import re
 import time
@@ -163,6 +165,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
     def init_process(self) -> None:
         """Initialize the process. It shares the master's memory until either process writes to it."""
         gc.freeze()  # otherwise, the garbage collector would write to all objects of the master
+        atexit.register(_close_log_handlers)  # before the app is loaded, so that its own functions still log
         super().init_process()
 
     def patch(self) -> None:
@@ -322,6 +325,17 @@ class Worker(GeventWorker):  # type: ignore[misc]
             util.write_nonblock(client, response.encode("latin-1"))
         except OSError:
             self.log.debug("The client left before it received its error response.")
+
+
+def _close_log_handlers() -> None:
+    """Flush and close all log handlers, and empty the list that the logging module has of them.
+
+    The list contains weak references, whose callbacks acquire a lock when the interpreter frees the handlers. gevent has
+    patched this lock, and with many versions of gevent (such as 23.9 and 24.10), it does not work that late: the log would
+    contain the traceback "greenlet is being finalized". A configuration without handlers empties the list;
+    logging.shutdown() does not.
+    """
+    logging.config.dictConfig({"version": 1, "disable_existing_loggers": False})
 
 
 def _address(name: Any) -> str:

@@ -26,7 +26,8 @@ from tests.support.turns import TurnClock
 from tests.support.waiting import wait_until
 
 WHILE_ONE_WORKER_STOPS = 100  # requests
-LOOP_S = 2.0
+SENT_TWICE = "was sent SIGTERM"  # gunicorn 21 to 23 log this if SIGTERM arrives again while a worker exits
+REJECTIONS_PER_S = 0.25
 OTHER_REQUESTS = 20
 
 
@@ -102,6 +103,23 @@ def test_a_stopping_worker_leaves_new_connections_to_the_other_workers(start: Ca
     assert {200} == set(statuses) | {stream.status for stream in streams}
 
 
+def test_workers_that_a_reload_replaces_log_no_errors(start: Callable[..., Server]) -> None:
+    """stop() checks the log. `make compat` runs this test with an old gevent, whose locks fail while a process exits."""
+    server = start()
+    replaced = server.workers()
+    with Client(server.port, "/t").ready() as first, Client(server.port, "/t").ready() as second:
+        server.reload()
+        wait_until(lambda: not set(replaced) & set(server.workers()))
+        first.rest()
+        second.rest()
+    server.terminate()
+    server.wait()
+    if SENT_TWICE in server.log:
+        server.expect(SENT_TWICE)
+
+    server.stop()
+
+
 def test_a_server_that_drains_is_alive_but_not_ready(start: Callable[..., Server]) -> None:
     """On connections that were open before SIGTERM, a probe gets its answer, and a stream ends at once.
 
@@ -132,8 +150,8 @@ def _answer(connection: HTTPConnection, path: str) -> tuple[int, bytes, str | No
 
 
 def test_slows_down_a_client_that_repeats_rejected_requests(start: Callable[..., Server]) -> None:
-    """Meanwhile, other requests of the same address succeed without such a delay."""
-    server = start(KAFKASSE_MAX_REJECTIONS_PER_S="1")
+    """Meanwhile, other requests of the same address succeed. If they counted as rejected, they would get status 429."""
+    server = start(KAFKASSE_MAX_REJECTIONS_PER_S=str(REJECTIONS_PER_S))
     statuses: list[int] = []
     began_at = time.monotonic()
 
@@ -143,17 +161,14 @@ def test_slows_down_a_client_that_repeats_rejected_requests(start: Callable[...,
 
     looping = gevent.spawn(repeat)
     wait_until(lambda: len(statuses) >= BURST)
-    gevent.sleep(LOOP_S)
+    others = [fetch(server.port, "/t", "HEAD").status for _ in range(OTHER_REQUESTS)]
+    wait_until(lambda: len(statuses) > BURST)
     rejected, looped_s = len(statuses), time.monotonic() - began_at
-    before = len(statuses)
-    for _ in range(OTHER_REQUESTS):
-        fetch(server.port, "/t", "HEAD")
-    rejected_meanwhile = len(statuses) - before
     looping.kill()
 
     assert {404} == set(statuses)
-    assert rejected <= BURST + looped_s  # max_rejections_per_s is 1
-    assert rejected_meanwhile < OTHER_REQUESTS  # a rejected request waits for a second
+    assert rejected <= BURST + looped_s * REJECTIONS_PER_S + 0.01
+    assert [200] * OTHER_REQUESTS == others
 
 
 # The access log.
