@@ -22,46 +22,51 @@ FLAGS = (
 )
 
 
-@pytest.fixture(scope="session")
-def running_chromium(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    """Debian's Chromium with a new profile. Without it, the tests are skipped, which fails in CI."""
+CHROMIUM_KEY, FIREFOX_KEY = pytest.StashKey[webdriver.Chrome](), pytest.StashKey[Firefox]()
+
+
+@pytest.fixture
+def browser(
+    processes: None, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[webdriver.Chrome]:
+    """Debian's Chromium. Without it, the tests are skipped, which fails in CI."""
     if not (CHROMIUM.exists() and CHROMEDRIVER.exists()):
         pytest.skip("Chromium is not installed: apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options, webdriver.ChromeService(str(CHROMEDRIVER)))
+    if CHROMIUM_KEY not in pytestconfig.stash:
+        pytestconfig.stash[CHROMIUM_KEY] = start_chromium(tmp_path_factory.mktemp("chromium"))
+        pytestconfig.add_cleanup(pytestconfig.stash[CHROMIUM_KEY].quit)
+    driver = pytestconfig.stash[CHROMIUM_KEY]
+    use_new_tab(driver)
+    driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
+    driver.execute_cdp_cmd("Storage.clearDataForOrigin", {"origin": "*", "storageTypes": "all"})
+    assert [] == driver.execute_cdp_cmd("Network.getAllCookies", {})["cookies"]
     yield driver
-    driver.quit()
+    driver.get("about:blank")  # ends the streams of the page before their server stops
 
 
 @pytest.fixture
-def browser(running_chromium: webdriver.Chrome) -> Iterator[webdriver.Chrome]:
-    use_new_tab(running_chromium)
-    running_chromium.execute_cdp_cmd("Network.clearBrowserCookies", {})
-    running_chromium.execute_cdp_cmd("Storage.clearDataForOrigin", {"origin": "*", "storageTypes": "all"})
-    assert [] == running_chromium.execute_cdp_cmd("Network.getAllCookies", {})["cookies"]
-    yield running_chromium
-    running_chromium.get("about:blank")  # ends the streams of the page before their server stops
-
-
-@pytest.fixture(scope="session")
-def running_firefox(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Firefox]:
+def firefox(
+    processes: None, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Firefox]:
     if not FIREFOX.exists():
         pytest.skip("Firefox is not installed: apt-get install firefox-esr")
-    firefox = Firefox(tmp_path_factory.mktemp("firefox"))
+    if FIREFOX_KEY not in pytestconfig.stash:
+        pytestconfig.stash[FIREFOX_KEY] = Firefox(tmp_path_factory.mktemp("firefox"))
+        pytestconfig.add_cleanup(pytestconfig.stash[FIREFOX_KEY].quit)
+    firefox = pytestconfig.stash[FIREFOX_KEY]
+    use_new_tab(firefox)
+    firefox.delete_cookies()
     yield firefox
-    firefox.quit()
+    firefox.get("about:blank")
 
 
-@pytest.fixture
-def firefox(running_firefox: Firefox) -> Iterator[Firefox]:
-    use_new_tab(running_firefox)
-    running_firefox.delete_cookies()
-    yield running_firefox
-    running_firefox.get("about:blank")
+def start_chromium(profile: Path) -> webdriver.Chrome:
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for flag in (*FLAGS.split(), f"--user-data-dir={profile}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    return webdriver.Chrome(options, webdriver.ChromeService(str(CHROMEDRIVER)))
 
 
 def use_new_tab(browser: webdriver.Chrome | Firefox) -> None:
