@@ -11,6 +11,7 @@ import gevent
 
 from kafkasse.sse import Event, Parser
 from tests.support.client import Client
+from tests.support.waiting import TIMEOUT_S
 
 OPTIONS = {  # the scheme and curl's option for each kind of client
     "http1": ("http", "--http1.1"),
@@ -18,7 +19,6 @@ OPTIONS = {  # the scheme and curl's option for each kind of client
     "https2": ("https", "--http2"),
     "http2": ("http", "--http2-prior-knowledge"),
 }
-TIMEOUT_S = 30.0
 
 
 class Curl(Client):

@@ -12,13 +12,14 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.support.certificates import Authority
+from tests.support.ports import reserve_port
 from tests.support.server import ROOT
 from tests.support.waiting import wait_until
 
 DIRECTORY = ROOT / "deploy/proxies"
 SERVER_PORT = 6917  # in the files
 CERTIFICATE = "/etc/ssl/kafkasse.pem"  # in the files
-MAX_STOP_S = 10
+PATIENCE_S = 10  # some proxies stop only after the last client has left
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,8 @@ class Proxy:
     """
 
     def __init__(self, program: Program, server_port: int, home: Path) -> None:
-        self.ports = {"http": _free_port(), "https": _free_port()}
+        self._reserved = {scheme: reserve_port() for scheme in ("http", "https")}
+        self.ports = {scheme: each.getsockname()[1] for scheme, each in self._reserved.items()}
         authority = Authority()
         certificate = home / "kafkasse.pem"
         certificate.write_text("".join(authority.issue("localhost")))
@@ -131,10 +133,12 @@ class Proxy:
     ) -> None:
         self._process.terminate()
         try:
-            self._process.wait(MAX_STOP_S)
-        except subprocess.TimeoutExpired:  # some proxies wait until the last client has left
+            self._process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        for each in self._reserved.values():
+            each.close()
         print(self._log.read_text())
 
     def _substituted(self, program: Program, server_port: int, home: Path, certificate: Path) -> str:
@@ -154,9 +158,3 @@ class Proxy:
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.ports["http"]), 1):
             return True
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
