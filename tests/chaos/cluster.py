@@ -12,23 +12,25 @@ from types import TracebackType
 from typing import Any
 
 import gevent
-from gevent import socket
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import (
     ACL,
     ACLFilter,
     ACLOperation,
     ACLPermissionType,
+    ACLResourcePatternType,
     ResourcePattern,
+    ResourcePatternFilter,
     ResourceType,
 )
 from kafka.admin._partitions import ElectionType
-from kafka.errors import ElectionNotNeededError, KafkaError, UnknownTopicOrPartitionError
+from kafka.errors import ElectionNotNeededError, KafkaError, NoError, UnknownTopicOrPartitionError
 
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.broker.embedded import new_cluster_id
 from tests.chaos.network import HOST, Network
 from tests.support.kafka import Admin, Result
+from tests.support.ports import reserve_port
 from tests.support.waiting import wait_until
 
 NODES = (1, 2, 3)
@@ -74,8 +76,7 @@ class EmbeddedCluster:
     networks: dict[int, Network]
 
     def __enter__(self) -> EmbeddedCluster:
-        # These sockets are bound but do not listen, so that no connection gets the port of a stopped node.
-        self._reserved = [[_reserve_port() for _ in range(3)] for _ in NODES]
+        self._reserved = [[reserve_port() for _ in range(3)] for _ in NODES]
         ports = {
             node: [each.getsockname()[1] for each in reserved]
             for node, reserved in zip(NODES, self._reserved, strict=True)
@@ -138,10 +139,12 @@ class EmbeddedCluster:
             each.get()
 
     def heal(self) -> None:
-        """Undo all faults: restore the networks and start all nodes."""
+        """Undo all faults: restore networks and access, and start all nodes. Return when all replicas are in sync."""
         for network in self.networks.values():
             network.heal()
         self.start(*self.nodes)
+        self.restore_access(None)
+        wait_until(self._is_in_sync)
 
     def leader(self, topic: str, partition: int = 0) -> int:
         """Return the node that leads a partition, or -1."""
@@ -177,13 +180,19 @@ class EmbeddedCluster:
         done = self.run(lambda admin: admin.create_acls([ACL(*_reads(topic, ACLPermissionType.DENY))]))
         assert not done["failed"], done
 
-    def restore_access(self, topic: str) -> None:
-        """Undo deny_access()."""
-        self.run(lambda admin: admin.delete_acls([ACLFilter(*_reads(topic, ACLPermissionType.DENY))]))
+    def restore_access(self, topic: str | None) -> None:
+        """Undo deny_access() for a topic, or for all topics."""
+        denied = ACLFilter(*_reads(topic, ACLPermissionType.DENY))
+        [(_, _, error)] = self.run(lambda admin: admin.delete_acls([denied]))
+        assert error is NoError
 
     def run(self, operation: Callable[[KafkaAdminClient], Result]) -> Result:
         """Call `operation` with a client that has all rights, until it succeeds. Any running node can serve its calls."""
         return self._admin.run(operation, KafkaError)
+
+    def _is_in_sync(self) -> bool:
+        topics = self.run(lambda admin: admin.describe_topics())
+        return all({*each["isr_nodes"]} == {*each["replica_nodes"]} for topic in topics for each in topic["partitions"])
 
     def _partition(self, topic: str, partition: int) -> dict[str, Any]:
         def find(admin: KafkaAdminClient) -> dict[str, Any]:
@@ -201,13 +210,8 @@ def _elect(admin: KafkaAdminClient, topic: str, partition: int) -> None:
         admin.elect_leaders(ElectionType.PREFERRED, {topic: [partition]})
 
 
-def _reserve_port() -> socket.socket:
-    reserved = socket.socket()
-    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    reserved.bind((HOST, 0))
-    return reserved
-
-
-def _reads(topic: str, permission: ACLPermissionType) -> tuple[Any, ...]:
+def _reads(topic: str | None, permission: ACLPermissionType) -> tuple[Any, ...]:
     operation = ACLOperation.READ if permission is ACLPermissionType.ALLOW else ACLOperation.ALL
-    return f"User:{USER}", "*", operation, permission, ResourcePattern(ResourceType.TOPIC, topic)
+    pattern = ResourcePattern if topic else ResourcePatternFilter  # only a filter can match all topics
+    topics = pattern(ResourceType.TOPIC, topic, ACLResourcePatternType.LITERAL)
+    return f"User:{USER}", "*", operation, permission, topics

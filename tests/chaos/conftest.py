@@ -14,7 +14,7 @@ from tests.chaos.scene import Client, Scene, connect_clients, documented_delay_s
 
 @pytest.fixture(scope="session")
 def kafka(processes: None) -> Iterator[EmbeddedCluster]:
-    """A cluster of three nodes. A test that makes a node fail must heal it."""
+    """A cluster of three nodes. new_scene heals it after each test."""
     with EmbeddedCluster() as kafka:
         yield kafka
 

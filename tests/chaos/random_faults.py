@@ -238,8 +238,6 @@ class RandomFaults:
     # Servers and clients.
 
     def kill_a_worker(self) -> None:
-        for server in self.scene.servers:
-            server.expect(KILLED)
         self._end_a_worker(signal.SIGKILL)
 
     def stop_a_worker(self) -> None:
@@ -248,6 +246,8 @@ class RandomFaults:
     def _end_a_worker(self, by: signal.Signals) -> None:
         server = self.order.choice(self.scene.servers)
         workers = server.workers()
+        if by == signal.SIGKILL:
+            server.expect(KILLED)
         for worker in workers:
             os.kill(worker, by)
         wait_until(lambda: not {*server.workers()} & {*workers} and server.workers())
