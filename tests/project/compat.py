@@ -1,6 +1,6 @@
 """`make compat`: install the wheel with the lowest and the newest versions of pyproject.toml, and test each installation.
 
-For each installed Python from 3.11, this creates one virtual environment in which every range has its lowest version that
+For each Python from 3.11, this creates one virtual environment in which every range has its lowest version that
 has a wheel, and one with the newest versions. For one Python, a third one has the newest versions that work with an old
 gevent. In each environment, it runs
 
@@ -50,7 +50,8 @@ def main() -> int:
     failed = False
     for version in options.python or PYTHONS:
         if (python := _find_python(version)) is None:
-            print(f"Python {version}: not installed, not tested", flush=True)
+            print(f"Python {version}: not tested, because it is not installed, and uv cannot install it", flush=True)
+            failed = True
             continue
         for resolution, pythons in RESOLUTIONS.items():
             if options.only not in (None, resolution) or version not in pythons:
@@ -71,18 +72,19 @@ def _build_wheel() -> Path:
 
 
 def _find_python(version: str) -> str | None:
-    """Return a Python of this version: from PATH, from pyenv, or from uv."""
+    """Return a Python of this version: from PATH, from pyenv, or from uv, which installs it if possible."""
     pyenv = sorted(
         (Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions").glob(f"{version}.*/bin/python")
     )
-    for candidate in (
-        shutil.which(f"python{version}"),
-        *map(str, pyenv),
-        _uv("python", "find", version, check=False).strip(),
-    ):
-        if candidate and subprocess.run([candidate, "-c", ""], capture_output=True, check=False).returncode == 0:
-            return candidate
-    return None
+    found = [shutil.which(f"python{version}"), *map(str, pyenv)]
+    if not any(map(_works, found)):
+        _uv("python", "install", version, check=False)
+        found = [_uv("python", "find", version, check=False).strip()]
+    return next(filter(_works, found), None)
+
+
+def _works(python: str | None) -> bool:
+    return bool(python) and subprocess.run([str(python), "-c", ""], capture_output=True, check=False).returncode == 0
 
 
 def _test(python: str, resolution: str, home: Path, wheel: Path) -> str:
