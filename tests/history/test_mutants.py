@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.history import mutants
-from tests.history.gateway import LIFETIME_S, Gateway
+from tests.history.gateway import LIFETIME_S, MAX_OVERSTAY_S, Gateway
 from tests.history.scenario import Outcome, Scenario
 from tests.history.worlds import STORED
 from tests.support.examples import selected
@@ -68,6 +68,7 @@ EXPIRY = {
     "expiry_ignored": "after its token expired",
     "expiry_without_retry": "the server ended the stream without a reconnection time",
 }
+UNTIL_TOO_LATE_S = LIFETIME_S + MAX_OVERSTAY_S + 1  # a stream that is still open then should have ended
 IN_GATE = "cursor_one_too_far", "id_one_too_far", "ring_segment_lost", "expiry_ignored"
 
 
@@ -128,7 +129,7 @@ def gateway(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.fixture(scope="module")
 def outcomes_of_expiry(request: pytest.FixtureRequest, gateway: Gateway) -> Outcomes:
     """The outcome of each selected mutant of EXPIRY, and of none (""): one server for each, over the same records."""
-    return gateway.play(["", *selected(request, "name", EXPIRY)], lambda servers: gateway.write(2 * LIFETIME_S))
+    return gateway.play(["", *selected(request, "name", EXPIRY)], lambda servers: gateway.write(UNTIL_TOO_LATE_S))
 
 
 def test_reports_nothing_if_streams_end_when_their_tokens_expire(outcomes_of_expiry: Outcomes) -> None:
@@ -139,7 +140,7 @@ def test_reports_nothing_if_streams_end_when_their_tokens_expire(outcomes_of_exp
 @each(EXPIRY)
 def test_reports_a_fault_at_expiry(gateway: Gateway, outcomes_of_expiry: Outcomes, name: str) -> None:
     """A server with the fault applies it, and the checker reports what the fault causes."""
-    play = lambda: gateway.play([name], lambda servers: gateway.write(2 * LIFETIME_S))[name]  # noqa: E731
+    play = lambda: gateway.play([name], lambda servers: gateway.write(UNTIL_TOO_LATE_S))[name]  # noqa: E731
     check(name, EXPIRY[name], outcomes_of_expiry[name], play)
 
 
