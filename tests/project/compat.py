@@ -84,7 +84,8 @@ def _find_python(version: str) -> str | None:
 
 
 def _works(python: str | None) -> bool:
-    return bool(python) and subprocess.run([str(python), "-c", ""], capture_output=True, check=False).returncode == 0
+    command = shutil.which(python or "")  # `uv python find` may have printed an error instead of a path
+    return bool(command) and subprocess.run([str(command), "-c", ""], capture_output=True, check=False).returncode == 0
 
 
 def _test(python: str, resolution: str, home: Path, wheel: Path) -> str:
