@@ -16,7 +16,8 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from tests.chaos.scene import Scene, connect_clients, documented_delay_s, never_disconnected, wait_for_records
 from tests.support.certificates import Authority
-from tests.support.secured_broker import HOST, PASSWORD, USER, encrypted_broker, free_ports
+from tests.support.ports import HOST, reserved_ports
+from tests.support.secured_broker import PASSWORD, USER, encrypted_broker
 from tests.support.waiting import wait_until
 
 LOGIN_VALID_MS = 1500
@@ -42,21 +43,22 @@ class EncryptedKafka(NamedTuple):
 @pytest.fixture(scope="module")
 def encrypted(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EncryptedKafka]:
     """A broker that closes each connection whose login is older than LOGIN_VALID_MS."""
-    authority, ports = Authority(), free_ports(("PLAINTEXT", LISTENER, "CONTROLLER"))
+    authority = Authority()
     trusted = tmp_path_factory.mktemp("tls") / "authority.pem"
     trusted.write_text(authority.certificate)
-    settings = {
-        "bootstrap_servers": [f"{HOST}:{ports[LISTENER]}"],
-        "security_protocol": LISTENER,
-        "ssl_cafile": str(trusted),
-        "ssl_check_hostname": False,
-        "sasl_mechanism": "PLAIN",
-        "sasl_plain_username": USER,
-        "sasl_plain_password": PASSWORD,
-    }
-    more = {"connections_max_reauth_ms": str(LOGIN_VALID_MS)}
-    with encrypted_broker(authority.issue("broker"), ports, **more) as broker:
-        yield EncryptedKafka(broker.bootstrap_servers, settings, ports[LISTENER], authority)
+    with reserved_ports("PLAINTEXT", LISTENER, "CONTROLLER") as ports:
+        settings = {
+            "bootstrap_servers": [f"{HOST}:{ports[LISTENER]}"],
+            "security_protocol": LISTENER,
+            "ssl_cafile": str(trusted),
+            "ssl_check_hostname": False,
+            "sasl_mechanism": "PLAIN",
+            "sasl_plain_username": USER,
+            "sasl_plain_password": PASSWORD,
+        }
+        more = {"connections_max_reauth_ms": str(LOGIN_VALID_MS)}
+        with encrypted_broker(authority.issue("broker"), ports, **more) as broker:
+            yield EncryptedKafka(broker.bootstrap_servers, settings, ports[LISTENER], authority)
 
 
 @pytest.fixture

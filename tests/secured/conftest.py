@@ -9,7 +9,8 @@ import pytest
 
 from kafkasse.broker import EmbeddedBroker
 from tests.support.certificates import Authority
-from tests.support.secured_broker import free_ports, secured_broker
+from tests.support.ports import reserved_ports
+from tests.support.secured_broker import LISTENERS, secured_broker
 
 
 @pytest.fixture(scope="package")
@@ -19,9 +20,10 @@ def authority() -> Authority:
 
 
 @pytest.fixture(scope="package")
-def ports() -> dict[str, int]:
+def ports() -> Iterator[dict[str, int]]:
     """The port of each listener of the broker."""
-    return free_ports()
+    with reserved_ports(*LISTENERS) as ports:
+        yield ports
 
 
 @pytest.fixture(scope="package")

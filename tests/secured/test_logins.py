@@ -17,7 +17,8 @@ from kafkasse.errors import ConfigurationError
 from kafkasse.log import Partition
 from tests.kafka.logs import open_log, take, values
 from tests.support.kafka import Cluster, retry
-from tests.support.secured_broker import HOST, MAX_LOGIN_S, PASSWORD, USER, add_scram_user
+from tests.support.ports import HOST
+from tests.support.secured_broker import MAX_LOGIN_S, PASSWORD, USER, add_scram_user
 from tests.support.waiting import wait_until
 
 TOKEN_S = 3600

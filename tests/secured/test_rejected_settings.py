@@ -10,7 +10,8 @@ import pytest
 
 from kafkasse.errors import ConfigurationError, KafkaUnavailable
 from tests.kafka.logs import open_log
-from tests.support.secured_broker import HOST, PASSWORD, USER
+from tests.support.ports import HOST
+from tests.support.secured_broker import PASSWORD, USER
 
 TIMEOUT_S = 5.0
 Client = dict[str, Any]

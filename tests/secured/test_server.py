@@ -10,7 +10,7 @@ from kafkasse.broker import EmbeddedBroker
 from tests.support.certificates import Authority
 from tests.support.client import Client, fetch, numbers
 from tests.support.kafka import Cluster
-from tests.support.secured_broker import HOST
+from tests.support.ports import HOST
 from tests.support.server import Server
 
 

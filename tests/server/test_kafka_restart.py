@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -10,10 +9,10 @@ import pytest
 
 from kafkasse import schemas
 from kafkasse.broker import EmbeddedBroker
-from kafkasse.broker.embedded import HOST
 from kafkasse.log import Partition
 from tests.support.client import Client, fetch, numbers, value
 from tests.support.kafka import Cluster
+from tests.support.ports import reserved_ports
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 
@@ -28,10 +27,8 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 def broker(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     """A broker for this module alone, because its tests stop and kill it. It is not started."""
-    with socket.socket() as reserved:  # bound but not listening, so that only the broker takes this port
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.bind((HOST, 0))
-        broker = EmbeddedBroker(reserved.getsockname()[1], tmp_path_factory.mktemp("broker"))
+    with reserved_ports("kafka") as ports:
+        broker = EmbeddedBroker(ports["kafka"], tmp_path_factory.mktemp("broker"))
         yield broker
         broker.stop()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +17,7 @@ from tests.support.any_server import AnyServer
 from tests.support.client import Client, fetch
 from tests.support.docs import example
 from tests.support.server import TOOLS
-from tests.support.waiting import wait_until
+from tests.support.waiting import TIMEOUT_S, wait_until
 
 ADVICE = "Run the app with `gunicorn --worker-class kafkasse.server.worker.Worker MODULE:APP` instead."
 SHOP = "tests.support.shop:app"
@@ -31,7 +30,7 @@ WAITRESS = f"{BIN}/waitress-serve --listen 127.0.0.1:{{port}} {SHOP}"
 PATCH = {"PATCH": "1"}
 
 # It must be compiled: `make tools`.
-UWSGI = f"{TOOLS}/uwsgi/bin/uwsgi --http-socket 127.0.0.1:{{port}} --home {sys.prefix} --module {SHOP}"
+UWSGI = f"{TOOLS}/uwsgi/bin/uwsgi --http-socket 127.0.0.1:{{port}} --home {sys.prefix} --die-on-term --module {SHOP}"
 
 WORKING = {
     "our worker": (f"{GUNICORN} {WORKER} {SHOP}", {}),
@@ -65,7 +64,7 @@ def names(commands: Iterable[str]) -> list[Any]:
 
 @pytest.fixture
 def start(processes: None, tmp_path: Path) -> Iterator[Callable[..., AnyServer]]:
-    """Starts servers that are killed after the test."""
+    """Starts servers that are stopped after the test."""
     with ExitStack() as servers:
 
         def start(command: str, **options: object) -> AnyServer:
@@ -84,7 +83,7 @@ def test_streams_and_pages_work(start: Callable[..., AnyServer], name: str) -> N
     with ExitStack() as clients:
         streams = [clients.enter_context(Client(server.port, "/streams/t")).ready() for _ in range(8)]
         pages = [gevent.spawn(fetch, server.port, "/") for _ in range(4)]
-        assert [200] * 4 == [each.get(timeout=10).status for each in pages]
+        assert [200] * 4 == [each.get(timeout=TIMEOUT_S).status for each in pages]
 
         assert 200 == fetch(server.port, "/records", "POST").status
 
@@ -121,7 +120,7 @@ def test_a_server_that_cannot_serve_streams_names_the_command_to_use(
 
 def test_an_app_that_patches_itself_under_gthread_names_the_command_to_use(start: Callable[..., AnyServer]) -> None:
     """gunicorn's gthread worker hangs in such an app, so only the log can say so."""
-    server = start(f"{GUNICORN} -k gthread --threads 4 {SHOP}", **PATCH)
+    server = start(f"{GUNICORN} -k gthread --threads 4 --graceful-timeout 1 {SHOP}", **PATCH)
 
     wait_until(lambda: f"does not respond after monkey.patch_all(). {ADVICE}" in server.log)
 
@@ -175,24 +174,22 @@ def test_gunicorns_worker_connections_limit_the_streams(start: Callable[..., Any
 
 @pytest.mark.parametrize("part", ["post_worker_init", "gevent.pywsgi"])
 def test_sigterm_drains_the_streams(start: Callable[..., AnyServer], tmp_path: Path, part: str) -> None:
-    """With the examples in docs/deployment.md, each stream ends with a reconnection time, long before the timeout."""
+    """With the examples in docs/deployment.md, each stream ends with a reconnection time, before the server exits."""
     code = example("docs/deployment.md", part).replace("from shop import", "from tests.support.shop import")
     file = tmp_path / "example.py"
     file.write_text(code.replace("8000", "int(__import__('sys').argv[1])"))
     if part == "post_worker_init":
-        server = start(f"{GUNICORN} -k gevent -c {file} --graceful-timeout 20 {SHOP}")
+        server = start(f"{GUNICORN} -k gevent -c {file} --graceful-timeout 600 {SHOP}")
     else:
         server = start(f"{sys.executable} {file} {{port}}")
     with ExitStack() as clients:
         streams = [clients.enter_context(Client(server.port, "/streams/t")).ready() for _ in range(5)]
-        began_at = time.monotonic()
         server.process.terminate()
         for stream in streams:
             stream.rest()
 
     assert [2] * 5 == [stream.body.count(b"retry: ") for stream in streams]
-    assert 0 == server.process.wait(10)
-    assert time.monotonic() - began_at < 10
+    assert 0 == server.process.wait(TIMEOUT_S)
 
 
 def test_sigusr2_starts_a_second_master(start: Callable[..., AnyServer], tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ import shlex
 import signal
 import socket
 import subprocess
-from contextlib import suppress
 from pathlib import Path
 
-from tests.support.server import ROOT
-from tests.support.waiting import wait_until
+from tests.support.ports import reserve_port
+from tests.support.process_group import end_group
+from tests.support.server import ROOT, check_errors
+from tests.support.waiting import TIMEOUT_S, wait_until
 
 
 class AnyServer:
@@ -24,9 +25,9 @@ class AnyServer:
     """
 
     def __init__(self, command: str, log: Path, limits: tuple[int, int] | None = None, **variables: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self._reserved = reserve_port()
+        self.port: int = self._reserved.getsockname()[1]
+        self._expected_errors: tuple[str, ...] = ()
         words = shlex.split(command.format(port=self.port))
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **variables}
         if limits:
@@ -42,12 +43,21 @@ class AnyServer:
     def log(self) -> str:
         return self._log.read_text()
 
+    def expect(self, *errors: str) -> None:
+        """See Server.expect()."""
+        self._expected_errors += errors
+
     def stop(self) -> None:
-        """Kill the server and its workers, some of which would not respond to SIGTERM."""
-        with suppress(ProcessLookupError):  # it has stopped by itself
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        print(self.log)
+        """Send SIGTERM unless the server has stopped, and check its log and its exit code."""
+        try:
+            self.process.terminate()
+            code = self.process.wait(TIMEOUT_S)
+        finally:
+            end_group(self.process)
+            self._reserved.close()
+            print(self.log)
+        check_errors(self.log, self._expected_errors)
+        assert code in (0, -signal.SIGTERM)  # some servers do not handle the signal
 
     def _is_listening(self) -> bool:
         assert self.process.poll() is None, self.log

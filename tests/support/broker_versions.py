@@ -16,7 +16,7 @@ from gevent import socket
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.broker.supervisor import SupervisedProcess
 from kafkasse.java import jars, runtime
-from tests.support.secured_broker import HOST, free_ports
+from tests.support.ports import HOST, reserved_ports
 from tests.support.waiting import wait_until
 
 LOCK_FILE = Path(__file__).parents[1] / "kafka/old_kafka.lock.json"
@@ -56,9 +56,9 @@ def running_broker(version: str) -> Iterator[RunningBroker]:
 
 @contextmanager
 def _with_zookeeper(files: list[Path], version: str) -> Iterator[str]:
-    ports = free_ports(("zookeeper", "kafka"))
-    with TemporaryDirectory(prefix="kafkasse-broker-", ignore_cleanup_errors=True) as name, ExitStack() as servers:
-        home = Path(name)
+    with ExitStack() as servers:
+        ports = servers.enter_context(reserved_ports("zookeeper", "kafka"))
+        home = Path(servers.enter_context(TemporaryDirectory(prefix="kafkasse-broker-", ignore_cleanup_errors=True)))
         (home / "zookeeper.properties").write_text(
             f"dataDir={home / 'zookeeper'}\nclientPort={ports['zookeeper']}\nadmin.enableServer=false\n"
         )

@@ -13,8 +13,9 @@ from kafkasse.log import Partition
 from kafkasse.position import PartitionStart, parse
 from kafkasse.sse import Event, Parser
 from tests.support.sse import read_events, without_positions
+from tests.support.waiting import TIMEOUT_S
 
-READ_TIMEOUT_S = 30.0
+READ_TIMEOUT_S = TIMEOUT_S
 
 
 class Answer(NamedTuple):

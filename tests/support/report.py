@@ -106,6 +106,8 @@ class Report:
             terminalreporter.section("not run")
             for (module, reason), count in sorted(Counter(_modules(self._skipped)).items()):
                 terminalreporter.write_line(f"{count:5} tests  {module}: {reason}")
+            if modules := sorted({module for module, _ in _modules(self._skipped)}):
+                terminalreporter.write_line(f'once everything is installed: make test TEST="{" ".join(modules)}"')
             if self._long:
                 terminalreporter.write_line(f"{len(self._long):5} tests that take minutes: make test-long")
         for problem, names in self._problems.items():

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 
 from kafka import KafkaAdminClient
@@ -11,22 +10,13 @@ from kafka.admin import UserScramCredentialUpsertion
 
 from kafkasse.broker import EmbeddedBroker
 from tests.support.certificates import Authority
+from tests.support.ports import HOST
 
-HOST = "127.0.0.1"
 USER, PASSWORD = "ada", "12345"
 MAX_LOGIN_S = 2  # on the listener SASL_SSL; the broker closes a connection that does not log in again
-_LISTENERS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", "CONTROLLER")
+LISTENERS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", "CONTROLLER")
 _SECURITY = "org.apache.kafka.common.security"
 _LOGIN = f"{_SECURITY}.plain.PlainLoginModule required"
-
-
-def free_ports(listeners: Sequence[str] = _LISTENERS) -> dict[str, int]:
-    """Return a free port for each listener."""
-    sockets = [socket.create_server((HOST, 0)) for _ in listeners]
-    ports = {name: each.getsockname()[1] for name, each in zip(listeners, sockets, strict=True)}
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def secured_broker(authority: Authority, ports: Mapping[str, int]) -> EmbeddedBroker:

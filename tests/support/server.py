@@ -7,19 +7,32 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
 import gevent
 
+from tests.support.waiting import TIMEOUT_S
+
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / ".venv"  # `make tools` creates the virtual environments of tools there
-MAX_STOP_S = 20.0
-# A line of the log, or the last line of a traceback.
-ERROR = re.compile(r"^(.*\[(?:ERROR|CRITICAL)\].*)$|^Traceback.*\n(?: .*\n|\n)*(.*)$", re.MULTILINE)
+# A line of the log in either format, or the last line of a traceback.
+ERROR = re.compile(
+    r'^(.*(?:\[(?:ERROR|CRITICAL)\]|"level": "(?:error|critical)"|"exception": ).*)$|^Traceback.*\n(?: .*\n|\n)*(.*)$',
+    re.MULTILINE,
+)
 KILLED = r"Worker \(pid:\d+\) was sent SIGKILL"  # an expected error
 PYTHON = os.environ.get("SERVER_PYTHON", sys.executable)  # `make compat` runs servers in other virtual environments
 INHERITED = ("PATH", "HOME", "LANG", "VIRTUAL_ENV")  # the only variables of the test process that a server gets
+
+
+def check_errors(log: str, expected: Iterable[str]) -> None:
+    """Check that the log of a server contains each expected error, given as a regular expression, and no other error."""
+    errors = [error for match in ERROR.finditer(log) for error in match.groups() if error]
+    unexpected = [error for error in errors if not any(re.search(each, error) for each in expected)]
+    missing = [each for each in expected if not any(re.search(each, error) for error in errors)]
+    assert ([], []) == (unexpected, missing)
 
 
 class Server:
@@ -71,7 +84,7 @@ class Server:
             self._end()
 
     def expect(self, *errors: str) -> None:
-        """Declare regular expressions for the errors that a test causes. stop() fails if the log contains any others."""
+        """Declare regular expressions for the errors that a test causes. stop() fails if the log has others or lacks one."""
         self._expected_errors += errors
 
     def terminate(self) -> None:
@@ -85,7 +98,7 @@ class Server:
 
     def wait(self) -> int:
         """Wait until gunicorn exits, and return its exit code."""
-        code = self._process.wait(MAX_STOP_S)
+        code = self._process.wait(TIMEOUT_S)
         self._reading.join()
         return code
 
@@ -93,12 +106,10 @@ class Server:
         """Stop gunicorn and print its log, which pytest shows if the test failed.
 
         Raises:
-            AssertionError: the log contains an unexpected error, or the exit code is not 0.
+            AssertionError: the log contains an unexpected error, or not an expected one, or the exit code is not 0.
         """
         self._end()
-        errors = [error for match in ERROR.finditer(self.log) for error in match.groups() if error]
-        unexpected = [error for error in errors if not any(re.search(each, error) for each in self._expected_errors)]
-        assert not unexpected, "\n".join(unexpected)
+        check_errors(self.log, self._expected_errors)
         assert 0 == self._process.returncode, f"gunicorn ended with exit code {self._process.returncode}"
 
     def _end(self) -> None:

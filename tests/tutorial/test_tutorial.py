@@ -15,7 +15,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.support.examples import first_of
-from tests.support.secured_broker import free_ports
+from tests.support.ports import reserved_ports
 from tests.support.server import ROOT
 from tests.tutorial.walk import LIMIT_S, Walk
 from tests.web.conftest import browser as browser
@@ -25,10 +25,10 @@ EXAMPLE = ROOT / "examples/tutorial"
 
 @pytest.fixture
 def walk(processes: None, tmp_path: Path, is_full: bool, page: str) -> Iterator[Walk]:
-    ports = free_ports(["app", "kafka"])
     home = tmp_path / "home"
     home.mkdir()
-    with TemporaryDirectory() as runtime:  # the path of a Unix socket must be short
+    # The path of a Unix socket must be short.
+    with reserved_ports("app", "kafka") as ports, TemporaryDirectory() as runtime:
         walk = Walk(home, runtime, ports["app"], ports["kafka"], is_full, page)
         yield walk
         walk.stop()
