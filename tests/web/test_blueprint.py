@@ -468,20 +468,3 @@ def test_calls_ready_and_disconnected_once_per_stream(
     assert [("ready", ["t"]), ("disconnected", ["t"])] == calls
     assert "The handler of ready failed." in caplog.text
     assert str(error) in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("format", "expected"),
-    [
-        ("kafkasse", '{"n":2,"_kafka":{"topic":"t","partition":0,"offset":2,'),
-        ("value", '{"n":2}'),
-        ("envelope", '{"topic":"t","partition":0,"offset":2,'),
-        ("cloudevents", '{"specversion":"1.0","id":"t/0/2",'),
-    ],
-)
-def test_a_route_has_its_own_format_and_start(log: CountingLog, format: str, expected: str) -> None:
-    route = {"path": "/r", "topics": ["t"], "format": format, "start": "earliest"}
-
-    last = events(client_of(log, routes={"r": route}), "/streams/r", b'"n":2')[-1]
-
-    assert last.data.startswith(expected)

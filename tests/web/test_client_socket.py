@@ -57,7 +57,8 @@ def peers(log: MemoryLog, tails: list[Tail]) -> Iterator[list[Peer]]:
     feeds = Feeds(log, Config().feed, tails.append)
     encoder = Encoder()
     opened = [Peer(feeds, log, encoder, buffer_bytes=8192) for _ in range(PEERS)]
-    gevent.joinall([peer.greenlet for peer in opened], timeout=TIMEOUT_S)  # it ends when the stream is parked
+    gevent.joinall([peer.greenlet for peer in opened], timeout=TIMEOUT_S)
+    assert all(peer.greenlet.ready() for peer in opened)  # a parked client needs no greenlet
     yield opened
     for peer in opened:
         peer.stream.end()
@@ -89,11 +90,6 @@ def test_a_stalled_client_does_not_delay_the_others(log: MemoryLog, tails: list[
 
     assert [list(range(30))] * len(others) == [offsets(peer, 30) for peer in others]
     assert list(range(30)) == offsets(stalled, 30)
-
-
-def test_a_parked_client_needs_no_greenlet(peers: list[Peer]) -> None:
-    """The greenlet that opened the stream ends. Only the event loop watches the socket."""
-    assert all(peer.greenlet.ready() for peer in peers)
 
 
 def test_a_new_stream_sends_its_first_bytes_before_others_take_their_turns(

@@ -59,9 +59,6 @@ class TestWhereItIsServed:
 
         assert "/-/console/" not in client.get("/", headers=HTML).text
         assert 404 == client.get("/-/console/app.js").status_code
-
-    def test_cannot_be_served_without_the_catalog(self) -> None:
-        """The configuration says which of the two settings to change."""
         with pytest.raises(ConfigurationError, match="console needs the catalog"):
             Config(console=True, catalog=False, allowed_topics=["*"], public=True)
 

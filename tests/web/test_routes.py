@@ -119,6 +119,9 @@ def test_a_route_starts_at_a_time(log: MemoryLog) -> None:
 # Projections. tests/frame/test_projection.py has the details.
 
 
+MEMBERS = {"kafkasse": {"_kafka"}, "value": set(), "envelope": {"headers"}, "cloudevents": {"specversion"}}
+
+
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("projection", [{"fields": ["id", "customer.name"]}, {"redact": ["customer.email"]}])
 def test_a_route_sends_only_some_members(log: MemoryLog, format: str, projection: dict[str, list[str]]) -> None:
@@ -135,6 +138,8 @@ def test_a_route_sends_only_some_members(log: MemoryLog, format: str, projection
 
     assert (1, 1) == (caught_up.count(b"Ann"), live.count(b"Ann"))
     assert b"secret" not in caught_up + live
+    [event] = without_positions(read_events(live))
+    assert MEMBERS[format] == {"_kafka", "headers", "specversion"} & json.loads(event.data).keys()
 
 
 # Settings that override the general ones.
