@@ -36,7 +36,7 @@ PARTITIONS = 3
 WRITES_PER_S = 10  # one record to each partition
 RETRY_MS = 300
 DOWN_S = 1.0  # how long connections are refused, or requests get a 503
-MAX_RECOVERY_S = 60.0  # a client that has received nothing for this long after a fault has stopped
+MAX_RECOVERY_S = 120.0  # a client that has received nothing for this long after a fault has stopped
 
 # The worker stops before the first record; it is killed; the server restarts; the worker stops; a reverse proxy responds
 # with 503, or with 429; clients that store their position are killed and started again, and pages that do so are reloaded; a

@@ -17,6 +17,7 @@ import requests
 from kafkasse.broker import EmbeddedBroker
 from tests.support.client import Client, fetch
 from tests.support.kafka import Cluster
+from tests.support.waiting import TIMEOUT_S
 
 NO_BROKER = "127.0.0.1:1"
 LEGACY_APP = "gunicorn --bind 127.0.0.1:0 --worker-class kafkasse.server.worker.Worker legacy_app:app"
@@ -151,7 +152,9 @@ def test_the_login_of_an_existing_app_protects_the_streams(
     server = start(LEGACY_APP, tree / "examples", web_venv, **variables)
     site = f"http://127.0.0.1:{server.port}"
 
-    answers = [requests.get(f"{site}{path}", allow_redirects=False, timeout=30) for path in ("/", f"/streams/{topic}")]
+    answers = [
+        requests.get(f"{site}{path}", allow_redirects=False, timeout=TIMEOUT_S) for path in ("/", f"/streams/{topic}")
+    ]
     with requests.Session() as visitor:
         visitor.post(f"{site}/login", data={"user": "ada"})
         cookie = f"session={visitor.cookies['session']}"

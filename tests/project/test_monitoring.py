@@ -17,6 +17,7 @@ from prometheus_client import Counter, Histogram
 from kafkasse.pipelines import metrics as pipelines
 from kafkasse.telemetry.metrics import METRICS, PREFIX, STALL_BUCKETS
 from tests.project.conftest import alerts
+from tests.support.waiting import TIMEOUT_S
 
 FUNCTIONS = {"sum", "max", "rate", "increase", "min_over_time", "histogram_quantile", "by", "or", "label_values"}
 DASHBOARDS = ("kafkasse", "pipelines")
@@ -125,5 +126,5 @@ def test_promtool_accepts_every_expression(root: Path, tmp_path: Path) -> None:
     (tmp_path / "board.yaml").write_text(yaml.safe_dump({"groups": [{"name": "board", "rules": records}]}))
 
     for file in (root / "deploy/prometheus/alerts.yaml", tmp_path / "board.yaml"):
-        done = subprocess.run(["promtool", "check", "rules", file], capture_output=True, text=True, timeout=60)
+        done = subprocess.run(["promtool", "check", "rules", file], capture_output=True, text=True, timeout=TIMEOUT_S)
         assert (0, "") == (done.returncode, done.stderr)

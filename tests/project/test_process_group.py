@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.project.conftest import Deployed
+from tests.support.waiting import TIMEOUT_S
 from tests.tutorial.walk import Program
 
 
@@ -20,7 +21,7 @@ def test_no_child_is_left(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="exited before it listened"):
         Deployed(["bash", "-c", "(echo >&3; exec sleep 600) 3>pipe 2>&- &"], tmp_path, dict(os.environ))
     program = Program("sleep 600 3>pipe & echo", tmp_path, dict(os.environ), tmp_path / "output")
-    program.wait(60)
+    program.wait(TIMEOUT_S)
     program.interrupt()
 
     os.set_blocking(alive, True)

@@ -12,8 +12,8 @@ from kafkasse.errors import ConfigurationError, KafkaUnavailable
 from tests.kafka.logs import open_log
 from tests.support.ports import HOST
 from tests.support.secured_broker import PASSWORD, USER
+from tests.support.waiting import TIMEOUT_S
 
-TIMEOUT_S = 5.0
 Client = dict[str, Any]
 
 pytestmark = pytest.mark.usefixtures("broker", "files")

@@ -10,8 +10,9 @@ from typing import Any
 
 import websocket
 
+from tests.support.waiting import TIMEOUT_S
+
 FIREFOX = Path("/usr/bin/firefox-esr")
-TIMEOUT_S = 60.0
 
 
 class Firefox:

@@ -17,7 +17,7 @@ token = ""
 def current_token(refresh: bool) -> str:
     global token
     if refresh or not token:
-        response = requests.get(urljoin(sys.argv[1], "/-/token"), timeout=10)
+        response = requests.get(urljoin(sys.argv[1], "/-/token"), timeout=60)
         response.raise_for_status()
         token = response.text
     return token
