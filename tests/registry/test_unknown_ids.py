@@ -16,6 +16,7 @@ from kafkasse.registry.client import NotFound, RegisteredSchema
 from kafkasse.registry.decoder import Decoder
 from kafkasse.registry.lookup import SchemaRegistry
 from tests.support.registry import framed
+from tests.support.waiting import TIMEOUT_S
 
 KNOWN, NEW = 1, 2  # the IDs that the registry has
 REQUEST_S = 0.05
@@ -65,6 +66,7 @@ class Records:
 @pytest.fixture
 def records(monkeypatch: pytest.MonkeyPatch) -> Records:
     monkeypatch.setattr(lookup, "FIRST_BACKOFF_S", 0.0)
+    monkeypatch.setattr(lookup, "MAX_WAIT_S", TIMEOUT_S)  # in real time, so only a hang reaches it
     records = Records()
     assert records.decode(KNOWN)
     return records
