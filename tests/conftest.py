@@ -18,7 +18,8 @@ for name in [name for name in os.environ if name.startswith(("KAFKASSE_", "KAFKA
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job; child processes inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-import secrets  # noqa: E402
+import hashlib  # noqa: E402
+import random  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
 from contextlib import closing  # noqa: E402
 
@@ -27,7 +28,7 @@ from werkzeug.wrappers import Response  # noqa: E402
 
 from kafkasse.broker import EmbeddedBroker  # noqa: E402
 from tests.support.broker_versions import SETTINGS, running_broker  # noqa: E402
-from tests.support.examples import register_profiles  # noqa: E402
+from tests.support.examples import is_long, register_profiles  # noqa: E402
 from tests.support.guard import Guard  # noqa: E402
 from tests.support.kafka import Cluster  # noqa: E402
 from tests.support.report import LongTests, Report  # noqa: E402
@@ -67,7 +68,14 @@ def cluster(broker: EmbeddedBroker) -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.fixture(autouse=True)
+def same_random_numbers() -> None:
+    """kafkasse draws delays, and samples. `make test-random` draws others each time."""
+    if not is_long():
+        random.seed(0)
+
+
 @pytest.fixture
-def fresh_name() -> str:
-    """A topic name that no other test uses."""
-    return f"t-{secrets.token_hex(6)}"
+def fresh_name(request: pytest.FixtureRequest) -> str:
+    """A topic name that no other test uses. It is always the same, because names decide the order of topics."""
+    return f"t-{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-
 import pytest
 
 from kafkasse.broker import EmbeddedBroker
@@ -21,5 +19,5 @@ def results(
     """The result of each client that is tested, if its toolchain is installed."""
     programs = [each for each in selected(request, "program", PROGRAMS) if not missing(each.toolchain)]
     directory = tmp_path_factory.mktemp("clients")
-    with Scenario(broker.bootstrap_servers, f"t-{secrets.token_hex(6)}", programs, directory) as scenario:
+    with Scenario(broker.bootstrap_servers, "t-clients", programs, directory) as scenario:
         return scenario.run(0 if all(each.name in IN_GATE for each in programs) else QUIET_S)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 import socket
 from collections.abc import Callable, Iterator
 from urllib.parse import quote
@@ -85,9 +84,9 @@ def test_a_tombstone_deletes_a_row(connect: Connect, cluster: Cluster) -> None:
     assert 1 == late.body.count(b"event: message")
 
 
-def test_a_table_with_a_topic_prefix(serve: Callable[..., Server], cluster: Cluster) -> None:
+def test_a_table_with_a_topic_prefix(serve: Callable[..., Server], cluster: Cluster, fresh_name: str) -> None:
     """The route names its topics without the prefix. Neither event IDs nor errors show the prefix."""
-    prefix = f"p-{secrets.token_hex(4)}."
+    prefix = f"{fresh_name}."
     server = serve(topic_prefix=prefix, routes={"topn": {"path": "/topn/updates", "topics": ["topn"], **SNAPSHOT}})
     europe = write(cluster, cluster.create(f"{prefix}topn", 2), "Europe", "DE")
 
