@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -200,13 +200,14 @@ NewAttack = Callable[..., Attack]
 
 @pytest.fixture
 def attack(
-    broker: EmbeddedBroker, cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest
+    broker: EmbeddedBroker, cluster: Cluster, fresh_name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[NewAttack]:
     """Starts a server: attack(setting=value, …). It stops after the test. `quiet` names a topic that it has."""
+    numbers = itertools.count()
     with ExitStack() as servers:
 
         def attack(quiet: str = "", **settings: Any) -> Attack:
-            folder = tmp_path / secrets.token_hex(4)
+            folder = tmp_path / f"{fresh_name}-{next(numbers)}"
             folder.mkdir()
             quiet = quiet or cluster.create(f"quiet-{folder.name}")
             limits = {"heartbeat_s": 5, "max_streams": 10_000, "trusted_proxies": 1}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from types import TracebackType
 
 import gevent
+import pytest
 
 from tests.attacks.kit import connect, request
+from tests.attacks.sizes import SIZES
 from tests.support.waiting import POLL_S
 
 EVENT = b'"_kafka":{'  # once in each event of the format `kafkasse`
@@ -105,12 +106,14 @@ class Crowd:
         for client in self.clients:
             client.socket.close()
 
-    def wait(self, condition: Callable[[Visitor], object], timeout_s: float) -> int:
-        """Wait until the condition is true for all clients, or for the timeout. Return for how many it is true."""
-        with suppress(gevent.Timeout), gevent.Timeout(timeout_s):
+    def wait(self, condition: Callable[[Visitor], object]) -> None:
+        """Wait until the condition is true for all clients."""
+        with gevent.Timeout(SIZES.wait_s, False):
             while not all(map(condition, self.clients)):
                 gevent.sleep(POLL_S)
-        return sum(map(bool, map(condition, self.clients)))
+            return
+        waiting = [(each.status, each.events) for each in self.clients if not condition(each)]
+        pytest.fail(f"{len(waiting)} clients still wait; the status and the events of the first: {waiting[:10]}")
 
     def statuses(self) -> dict[int, int]:
         """Return how many clients got each status."""

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from jsonschema import Draft202012Validator
 
-READ_TIMEOUT_S = 30.0  # a server that hangs fails the test after this time
+from tests.support.waiting import TIMEOUT_S
+
 HOST = "127.0.0.1"
 CLOSED = "closed"  # the connection is closed without an answer
 STREAMS = {"text/event-stream": " stream", "application/x-ndjson": " lines", "application/json": " lines"}
@@ -43,7 +44,7 @@ def connect(port: int, receive_buffer: int = 0) -> socket.socket:
     connection = socket.socket()
     if receive_buffer:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-    connection.settimeout(READ_TIMEOUT_S)
+    connection.settimeout(TIMEOUT_S)
     connection.connect((HOST, port))
     return connection
 

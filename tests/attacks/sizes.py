@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
+from tests.support.waiting import TIMEOUT_S
+
 MB = 1_000_000
 
 
@@ -31,7 +33,7 @@ class Sizes(NamedTuple):
     lookups: int = 200
     connecting: int = 1_500
     fleets: tuple[int, ...] = (400,)
-    wait_s: int = 60
+    wait_s: float = TIMEOUT_S
 
 
 FULL = Sizes(
@@ -55,7 +57,7 @@ FULL = Sizes(
     lookups=400,
     connecting=6_000,
     fleets=(1_000, 3_000),
-    wait_s=300,
+    wait_s=3 * TIMEOUT_S,
 )
 SIZES = FULL if os.environ.get("ATTACKS") == "full" else Sizes()
 

@@ -42,9 +42,9 @@ def test_one_live_client_of_a_batch_of_tiny_records(attack: NewAttack, cluster: 
     topic = cluster.create(fresh_name, max_message_bytes="20000000")
     worker = attack()
     with Crowd(worker.port, [f"/{topic}"]) as crowd:
-        crowd.wait(lambda client: client.opened_after_s, 30)
+        crowd.wait(lambda client: client.opened_after_s)
         produce(cluster.bootstrap_servers, topic, tiny(SIZES.tiny_records))
-        crowd.wait(lambda client: client.events >= SIZES.tiny_records, SIZES.wait_s)
+        crowd.wait(lambda client: client.events >= SIZES.tiny_records)
 
         worker.measured["events"] = crowd.clients[0].events
         worker.is_bounded(Load(streams=1, large_batches=1))
@@ -61,7 +61,7 @@ def test_ten_slow_clients_of_a_batch_of_tiny_records(attack: NewAttack, tiny_top
         Crowd(worker.port, [path], start) as fast,
     ):
         dripping = [gevent.spawn(_drip, client) for client in slow.clients]
-        fast.wait(lambda client: client.events >= SIZES.tiny_records, SIZES.wait_s)
+        fast.wait(lambda client: client.events >= SIZES.tiny_records)
 
         worker.measured["events"] = fast.clients[0].events
         worker.is_bounded(Load(streams=11, catching_up=11, large_batches=11, stalled=10))
@@ -113,9 +113,9 @@ def test_a_live_client_receives_a_batch_from_each_of_many_partitions(
     topic = cluster.create(fresh_name, SIZES.batches)
     worker = attack()
     with Crowd(worker.port, [f"/{topic}"]) as crowd:
-        crowd.wait(lambda client: client.opened_after_s, 30)
+        crowd.wait(lambda client: client.opened_after_s)
         records.produce_to_all(cluster, topic)
-        crowd.wait(lambda client: client.events >= records.count * SIZES.batches, SIZES.wait_s)
+        crowd.wait(lambda client: client.events >= records.count * SIZES.batches)
 
         worker.measured["events"] = crowd.clients[0].events
         worker.is_bounded(Load(streams=1, stalled=1, large_batches=int(records.is_large), partitions=SIZES.batches))
@@ -168,7 +168,7 @@ def test_many_clients_join_the_ring_at_once(attack: NewAttack, cluster: Cluster,
         before = worker.server.memory_bytes()
         with Crowd(worker.port, [f"/{topic}"] * SIZES.joining, f"Last-Event-ID: {first}", reads=reads) as crowd:
             if reads:
-                crowd.wait(lambda client: client.events >= len(values), SIZES.wait_s)
+                crowd.wait(lambda client: client.events >= len(values))
                 worker.measured["complete"] = sum(client.events == len(values) for client in crowd.clients)
             else:
                 gevent.sleep(3)
@@ -197,7 +197,7 @@ def test_a_snapshot_of_a_large_table(attack: NewAttack, cluster: Cluster, fresh_
         max_snapshot_bytes=16 * MB, routes={"table": {"path": "/table", "topics": [topic], "start": "snapshot"}}
     )
     with Crowd(worker.port, ["/table"] * SIZES.table_readers) as crowd:
-        crowd.wait(lambda client: client.ended or client.events >= SIZES.table_mb * 100, SIZES.wait_s)
+        crowd.wait(lambda client: client.ended or client.events >= SIZES.table_mb * 100)
 
         worker.measured["statuses"] = crowd.statuses()
         worker.is_bounded(Load(streams=SIZES.table_readers, large_batches=1, snapshots=1))
@@ -218,7 +218,7 @@ def test_many_clients_of_a_snapshot(attack: NewAttack, cluster: Cluster, fresh_n
         probe = Probe(cluster, other, client)
         probing = gevent.spawn(probe.run)
         with Crowd(worker.port, ["/table"] * SIZES.keys_readers) as crowd:
-            crowd.wait(lambda client: client.events >= SIZES.keys, SIZES.wait_s)
+            crowd.wait(lambda client: client.events >= SIZES.keys)
             worker.measured["complete"] = sum(client.events == SIZES.keys for client in crowd.clients)
         probing.kill()
     worker.measured |= probe.summary()
@@ -235,10 +235,10 @@ def test_small_records_on_many_partitions(attack: NewAttack, cluster: Cluster, f
     topic = cluster.create(fresh_name, SIZES.partitions)
     worker = attack(max_ring_bytes=4 * MB, id_type=id_type)
     with Crowd(worker.port, [f"/{topic}"]) as crowd:
-        crowd.wait(lambda client: client.opened_after_s, 30)
+        crowd.wait(lambda client: client.opened_after_s)
         for n in range(SIZES.id_records):
             cluster.produce(topic, b'{"n":1}', n % SIZES.partitions)
-        crowd.wait(lambda client: client.events >= SIZES.id_records, SIZES.wait_s)
+        crowd.wait(lambda client: client.events >= SIZES.id_records)
 
         worker.measured["events"] = crowd.clients[0].events
         worker.is_bounded(Load(streams=1, partitions=SIZES.partitions))
@@ -251,15 +251,14 @@ def test_many_rings(attack: NewAttack, cluster: Cluster, fresh_name: str) -> Non
     worker = attack(max_ring_bytes=4 * MB, max_total_ring_bytes=16 * MB)
     [batch] = table(80, 10_000)
     with Crowd(worker.port, [f"/{topic}" for topic in topics]) as crowd:
-        crowd.wait(lambda client: client.opened_after_s, 30)
+        crowd.wait(lambda client: client.opened_after_s)
         for at, topic in enumerate(topics):  # one after another: this test is about rings, not about a burst
             for _ in range(5):
                 produce(cluster.bootstrap_servers, topic, batch)
             sent = (at + 1) * 5 * len(batch)
             wait_until(lambda sent=sent: sum(each.events for each in crowd.clients) >= sent)
-        worker.measured["complete"] = crowd.wait(lambda client: client.events >= 5 * len(batch), SIZES.wait_s)
+        crowd.wait(lambda client: client.events >= 5 * len(batch))
         worker.is_bounded(Load(streams=SIZES.rings, feeds=SIZES.rings, partitions=SIZES.rings))
-    assert SIZES.rings == worker.measured["complete"]
 
 
 # All at once.
@@ -281,14 +280,14 @@ def test_all_limits_at_once(attack: NewAttack, cluster: Cluster, fresh_name: str
     )
     port = worker.port
     with Crowd(port, [f"/{topic}" for topic in topics]) as live:
-        live.wait(lambda client: client.opened_after_s, 30)
+        live.wait(lambda client: client.opened_after_s)
         for topic in topics * COMBINED.batches:
             produce(cluster.bootstrap_servers, topic, batch)
         records = COMBINED.batches * len(batch)
-        worker.measured["complete"] = live.wait(lambda client: client.events >= records, SIZES.wait_s)
+        live.wait(lambda client: client.events >= records)
         behind = [f"/{topics[0]},{topics[1]}?timestamp=0"] * COMBINED.behind
         with Crowd(port, behind, reads=False, receive_buffer=4096, distinct=True), Crowd(port, ["/table"]) as of_table:
-            of_table.wait(lambda client: client.ended, SIZES.wait_s)
+            of_table.wait(lambda client: client.ended)
             gevent.sleep(COMBINED.seconds)
             worker.is_bounded(
                 Load(
@@ -300,7 +299,6 @@ def test_all_limits_at_once(attack: NewAttack, cluster: Cluster, fresh_name: str
                     snapshots=1,
                 )
             )
-    assert COMBINED.rings == worker.measured["complete"]
     assert b"max_snapshot_bytes" in of_table.clients[0].head
 
 
@@ -316,7 +314,7 @@ def test_many_records_that_are_not_json(attack: NewAttack, cluster: Cluster, fre
     worker = attack()
     log_bytes = len(worker.server.log)
     with Crowd(worker.port, [f"/{topic}?timestamp=0"]) as crowd:
-        crowd.wait(lambda client: client.events, SIZES.wait_s)
+        crowd.wait(lambda client: client.events)
 
         worker.measured["log_bytes"] = len(worker.server.log) - log_bytes
         worker.is_bounded(Load(streams=1, catching_up=1, large_batches=1))
