@@ -297,8 +297,8 @@ class TooManySelections(_WithRetryAfter):
         "allows for one address: half of `max_client_filters`, or 500 selections of topics."
     )
     fix = (
-        "Close a stream, or wait as long as `Retry-After` says. Use the same filters and topics in several streams. The "
-        "operator sets `trusted_proxies` if all clients seem to have one address."
+        "Close a stream, or wait as long as `Retry-After` says. Use the same filters and topics in several streams. If all "
+        "clients seem to have one address, the operator sets `trusted_proxies`."
     )
 
 

@@ -1,6 +1,6 @@
 """The tables of the docs whose first columns come from the code: `python -m docs.site.tables` updates the pages.
 
-The other columns are written by hand. A new row has none yet, so write them after the update.
+The other columns are written by hand. A new row lacks them, so add them after the update.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _dependencies() -> Iterator[tuple[str, ...]]:
 
 
 def _extras() -> Iterator[tuple[str, ...]]:
-    """Yield each extra of users, with the exact or the lowest version of each package."""
+    """Yield each extra except `dev`, with the exact or the lowest version of each package."""
     for extra, lines in _project()["optional-dependencies"].items():
         if extra != "dev":
             yield f"`{extra}`", ", ".join(_lowest(Requirement(line)) for line in lines)
@@ -91,7 +91,7 @@ PAGES = ["docs/metrics.md", *dict.fromkeys(table.page for table in TABLES)]
 
 
 def updated(page: str) -> str:
-    """Return the text of a page with the tables that the code contains now. Rows keep their order."""
+    """Return the text of a page with tables that agree with the code. Rows keep their order."""
     text = (ROOT / page).read_text()
     if page == "docs/metrics.md":
         return metrics.updated(text)
