@@ -6,8 +6,8 @@
 For each number of keys and each heap, an embedded broker contains all keys, with 1,000 keys for each group. A heap is large
 enough if one JVM reads the keys and runs for COMMIT_S, and a second JVM then resumes from the checkpoint.
 
-With --minutes, one pipeline receives UPDATES_PER_S for so long. Each minute, the command prints its memory and the number of
-files in its checkpoint.
+With --minutes, one pipeline receives UPDATES_PER_S for this many minutes. Each minute, the command prints the pipeline's
+memory and the number of files in its checkpoint.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keys", type=int, nargs="+", default=[10_000, 100_000])
     parser.add_argument("--heaps", type=int, nargs="+", default=[480, 512], help="in MiB")
-    parser.add_argument("--minutes", type=int, help="run one pipeline for so long")
+    parser.add_argument("--minutes", type=int, help="run one pipeline for this many minutes")
     args = parser.parse_args()
     print(f"{machine()}; commit {commit()}; load average {os.getloadavg()[0]:.1f}")
     if args.minutes:

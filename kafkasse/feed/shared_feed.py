@@ -297,7 +297,7 @@ class SharedFeed:
 
         Args:
             places: the position, which may contain new partitions.
-            topic_ids: those of all topics in it.
+            topic_ids: the ID of each topic in `places`.
         """
         self.flush()
         self.ids.topic_ids.update(topic_ids)

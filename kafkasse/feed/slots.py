@@ -44,8 +44,9 @@ def has_its_share(client: str, owners: Sequence[str], limit: int) -> bool:
 def no_place(client: str, owners: Sequence[str], limit: int, places: str) -> ServerFull | TooManySelections:
     """Return the error of a client that has its share.
 
-    A client that would also have its share if it were alone gets status 429. Like all rejections that a client itself
-    causes, they count towards max_rejections_per_s.
+    The status is 429 if the client occupies half of the places, which is too much even if no other client occupies any.
+    Such a rejection counts towards max_rejections_per_s. Otherwise, all clients together occupy too many, and the status
+    is 503.
 
     Args:
         client: the address of the client.

@@ -345,7 +345,7 @@ class Tail:
             self.fail(self._feeds_of(name), None)
         self._add_topics(changes.matching)
         pending = {each: state.start_ms for each, state in self.partitions.items() if state.offset is None}
-        existing = dict.fromkeys([*changes.added, *partitions_of(changes.matching)])  # in the order of event IDs
+        existing = dict.fromkeys([*changes.added, *partitions_of(changes.matching)])  # the order in event IDs
         added = []
         for each in existing:
             take_turn(urgent=True)

@@ -74,7 +74,7 @@ class TopicWatch:
         names = list(topic_ids)
 
         def look_up() -> tuple[list[str], list[str], Mapping[str, Topic]]:
-            matching = sorted(set(self._matching()))  # the order of new topics in event IDs
+            matching = sorted(set(self._matching()))  # new topics have this order in event IDs
             return names, matching, self._describe(list(dict.fromkeys([*names, *matching])))
 
         if (found := self._lookups.get("describe", look_up)) is None:

@@ -498,7 +498,7 @@ function parseProblem(text) {
   }
 }
 
-/** Return the milliseconds that a Retry-After header asks for, or NaN if it is invalid. */
+/** Return the milliseconds that a Retry-After header asks for, or NaN if it is missing or invalid. */
 function parseRetryAfter(value) {
   return /^\d+$/.test(value) ? value * 1000 : Date.parse(value) - Date.now();
 }

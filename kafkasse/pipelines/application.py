@@ -41,7 +41,7 @@ from kafkasse.pipelines.status import Position, Status, ended_at_ms, next_offset
 from kafkasse.pipelines.status_topic import StatusTopic
 from kafkasse.pipelines.supervisor import Crashed, Interrupted, State, StopRequests, log_state, supervise
 
-STATUS_INTERVAL_S = 5.0  # at most between two records of the status topic, at least between two measurements of the lag
+STATUS_INTERVAL_S = 5.0  # the longest pause of the status topic, and the shortest between two measurements of the lag
 # Real-time mode commits at an interval. Between two commits, Spark does not report which records it has processed.
 OVERDUE_INTERVALS = 3
 
@@ -184,7 +184,7 @@ class _Application:
         self._measure_lag(spark, kafka, now_ms())
 
     def polled(self, spark: SparkSession, kafka: dict[str, str]) -> None:
-        """Measure the lag if no batch has been committed for a long time. Show at intervals that the process runs."""
+        """Measure the lag if no batch has been committed for a long time. Write the status at intervals in any case."""
         if time.monotonic() - self.measured_at_s >= OVERDUE_INTERVALS * topics.commit_interval_s(self.pipeline):
             self._measure_lag(spark, kafka, now_ms())
         elif time.monotonic() - self.written_at_s >= STATUS_INTERVAL_S:

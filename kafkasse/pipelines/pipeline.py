@@ -168,7 +168,7 @@ class Pipeline:
 
     @property
     def dead_letter_topic(self) -> str:
-        """The topic for records that the query cannot parse."""
+        """The topic for dead letters. By default, its name is that of the first sink, with a suffix."""
         return self.dead_letters or f"{self.sink_topics[0]}.dead-letters"
 
     @property

@@ -54,7 +54,7 @@ SETTINGS = {
     # be a million rows.
     "spark.sql.streaming.stateStore.minDeltasForSnapshot": "2",
     "spark.sql.streaming.stateStore.maintenanceInterval": "10s",
-    # Spark keeps the files of so many batches. With its default, 100, a checkpoint has 1,900 files.
+    # Spark keeps the files of this many batches. With its default, 100, a checkpoint has 1,900 files.
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",  # with version 1, real-time mode cannot repeat a batch
     # Wait for all executors: Spark rejects the query if too few slots are registered when it starts. Settings such as

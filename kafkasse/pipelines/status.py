@@ -36,8 +36,8 @@ class Status:
         state_rows, state_bytes: the size of the state, and the memory that it uses.
         late_rows: rows that the state dropped because they were later than the watermark. Spark first aggregates the
             records of a batch, so a row may stand for several records.
-        dead_letters: how many records became dead letters.
-        dead_letter_topic: the topic that contains them, and those of earlier processes.
+        dead_letters: how many records became dead letters in this process.
+        dead_letter_topic: the topic with the dead letters of this and of earlier processes.
     """
 
     pipeline: str

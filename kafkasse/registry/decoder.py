@@ -42,8 +42,8 @@ class Decoder:
         Raises:
             DecoderPending: the lookup of the schema takes longer. Call again.
             RegistryUnavailable: the registry is not available.
-            DeserializationError: the record has no schema ID, the value does not match its schema, or the schema is unknown,
-                also because records have waited too long for unknown IDs.
+            DeserializationError: the record has no schema ID, the value does not match its schema, the schema is unknown, or
+                the schema is not cached and records have waited too long for unknown IDs.
         """
         schema_id, data = split(view.record)
         value = self._registry.schema(schema_id, view.topic).decode(data, self._validate)

@@ -7,9 +7,9 @@ the lookup fails, and the streams end with status 503: their clients resume at t
 A schema never changes, so it is cached until it is evicted. A failure is cached briefly, and never evicts a schema.
 
 A producer may write any number of unknown IDs. If each of them delayed the records after it, they would stall the stream.
-Records therefore wait only MAX_UNKNOWN_WAIT_S in each interval for IDs that turn out to be unknown. Then, in topics with
-unknown IDs, the records whose schema is not cached count as unknown, and their schemas are looked up in the background. The
-cost: among them, there may be a record with a new schema that the registry knows.
+Records therefore wait only MAX_UNKNOWN_WAIT_S in each interval for IDs that turn out to be unknown. For the rest of the
+interval, in topics with unknown IDs, each schema that is not cached counts as unknown and is looked up in the background.
+The cost: the first records with a new schema may be skipped although the registry knows the schema.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from kafkasse.registry.wire_format import SchemaId
 MAX_SCHEMAS = 500  # in the cache
 MAX_FAILURES = 1_000  # in the cache
 MAX_REQUESTS = 4  # at the same time
-MAX_RUNNING = 100  # lookups, above which no others start in the background
+MAX_RUNNING = 100  # lookups; while this many run, no others start in the background
 MAX_REFERENCES = 100  # of one schema, directly or through other schemas
 MAX_WAIT_S = 1.0  # of one call of SchemaRegistry.schema()
 FIRST_BACKOFF_S = 0.2
@@ -44,8 +44,8 @@ UNKNOWN_FOR_S = 30.0  # how long an unknown ID and an invalid schema are cached
 UNAVAILABLE_FOR_S = 1.0
 MISCONFIGURED_FOR_S = 10.0  # so that a wrong password does not lock the account
 LOG_INTERVAL_S = 10.0
-# A registry's replica may not know a new schema yet, so an unknown ID is tried again. After an unknown ID, the next ones are
-# tried once, and several at the same time, for UNKNOWN_INTERVAL_S.
+# A registry's replica may not know a new schema yet, so an unknown ID is requested again. For UNKNOWN_INTERVAL_S after an
+# unknown ID, other unknown IDs are requested only once each, and several at the same time.
 UNKNOWN_ATTEMPTS = 4
 UNKNOWN_INTERVAL_S = 10.0
 MAX_UNKNOWN_WAIT_S = 2.0  # in each interval; longer than the attempts for one ID

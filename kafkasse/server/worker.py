@@ -165,7 +165,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
     def init_process(self) -> None:
         """Initialize the process. It shares the master's memory until either process writes to it."""
         gc.freeze()  # otherwise, the garbage collector would write to all objects of the master
-        atexit.register(_close_log_handlers)  # before the app is loaded, so that its own functions still log
+        atexit.register(_close_log_handlers)  # registered first, so it runs last: exit functions of the app can log
         super().init_process()
 
     def patch(self) -> None:
@@ -331,8 +331,8 @@ def _close_log_handlers() -> None:
     """Flush and close all log handlers, and empty the list that the logging module has of them.
 
     The list contains weak references, whose callbacks acquire a lock when the interpreter frees the handlers. gevent has
-    patched this lock, and with many versions of gevent (such as 23.9 and 24.10), it does not work that late: the log would
-    contain the traceback "greenlet is being finalized". A configuration without handlers empties the list;
+    patched this lock, and with many versions of gevent (such as 23.9 and 24.10), it fails while the interpreter exits: the
+    log would contain the traceback "greenlet is being finalized". A configuration without handlers empties the list;
     logging.shutdown() does not.
     """
     logging.config.dictConfig({"version": 1, "disable_existing_loggers": False})

@@ -53,7 +53,7 @@ class Encoders:
 
         Raises:
             TooManySelections: this address uses half of the different filters (max_client_filters).
-            ServerFull: all clients together use too many.
+            ServerFull: all clients together use too many of them.
         """
         key = route.name, type(wire), selection.filter, selection.dimensions
         encoder = self._encoders.get(key)
