@@ -105,7 +105,8 @@ IMAGE ?= required
 image: setup ## build the Dockerfile and run the image, without Docker
 	@IMAGE=$(IMAGE) $(VENV)/bin/pytest -s -m long --timeout 900 tests/platforms/test_image.py $(TEST)
 
-# Uses Node, Go, Rust, Java with Maven, Mono, Chromium and Firefox, and skips what is not installed, unless CI=true. See docs/clients.md.
+# Uses Node, Go, Rust, Java with Maven, Mono, Chromium and Firefox. Skips what is not installed, or fails with CI=true.
+# See docs/clients.md.
 ROUNDS ?= 3
 clients: setup ## run SSE clients through every fault, ROUNDS times
 	@for round in $$(seq $(ROUNDS)); do \

@@ -70,7 +70,7 @@ def cluster(broker: EmbeddedBroker) -> Iterator[Cluster]:
 
 @pytest.fixture(autouse=True)
 def same_random_numbers() -> None:
-    """kafkasse draws delays, and samples. `make test-random` draws others each time."""
+    """kafkasse draws the same delays and samples in each run, but not with `make test-random`."""
     if not is_long():
         random.seed(0)
 

@@ -76,7 +76,7 @@ def environment(folder: Path, guards: dict[str, Any] | None = None, **settings: 
     Args:
         folder: for the files of the server.
         guards: more guards.
-        settings: the other settings; `customers` has further members of the guard.
+        settings: the other settings, and in `customers`, further members of the guard `customers`.
     """
     (folder / "jwt-secret").write_bytes(SECRET)
     with_secret = {**SETTINGS, "algorithms": ["HS256"], "secret_file": str(folder / "jwt-secret"), "leeway_s": 0}

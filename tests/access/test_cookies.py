@@ -88,7 +88,7 @@ def test_a_page_of_the_same_origin_opens_a_stream_with_the_cookie(logged_in: web
 
 
 def test_a_page_of_another_origin_needs_a_route_that_allows_the_cookie(logged_in: webdriver.Chrome, site: Site) -> None:
-    """The browser sends the cookie, but the response of /own is 403. `cors_origins` and `cors_credentials` allow it.
+    """The browser sends the cookie, but /own responds with 403. On /shared, `cors_origins` and `cors_credentials` allow it.
 
     A page that does not send credentials is rejected.
     """

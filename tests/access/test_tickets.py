@@ -97,7 +97,7 @@ def test_machines_with_the_same_secret_file_accept_tickets(folder: Path, monkeyp
 
 
 def test_a_ticket_that_cannot_work_is_rejected(tmp_path: Path) -> None:
-    """Large claims do not fit into a URL. If its use cannot be recorded, the ticket could be used twice."""
+    """Large claims do not fit into a URL. If the use of a ticket cannot be recorded, the ticket could be used twice."""
     tickets = Tickets(SECRET, "", tmp_path / "missing")
 
     with pytest.raises(BadRequest, match="too large for a ticket"):

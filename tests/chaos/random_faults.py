@@ -67,9 +67,9 @@ class Budget(NamedTuple):
 
     Attributes:
         wait_s: how long records may be missing, in addition to the time in docs/faults.md.
-        refused: how many connections in a row may bring no stream, until that time is over.
+        refused: how many connections in a row may get no stream, until that time is over.
         ended: how many streams the servers may end. Streams that break do not count.
-        topics: only clients of these topics are affected; none stand for all.
+        topics: only clients of these topics are affected; an empty tuple stands for all topics.
     """
 
     wait_s: float = 0.0

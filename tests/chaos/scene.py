@@ -245,7 +245,7 @@ class Scene:
         max_delay_s: how long after its acknowledgment a client may receive a record, without the outages.
         outages: the times, as begin and end, in which the test prevents clients from receiving records.
         allowances: the refused connections and ended streams that faults may cause, and the topics of the affected clients;
-            no topics stand for all.
+            an empty set stands for all topics.
     """
 
     def __init__(
@@ -423,7 +423,7 @@ class Scene:
 
     @contextmanager
     def allowance(self, refused: int, ended: int, topics: frozenset[str]) -> Iterator[None]:
-        """Let the block, and the time until clients must have recovered, refuse connections and end streams."""
+        """Allow refused connections and ended streams in this block, and until clients must have recovered."""
         began = time.monotonic()
         yield
         until = time.monotonic() + self.max_delay_s
@@ -438,8 +438,8 @@ class Scene:
             statuses: the statuses that responses may have in addition to 200 and 503. A server answers 503 if Kafka is slow,
                 so a busy machine causes it, too; `max_refused` limits how often.
             max_ended: how many streams of each client a server may end.
-            max_refused: how many connections in a row may bring no stream. By default, until the outages and `max_delay_s`
-                are over.
+            max_refused: how many connections in a row may get no stream. By default, as many as the outages and
+                `max_delay_s` allow.
             about: further arguments for the checker: topics that are `excused` or `compacted`.
         """
         for topic in list(self.producers):

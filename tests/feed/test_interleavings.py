@@ -39,7 +39,7 @@ class Interleaved(PatternSimulation):
 
     Args:
         draws: all choices.
-        hooked: whether a filter lets other greenlets run, as one does that waits for I/O.
+        hooked: whether a filter lets other greenlets run, like a filter that waits for I/O.
         is_backlog_small: whether the backlog of a feed with a filter overflows. No topics are created.
         id_type: what the event IDs contain.
         is_json_lines: whether the clients read JSON lines. They have no event IDs, so no client reconnects.
@@ -67,7 +67,7 @@ class Interleaved(PatternSimulation):
         self._is_nested = self._is_turning = False
 
     def let_others_run(self, urgent: bool = False) -> None:
-        """Replaces event_loop.take_turn(). Make a move, rarely, and never within a move that this has made."""
+        """Replaces event_loop.take_turn(). Sometimes makes a move, but never within a move that it has made."""
         if not self._is_nested and self.draws.chance(2):
             self._is_nested = True
             self.tick()
@@ -165,7 +165,7 @@ def test_each_client_receives_exactly_its_records(kind: str) -> None:
     """Evictions, lost records, slow sockets, revoked slots, new topics and partitions, and cuts at any byte."""
     reached: Counter[str] = Counter()
     for seed in range(examples(15)):
-        clock = count(0.0, 1e-9)  # how long a step takes decides nothing
+        clock = count(0.0, 1e-9)  # the duration of a step has no effect
         with patch.object(lookup, "MAX_WAIT_S", None), patch.object(time, "monotonic", lambda c=clock: next(c)):
             world = Interleaved(RandomDraws(seed), **KINDS[kind])
             violations = world.play_with_small_pieces()

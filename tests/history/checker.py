@@ -157,7 +157,7 @@ def violations(
         max_delay_s: how long after its acknowledgment, or after the client first connected, a record may arrive.
         outages: the times, as begin and end, that do not count as a delay.
         max_behind_s: how far a server's tail may be behind the log. A client that starts at the end starts at the tail.
-        began: when the servers started. A tail may be as far behind as the log was then, however slow the machine is.
+        began: when the servers started. On a slow machine, a tail may still be at the end that the log had then.
         max_overstay_s: how long after the token has expired a stream may still send bytes.
     """
     acknowledged = list(acknowledged)

@@ -42,7 +42,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / ".mutants.jsonl"
 KILL_RATE = Path(__file__).with_name("kill_rate.toml")
 SEED = 1
-ERRORS = 2  # a sample's rate may be lower by so many standard errors
+ERRORS = 2  # a sample's rate may be lower by this many standard errors
 PARTS = ("kafkasse/feed", "kafkasse/kafka")
 TESTS = ("tests/feed", "tests/kafka", "tests/history/test_delivery.py", "tests/history/test_worlds.py")
 OPTIONS = ("-m", "not processes", "-p", "no:cacheprovider", "-p", "no:timeout", "-qq")
@@ -252,7 +252,7 @@ class Mutation:
         list(changes(tree))[mutant.number].apply()
         _replace_code(self._functions, mutant.module, tree)
         for item, following in zip(tests, [*tests[1:], None], strict=True):
-            # SIGPROF or SIGALRM ends the process. On a busy machine, a test takes longer without using more of the CPU.
+            # SIGPROF limits the CPU time, and SIGALRM the time, which is longer on a busy machine. Both end the process.
             signal.setitimer(signal.ITIMER_PROF, 5 + 5 * profiles[item.nodeid].seconds)
             signal.setitimer(signal.ITIMER_REAL, 30 + 5 * profiles[item.nodeid].seconds)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)

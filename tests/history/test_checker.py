@@ -250,7 +250,7 @@ def test_a_client_without_an_id_starts_at_the_end() -> None:
     assert "would be lost" in latest(2, at_1)[0]
     assert "would be lost" in latest(3, from_0_to_2)[0]
     assert "the end of the log was not recorded" in latest(1)[0]
-    assert [] == latest(0, at_1, began=0.0)  # the tail of the server is as far behind as the log was when it started
+    assert [] == latest(0, at_1, began=0.0)  # the tail is still where the log ended when the server started
 
 
 def test_reports_a_gap_before_retention() -> None:

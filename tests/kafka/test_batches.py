@@ -61,7 +61,7 @@ def runs(data, offset=0, read_committed=True, max_bytes=MAX_BYTES, aborted=()):
 
 
 def decode(data, offset=0, **rest):
-    """Like runs(), without those that make no progress."""
+    """Like runs(), without the runs that make no progress."""
     at = offset
     for run in runs(data, offset, **rest):
         if run.next_offset > at:

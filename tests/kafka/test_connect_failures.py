@@ -125,7 +125,7 @@ def test_several_servers(logs, refused, monkeypatch):
     ],
 )
 def test_another_server_listens(logs, serve, response, expected):
-    """It has another protocol, or is a firewall or a port forwarder in front of a broker that is down."""
+    """The server has another protocol, or is a firewall or a port forwarder in front of a broker that is down."""
     server = serve(response)
 
     logs(server, f"{server}: {expected}")

@@ -660,7 +660,7 @@ def test_reports_a_permanent_error_while_it_finds_leaders(log, opened, monkeypat
     ids=["error", "disconnect"],
 )
 def test_retries_with_a_backoff(broker, opened, fail):
-    """A leader that cannot be read now receives few requests. The waits before six of them are 0.6 s."""
+    """A leader that cannot be read now receives few requests: six retries take at least 0.6 s."""
     poll = start_poll(opened(0, tail=True))
     began_at = time.monotonic()
     for _ in range(6):

@@ -86,7 +86,7 @@ def test_offsets_after_an_election_are_found(cluster, log):
 
 
 def test_offsets_do_not_wait_for_one_broker(cluster, log, patient_log):
-    """One hangs. After one dies, it remains the leader until its session times out. If none answers, it is an error."""
+    """One broker hangs, or has died but is still the leader. If no leader of the partitions answers, it is an error."""
     cluster.brokers[2].silent.add(LIST_OFFSETS)
 
     assert {at(0), at(1)} == patient_log.offset_ranges(ALL).keys()
@@ -177,7 +177,7 @@ def test_descriptions_of_many_topics_take_turns(log, monkeypatch):
 
 
 def test_epoch_ends(cluster, log):
-    """Partitions whose leader does not know the epoch, or cannot answer, are absent, and all before Kafka 0.11."""
+    """Partitions whose leader does not know the epoch, or cannot answer, are absent. Before Kafka 0.11, all are absent."""
     cluster.topics["t"].epoch_ends = {0: (0, 5, 42), 1: (0, -1, -1), 2: (NOT_LEADER, -1, -1)}
 
     assert {at(0): (42, 5)} == log.epoch_ends(dict.fromkeys(ALL, 5))

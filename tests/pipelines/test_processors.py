@@ -157,7 +157,7 @@ def batches(edits: list[Edit], chance: Random) -> list[list[Edit]]:
 
 @given(histories(), st.integers(1, 4), CHANCES)
 def test_the_top_n_equal_those_of_plain_python(edits: list[Edit], n: int, chance: Random) -> None:
-    """However the edits are split into micro-batches, repeated and reordered within them.
+    """The result does not depend on how the edits are split into micro-batches, or repeated and reordered within them.
 
     Equal input gives equal versions and positions. Each result of a group has a higher version than the one before, also
     after the group became empty.

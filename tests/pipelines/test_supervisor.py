@@ -1,4 +1,4 @@
-"""A pipeline that fails is started again, with backoff, until it cannot make progress. Its status and errors say why."""
+"""A pipeline that fails is restarted, with backoff, until it cannot make progress. Its status and errors say why."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Waits(StopRequests):
 
 
 class Supervised:
-    """Supervises attempts of which each raises the next error, and the last returns.
+    """Supervises attempts: each raises the next error, and the last one returns.
 
     Attributes:
         states: the reported states.

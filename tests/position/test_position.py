@@ -84,7 +84,7 @@ def entry(**members: object) -> str:
 
 
 def repeated(member: str) -> str:
-    """Return a position with an entry that has another member, which repeats one."""
+    """Return a position with an entry in which this member repeats another one."""
     return f'["u",{entry()[1:-2]},{member}}}]'
 
 
@@ -341,7 +341,7 @@ def test_names_offsets_and_timestamps_together() -> None:
 @pytest.mark.parametrize(
     ("members", "start"),
     [
-        ({"timestamp": 5}, PartitionStart(1, 5)),  # the feed chooses one when it knows the current topic ID
+        ({"timestamp": 5}, PartitionStart(1, 5)),  # the feed chooses between them when it knows the topic ID
         ({"offset": INT64_MAX}, PartitionStart(INT64_MAX)),
         ({"offset": -1, "timestamp": 5, "leader_epoch": 3}, PartitionStart(LATEST)),  # not a time before the end
     ],

@@ -1,8 +1,8 @@
 """`make compat`: install the wheel with the lowest and the newest versions of pyproject.toml, and test each installation.
 
 For each Python from 3.11, this creates one virtual environment in which every range has its lowest version that
-has a wheel, and one with the newest versions. For one Python, a third one has the newest versions that work with an old
-gevent. In each environment, it runs
+has a wheel, and one with the newest versions. For one Python, a third environment has the newest versions that work with
+an old gevent. In each environment, it runs
 
 - the installation of kafkasse's wheel, which must not change a package that is already installed,
 - the fast tests of FAST,

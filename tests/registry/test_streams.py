@@ -138,7 +138,7 @@ def test_records_that_cannot_be_decoded_are_counted(server, log, value, reason):
 
 
 def fail(server: Registry, times: int) -> None:
-    """Let the registry fail for so many requests."""
+    """Let this many requests to the registry fail."""
     answers = iter([(500, None)] * times)
     server.failure = lambda: next(answers, None)
 

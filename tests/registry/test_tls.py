@@ -48,7 +48,7 @@ def server(folder: Path) -> Iterator[Registry]:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine too, a call waits for the result."""
+    """A call waits for the result even on a busy machine."""
     monkeypatch.setattr(lookup, "MAX_WAIT_S", TIMEOUT_S)
 
 

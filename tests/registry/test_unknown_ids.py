@@ -23,11 +23,11 @@ REQUEST_S = 0.05
 
 
 class Records:
-    """Decodes records, by a clock that only the requests to the registry advance.
+    """Decodes records. Each request to the registry advances the clock by REQUEST_S.
 
     Attributes:
         requests: the ID of each request.
-        pause_s: how long the clock has advanced without a request.
+        pause_s: how far a test has advanced the clock in addition.
     """
 
     url = "http://registry.example"

@@ -10,7 +10,7 @@ HOST = "127.0.0.1"
 
 
 def reserve_port() -> socket.socket:
-    """Return a socket that is bound to a free port but does not listen: a server can use the port, nobody else gets it."""
+    """Return a socket that is bound to a free port but does not listen. A server can use the port; others do not get it."""
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.bind((HOST, 0))

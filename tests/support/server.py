@@ -106,7 +106,7 @@ class Server:
         """Stop gunicorn and print its log, which pytest shows if the test failed.
 
         Raises:
-            AssertionError: the log contains an unexpected error, or not an expected one, or the exit code is not 0.
+            AssertionError: the log contains an unexpected error or lacks an expected one, or the exit code is not 0.
         """
         self._end()
         check_errors(self.log, self._expected_errors)

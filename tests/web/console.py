@@ -57,7 +57,7 @@ class Console(Document):
         self.read()
 
     def read(self, count: int | None = None) -> None:
-        """Read until the stream is live, and until it has received so many messages."""
+        """Read until the stream is live, and until it has received this many messages."""
         self.click("#read")
         self.wait_for("#state", "Live")
         if count is not None:

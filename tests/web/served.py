@@ -1,4 +1,4 @@
-"""A client of a stream that serves itself over a socket, as our worker does after the header."""
+"""A client and its stream, which writes the body of the response to a socket, as in our worker."""
 
 from __future__ import annotations
 

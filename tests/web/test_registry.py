@@ -1,4 +1,4 @@
-"""The registry of open streams: which one a stream belongs to, and how all of them, or those of a visitor, end."""
+"""The registry of open streams: which registry a stream belongs to, and how all streams, or those of a visitor, end."""
 
 from __future__ import annotations
 

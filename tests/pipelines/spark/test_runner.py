@@ -208,7 +208,7 @@ def lose_slots(monkeypatch: pytest.MonkeyPatch, slots: int) -> None:
 
 
 def test_micro_batches_without_slots_do_not_run(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark starts such a query."""
+    """Spark starts the query, but none of its tasks could run."""
     lose_slots(monkeypatch, 0)
 
     with (
