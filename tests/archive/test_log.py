@@ -151,6 +151,13 @@ def test_a_hole_ends_where_the_archive_continues(log, kafka, tmp_path):
     assert [5, 6, 7, 8, 9] == offsets(log, 5, 5)
 
 
+def test_a_hole_ends_where_kafka_begins(log, archived, kafka):
+    """Without an archive of these records, the client continues at Kafka's first offset."""
+    kafka.drop_before("t", 9)
+
+    assert (9, "removed by retention") == out_of_range(log, 8)
+
+
 def test_retention_moves_a_reader_of_kafka_to_the_archive(log, archived, kafka):
     append(kafka, 600)  # more than one poll returns
     with closing(log.cursor({AT: 6})) as cursor:
