@@ -504,6 +504,7 @@ class TestAppearance:
         page.open()
         page.wait_for_board("Europe")
         page.run("document.querySelector('tbody tr').style.background = 'var(--highlight)'")
+        backgrounds = set()
         for state, status in [("Live", None), ("Reconnecting", 503), ("Stopped", 410)]:
             if status:
                 page.site.rejection = reject(status, "", Retry_After="120")
@@ -513,8 +514,10 @@ class TestAppearance:
             for scheme, width_px in [("light", 1280), ("dark", 320)]:
                 page.emulate(prefers_color_scheme=scheme)
                 page.resize(width_px)
+                backgrounds.add(page.run("return getComputedStyle(document.documentElement).backgroundColor"))
 
                 assert [] == violations(page.chromium), f"{state}, {scheme}"
+        assert 2 == len(backgrounds)  # the schemes differ
 
     def test_respects_reduced_motion(self, page: Page) -> None:
         """If the user prefers reduced motion, bars do not slide, and highlights do not fade."""
