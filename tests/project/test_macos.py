@@ -54,6 +54,12 @@ def test_no_module_needs_names_that_only_linux_has(root: Path) -> None:
     assert [] == [file for file, source in sources.items() if "/proc/" in source]
 
 
+def test_finds_names_that_only_linux_has() -> None:
+    source = "import os\nfrom gevent.select import epoll\nos.memfd_create('a')\nos.read(0, 1)\n"
+
+    assert {("select", "epoll"), ("os", "memfd_create")} == set(linux_only_names(source))
+
+
 @pytest.fixture
 def client_socket(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The module as on a system without Linux's socket options."""
