@@ -264,7 +264,7 @@ def test_only_a_cluster_can_get_more_slots(local: bool, kind: type[Exception], a
     assert advice in str(error)
 
 
-@pytest.mark.parametrize("name", failures.CHANGED_STATE)
+@pytest.mark.parametrize("name", [*failures.CHANGED_STATE, "VALUE_SCHEMA_NOT_COMPATIBLE"])
 def test_a_changed_state_needs_a_rebuild(name: str) -> None:
     """Spark's errors name no solution."""
     error = failures.explain(f"org.apache.spark.SparkException: [STATE_STORE_{name}] ...", committed=False)

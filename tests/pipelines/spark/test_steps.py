@@ -293,35 +293,40 @@ def test_sources_are_combined_and_each_sink_has_its_query(run: Defined) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "path", "reason"),
+    ("query", "line", "path", "reason"),
     [
         (
             {"where": "amont > 100"},
+            4,
             "where",
             r"\[UNRESOLVED_COLUMN.WITH_SUGGESTION\] .*`amont` cannot be resolved.*`amount`",
         ),
-        ({"where": "amount >"}, "where", r"\[PARSE_SYNTAX_ERROR\]"),
-        ({"select": ["amont"]}, "select", "`amont` cannot be resolved"),
+        ({"where": "amount >"}, 4, "where", r"\[PARSE_SYNTAX_ERROR\]"),
+        ({"select": ["amont"]}, 4, "select", "`amont` cannot be resolved"),
         (
             {"top": {"n": 1, "by": "amont", "group": "id"}},
+            4,
             "top",
             r"no column amont \(did you mean amount\?\); the columns are: amount, at, customer, id, items$",
         ),
-        (WINDOW | {"by": ["ids"]}, "window", r"the rows of the query have no column ids \(did you mean id\?\)"),
-        (WINDOW | {"aggregates": {"n": "sums(amount)"}}, "window", "`sums`"),
+        (WINDOW | {"by": ["ids"]}, 4, "window", r"the rows of the query have no column ids \(did you mean id\?\)"),
+        (WINDOW | {"aggregates": {"n": "sums(amount)"}}, 4, "window", "`sums`"),
         # A rank with a fraction would be cut off, and the ranking wrong.
         (
             {"select": ["amount / 2 AS half", "id"], "top": {"n": 1, "by": "half", "group": "id"}},
+            7,
             "top",
             "top needs a column of whole numbers, but half has the type double; convert",
         ),
     ],
 )
-def test_a_query_that_spark_rejects_is_an_error(run: Defined, query: dict[str, Any], path: str, reason: str) -> None:
+def test_a_query_that_spark_rejects_is_an_error(
+    run: Defined, query: dict[str, Any], line: int, path: str, reason: str
+) -> None:
     """Spark's own message contains neither the file nor the path of the field."""
     query = {"window": query} if "aggregates" in query else query
 
-    with pytest.raises(CommandError, match=rf"pipelines\.yaml:\d+: pipelines\.x\.query\.{path}: .*{reason}"):
+    with pytest.raises(CommandError, match=rf"pipelines\.yaml:{line}: pipelines\.x\.query\.{path}: .*{reason}"):
         run(query, order("a", 1))
 
 
