@@ -17,7 +17,7 @@ from kafkasse.kafka.listing import existing_topics
 from kafkasse.progress import waiting
 
 IDLE_TIMEOUT_MS = 2000
-SILENT_AFTER_S = {"running": 15}  # a pipeline that runs writes its status every 5 s
+SILENT_AFTER_S = {"running": 30}  # it writes its status every 5 s, but not while it stops, which takes 20 s
 OTHERS_SILENT_AFTER_S = 60  # for example, while Spark starts
 COLUMNS = ("PIPELINE", "STATE", "UPDATED", "LAG", "RESTARTS", "DEAD LETTERS", "REASON")
 

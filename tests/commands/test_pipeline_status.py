@@ -42,7 +42,7 @@ def test_prints_the_latest_status_of_each_pipeline(cluster: Cluster, show: Show,
     for name, value in (
         ("a", status("a", State.STARTING, now)),
         ("a", status("a", State.RUNNING, now, lag_records=12, lag_s=3.4, restarts=1, dead_letters=7)),
-        ("b", status("b", State.RUNNING, timedelta(seconds=16))),
+        ("b", status("b", State.RUNNING, timedelta(seconds=31))),
         ("c", status("c", State.FAILED, timedelta(minutes=2), reason="no such topic")),
         ("d", status("d", State.RUNNING)),
         ("d", None),
