@@ -35,23 +35,27 @@ CLIENT = "127.0.0.2"  # another address than the proxy's
 RETRY = b"retry: 3000\n\n"
 
 
-def proxy(program: Program, *kind: str) -> Any:
-    """Return the parameters of a test, with the reason if it cannot run."""
-    is_long = program.name != "nginx" or kind not in [(), program.clients[-1:]]
+def proxy(program: Program, *kind: str, again: bool = False) -> Any:
+    """Return the parameters of a test, with the reason if it cannot run. `again`: also if `make test` runs it."""
+    is_long = again or program.name != "nginx" or kind not in [(), program.clients[-1:]]
     missing = [name for name in (program.binary, "curl") if not shutil.which(name)]
     reason = f"{missing[0]} is not installed (apt-get install {program.name} curl)" if missing else ""
     return pytest.param(
         program,
         *kind,
         marks=[pytest.mark.skipif(bool(reason), reason=reason), *([pytest.mark.long] if is_long else [])],
-        id="-".join([program.name, *kind]),
+        id="-".join([program.name, *kind, *(["again"] if again else [])]),
     )
 
 
 each_proxy = pytest.mark.parametrize("site", [proxy(each) for each in PROGRAMS], indirect=True)
 each_client = pytest.mark.parametrize(
     ("site", "kind"),
-    [proxy(each, kind) for each in PROGRAMS for kind in each.clients],
+    [
+        *[proxy(each, kind) for each in PROGRAMS for kind in each.clients],
+        # `make test-long` measures the seconds of this one, too: see is_alone.
+        *[proxy(each, each.clients[-1], again=True) for each in PROGRAMS if each.name == "nginx"],
+    ],
     indirect=["site"],
 )
 
