@@ -116,6 +116,7 @@ def test_does_not_hide_a_defect(run: Run, command: Command) -> None:
         (["cat", "--help"], set()),
         (["pipeline", "run", "--help"], set()),
         (["serve", "--help"], {"yaml"}),
+        (["config"], {"yaml"}),
         (["load", "missing.csv", "--topic", "t"], {"kafka", "yaml"}),
     ],
 )

@@ -108,9 +108,6 @@ def value(n: int) -> bytes:
     return b'{"n":%d}' % n
 
 
-# Exactly once.
-
-
 # Event IDs.
 
 
