@@ -8,9 +8,10 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.client import parse_headers
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import gevent
@@ -97,10 +98,15 @@ def cat(run: Run) -> Run:
     """Runs `kafkasse cat` in this process. It retries at once."""
 
     def cat(*words: str, **variables: str) -> Done:
-        with mock.patch("kafkasse.event_source.time.sleep", side_effect=lambda _: gevent.sleep(0)):
+        with sleeping(lambda _: gevent.sleep(0)):
             return run("cat", *words, **variables)
 
     return cat
+
+
+def sleeping(effect: Any) -> contextlib.AbstractContextManager[object]:
+    """Replace the waits of the client, and not those of other greenlets of the tests."""
+    return mock.patch("kafkasse.event_source.time", mock.Mock(wraps=time, sleep=mock.Mock(side_effect=effect)))
 
 
 def stream(body: bytes = b"", end: str = "close") -> Response:

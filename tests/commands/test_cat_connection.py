@@ -7,11 +7,10 @@ import re
 import ssl
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
-from tests.commands.cat import ID, Response, Serve, chunked, event, rejection, stream
+from tests.commands.cat import ID, Response, Serve, chunked, event, rejection, sleeping, stream
 from tests.commands.run import Run
 from tests.support.certificates import Authority
 from tests.support.server import ROOT
@@ -80,7 +79,7 @@ def test_retries_if_the_connection_is_refused(run: Run, serve: Serve) -> None:
     """The command retries until Ctrl-C."""
     server = serve(stream())
 
-    with mock.patch("kafkasse.event_source.time.sleep", side_effect=[None, None, KeyboardInterrupt]):
+    with sleeping([None, None, KeyboardInterrupt]):
         done = run("cat", server.url)
 
     assert 130 == done.code

@@ -12,15 +12,16 @@ import pytest
 pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-m", "gunicorn", "--check-config", "-c", "gunicorn.conf.py"]
+COMMAND = [sys.executable, "-m", "gunicorn", "-c", "gunicorn.conf.py", "wsgi:app"]
 
 
-def check(*options: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Load gunicorn's configuration and the app with these options and variables, without listening."""
+def check(option: str = "--check-config", **variables: str) -> subprocess.CompletedProcess[str]:
+    """Load gunicorn's configuration and the app with this option and these variables. By default, it does not listen."""
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     environment["KAFKASSE_PUBLIC"] = "true"
-    words = [*COMMAND, *options, "wsgi:app"]
-    return subprocess.run(words, env=environment | variables, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [*COMMAND, option], env=environment | variables, cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
 
 
 @pytest.mark.parametrize(

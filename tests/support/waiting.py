@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import gevent
@@ -14,8 +15,11 @@ def wait_until(condition: Callable[[], object]) -> None:
     """Return as soon as the condition is true.
 
     Raises:
-        gevent.Timeout: it is not true after TIMEOUT_S seconds.
+        gevent.Timeout: it is not true after TIMEOUT_S seconds. A call of it is never interrupted, because the connection to
+            Spark's JVM could not be used after that.
     """
-    with gevent.Timeout(TIMEOUT_S):
-        while not condition():
-            gevent.sleep(POLL_S)
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise gevent.Timeout(TIMEOUT_S)
+        gevent.sleep(POLL_S)

@@ -15,6 +15,9 @@ from kafkasse.pipelines import Pipeline, Source
 from kafkasse.pipelines.catalog import find
 from tests.pipelines.spark.runs import Runs
 from tests.pipelines.topics import PARTITIONS, read
+from tests.support.waiting import wait_until
+
+KEPT_BATCHES = 10
 
 
 def copy(rows: DataFrame) -> DataFrame:
@@ -55,6 +58,18 @@ def test_the_rate_limit_bounds_each_batch(runs: Runs) -> None:
         batches = [progress.numInputRows for progress in query.recentProgress]
 
     assert max(batches) <= PARTITIONS
+
+
+def test_a_checkpoint_keeps_the_files_of_few_batches(runs: Runs) -> None:
+    """Spark keeps those of 100 by default. A thread deletes the others after a commit."""
+    pipeline = runs.pipeline(copy, mode="microbatch")
+    offsets = Path(runs.checkpoint(pipeline)) / "offsets"
+
+    with runs.running(pipeline):
+        for number in range(KEPT_BATCHES + 5):
+            runs.topics.send((f"{number}".encode(), b""))
+            runs.topics.read(bool)
+        wait_until(lambda: len([file for file in offsets.iterdir() if file.name.isdecimal()]) <= KEPT_BATCHES + 1)
 
 
 def test_real_time_mode_reads_several_sources_and_writes_several_sinks(runs: Runs) -> None:
