@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from tests.history import mutants
 from tests.history.draws import RandomDraws, RecordedDraws, shortened
 from tests.history.worlds import KINDS, STORED, StoredWorld, find, kinds_of, outcome, play
 
+ROOT = Path(__file__).parents[2]
 SEEDS = dict.fromkeys(KINDS, tuple(range(12))) | {"archive": (0, 1, 2, 13, 36, 37)}  # slow, and truncations are rare
 # What the selection must contain. A kind is worth little if no world of it reaches these.
 EVERY_KIND = {"parked", "sent in part", "catch-up", "falls behind"}
@@ -24,6 +28,14 @@ REACHED = {
     "patterns": {"new topic"},
     "archive": {"retention", "truncation", "gap"},
 }
+
+PRINTS_A_WORLD = """
+from gevent import monkey; monkey.patch_all()
+from tests.history.draws import RandomDraws
+from tests.history.worlds import play
+_, world = play("patterns", RandomDraws(0))
+print([client.connections for client in world.clients])
+"""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -83,6 +95,24 @@ def test_recorded_steps_repeat_a_world(kind: str) -> None:
 
     assert drawn.steps == recorded.steps
     assert [client.connections for client in world.clients] == [client.connections for client in repeated.clients]
+
+
+@pytest.mark.processes
+def test_a_world_is_the_same_in_each_process() -> None:
+    """Each process orders sets of strings in its own way, which must not decide the order in an event ID."""
+    printed = [
+        subprocess.run(
+            [sys.executable, "-c", PRINTS_A_WORLD],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+
+    assert b"Connection(" in printed[0]
+    assert printed[0] == printed[1]
 
 
 def test_shortened_steps_contain_only_what_fails() -> None:
