@@ -24,7 +24,7 @@ test: setup ## run all tests; TEST="tests/server -x" passes arguments to pytest
 	$(VENV)/bin/pytest -n $(PROCESSES) $(TEST)
 
 # These tests start no process (broker, browser, Spark, server) and use no network: see tests/support/guard.py.
-test-fast: setup ## run the tests that need no broker, browser or Spark, in a minute
+test-fast: setup ## run the tests that need no broker, browser or Spark
 	$(VENV)/bin/pytest -n $(PROCESSES) -q -m "not processes and not long" --hypothesis-profile=fast $(TEST)
 
 # Fails if a tool or a version is missing, or if a part exceeds its time. TEST="tests/proxies" runs only these tests; without TEST,
