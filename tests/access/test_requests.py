@@ -343,13 +343,13 @@ def test_a_guard_that_returns_no_visitor_is_named_in_the_log(
     client_of: ClientOf, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The client gets a problem object that contains nothing of the returned value."""
-    client = client_of(guards={"session": lambda _: "ada"}, allowed_topics=["t"], access=["session"])
+    client = client_of(guards={"session": lambda _: "ada lovelace"}, allowed_topics=["t"], access=["session"])
 
     response = client.get("/streams/t")
 
     assert (500, "KafkaSSEError") == (response.status_code, response.json["name"])
     assert "The guard session must return a kafkasse.Visitor or None, not str" in caplog.text
-    assert "ada" not in response.text + caplog.text
+    assert "lovelace" not in response.text + caplog.text
 
 
 # The end of access.
