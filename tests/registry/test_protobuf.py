@@ -228,11 +228,11 @@ def test_any_messages_have_a_maximum_depth():
 @pytest.mark.parametrize(
     ("name", "large"),
     [
-        ("Repeated", lambda: message("Repeated", a_int64=[5] * 100_000)),
-        ("Repeated", lambda: message("Repeated", a_float=[0.1] * 25_000)),
-        ("Order", lambda: message("Order", item=[{}] * 50_000)),
-        ("Order", lambda: message("Order", null=[0] * 100_000)),
-        ("Special", lambda: message("Special", list={"values": [{"null_value": 0}] * 25_000})),
+        ("Repeated", lambda: message("Repeated", a_int64=[5] * 20_000)),
+        ("Repeated", lambda: message("Repeated", a_float=[0.1] * 8_000)),
+        ("Order", lambda: message("Order", item=[{}] * 10_000)),
+        ("Order", lambda: message("Order", null=[0] * 20_000)),
+        ("Special", lambda: message("Special", list={"values": [{"null_value": 0}] * 8_000})),
     ],
 )
 def test_a_large_message_does_not_stall_the_event_loop(name, large):
