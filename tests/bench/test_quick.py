@@ -13,6 +13,7 @@ from bench import __main__, capacity, report
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_a_quick_run_prints_tables_and_keeps_the_results():
     before = report.DATA.read_bytes()

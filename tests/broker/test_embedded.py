@@ -39,6 +39,7 @@ def values(broker: EmbeddedBroker, topic: str, number: int) -> list[bytes]:
         return [next(consumer).value for _ in range(number)]
 
 
+@pytest.mark.long
 def test_the_first_broker_creates_an_archive_of_its_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one loads its classes from there. An archive that Java cannot read does not prevent the start."""
     files = jars.fetch("kafka")

@@ -158,6 +158,7 @@ event.name  # type: ignore[attr-defined]
 """
 
 
+@pytest.mark.long
 def test_the_installed_package_is_typed(installed: Path, run: Callable[..., str], tmp_path: Path) -> None:
     """mypy finds the errors in an app that uses the wheel, because the wheel contains `py.typed`."""
     (tmp_path / "app.py").write_text(TYPED)

@@ -722,7 +722,8 @@ class TestAppearance:
         assert "Expression" in console.text("#filter-fields")
 
 
-@pytest.mark.parametrize("format", first_of("sse", "ndjson"))
+@pytest.mark.long
+@pytest.mark.parametrize("format", ["sse", "ndjson"])
 def test_receives_each_event_once_while_workers_are_killed(
     any_browser: webdriver.Chrome | Firefox, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str, format: str
 ) -> None:
