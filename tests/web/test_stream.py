@@ -70,7 +70,8 @@ class World:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr("kafkasse.feed.tail.MAX_POLL_S", 0.02)
     world = World()
     with gevent.Timeout(TIMEOUT_S):
         yield world
