@@ -59,6 +59,8 @@ def broker(processes: None) -> Iterator[EmbeddedBroker]:
     version = os.environ.get("BROKER_VERSION")  # set by `make compat-kafka`
     with running_broker(version) if version else EmbeddedBroker(settings=SETTINGS) as running:
         yield running
+        if isinstance(running, EmbeddedBroker):
+            running.kill()  # its data is no longer needed
 
 
 @pytest.fixture(scope="module")

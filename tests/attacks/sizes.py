@@ -20,16 +20,17 @@ class Sizes(NamedTuple):
     keys: int = 30_000
     keys_readers: int = 8
     partitions: int = 400
-    batches: int = 100
+    batches: int = 40
     batch_readers: int = 20
-    id_records: int = 8_000
+    id_records: int = 3_000
     rings: int = 24
-    not_json: int = 60_000
+    ring_batches: int = 3
+    not_json: int = 30_000
     slow_readers: int = 20
-    seconds: int = 3
+    seconds: int = 1
     combinations: int = 40
     clients: int = 100
-    sent: int = 300
+    sent: int = 100
     lookups: int = 200
     connecting: int = 1_500
     fleets: tuple[int, ...] = (400,)
@@ -48,6 +49,7 @@ FULL = Sizes(
     batch_readers=60,
     id_records=20_000,
     rings=50,
+    ring_batches=5,
     not_json=300_000,
     slow_readers=150,
     seconds=10,
@@ -69,7 +71,6 @@ class Combined(NamedTuple):
     batches: int = 10  # in each of these topics
     table_mb: int = 80
     behind: int = 60
-    seconds: int = 3
 
 
 COMBINED = Combined()

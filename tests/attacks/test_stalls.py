@@ -171,7 +171,7 @@ def test_many_clients_join_the_ring_at_once(attack: NewAttack, cluster: Cluster,
                 crowd.wait(lambda client: client.events >= len(values))
                 worker.measured["complete"] = sum(client.events == len(values) for client in crowd.clients)
             else:
-                gevent.sleep(3)
+                gevent.sleep(SIZES.seconds)
             worker.measured["ring_mb"] = round(before / MB)
             worker.is_bounded(Load(streams=SIZES.joining, stalled=SIZES.joining))
             assert not reads or SIZES.joining == worker.measured["complete"]
@@ -247,17 +247,17 @@ def test_small_records_on_many_partitions(attack: NewAttack, cluster: Cluster, f
 
 def test_many_rings(attack: NewAttack, cluster: Cluster, fresh_name: str) -> None:
     """All rings together have at most max_total_ring_bytes."""
-    topics = [cluster.create(f"{fresh_name}-{n}") for n in range(SIZES.rings)]
+    topics = cluster.create_all([f"{fresh_name}-{n}" for n in range(SIZES.rings)])
     worker = attack(max_ring_bytes=4 * MB, max_total_ring_bytes=16 * MB)
     [batch] = table(80, 10_000)
     with Crowd(worker.port, [f"/{topic}" for topic in topics]) as crowd:
         crowd.wait(lambda client: client.opened_after_s)
         for at, topic in enumerate(topics):  # one after another: this test is about rings, not about a burst
-            for _ in range(5):
+            for _ in range(SIZES.ring_batches):
                 produce(cluster.bootstrap_servers, topic, batch)
-            sent = (at + 1) * 5 * len(batch)
+            sent = (at + 1) * SIZES.ring_batches * len(batch)
             wait_until(lambda sent=sent: sum(each.events for each in crowd.clients) >= sent)
-        crowd.wait(lambda client: client.events >= 5 * len(batch))
+        crowd.wait(lambda client: client.events >= SIZES.ring_batches * len(batch))
         worker.is_bounded(Load(streams=SIZES.rings, feeds=SIZES.rings, partitions=SIZES.rings))
 
 
@@ -266,7 +266,7 @@ def test_many_rings(attack: NewAttack, cluster: Cluster, fresh_name: str) -> Non
 
 def test_all_limits_at_once(attack: NewAttack, cluster: Cluster, fresh_name: str) -> None:
     """Full rings, a snapshot that becomes too large, and clients that catch up but do not read: the bounds add up."""
-    topics = [cluster.create(f"{fresh_name}-{n}") for n in range(COMBINED.rings)]
+    topics = cluster.create_all([f"{fresh_name}-{n}" for n in range(COMBINED.rings)])
     large_table = cluster.create(f"{fresh_name}-table", max_message_bytes="20000000")
     for batch in table(COMBINED.table_mb * 100, 10_000):
         produce(cluster.bootstrap_servers, large_table, batch)
@@ -286,9 +286,9 @@ def test_all_limits_at_once(attack: NewAttack, cluster: Cluster, fresh_name: str
         records = COMBINED.batches * len(batch)
         live.wait(lambda client: client.events >= records)
         behind = [f"/{topics[0]},{topics[1]}?timestamp=0"] * COMBINED.behind
-        with Crowd(port, behind, reads=False, receive_buffer=4096, distinct=True), Crowd(port, ["/table"]) as of_table:
+        with Crowd(port, behind, reads=False, receive_buffer=4096), Crowd(port, ["/table"]) as of_table:
             of_table.wait(lambda client: client.ended)
-            gevent.sleep(COMBINED.seconds)
+            gevent.sleep(SIZES.seconds)
             worker.is_bounded(
                 Load(
                     streams=COMBINED.rings + COMBINED.behind + 1,

@@ -21,6 +21,7 @@ from tests.chaos.scene import (
 )
 from tests.history.wire import blocks
 from tests.support.client import fetch
+from tests.support.examples import first_of
 from tests.support.waiting import wait_until
 
 NewScene = Callable[..., Scene]
@@ -42,6 +43,7 @@ def test_a_broker_is_killed(scene: Scene, kafka: EmbeddedCluster, topic: str, cl
     assert [] == scene.violations()
 
 
+@pytest.mark.long
 def test_a_leader_moves(scene: Scene, kafka: EmbeddedCluster, topic: str, clients: list[Client]) -> None:
     """Another node becomes the leader. Clients do not notice."""
     for partition in (0, 1, 0, 1):
@@ -109,6 +111,7 @@ def test_too_few_replicas_are_in_sync(new_scene: NewScene, kafka: EmbeddedCluste
     assert [] == scene.violations()
 
 
+@pytest.mark.long
 def test_a_broker_is_stopped(scene: Scene, kafka: EmbeddedCluster, topic: str, clients: list[Client]) -> None:
     """The leader stops (SIGSTOP) with its connections open. Another one is elected; the old one continues later."""
     stopped = kafka.leader(topic)
@@ -156,7 +159,7 @@ def test_connections_to_kafka_break(scene: Scene, kafka: EmbeddedCluster, client
     assert [] == scene.violations()
 
 
-@pytest.mark.parametrize("whole", [True, False], ids=["all nodes", "the leader alone"])
+@pytest.mark.parametrize("whole", first_of(True, False), ids=["all nodes", "the leader alone"])
 def test_the_network_to_kafka_is_half_open(
     new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str, whole: bool
 ) -> None:
@@ -180,6 +183,7 @@ def test_the_network_to_kafka_is_half_open(
     assert [] == scene.violations()
 
 
+@pytest.mark.long
 def test_a_log_is_truncated(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
     """An unclean election removes records. Clients that received them get a gap, then the new records."""
     scene = new_scene()

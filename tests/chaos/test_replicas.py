@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import closing
 
+import pytest
+
 from kafkasse.kafka.cursor import KafkaCursor
 from kafkasse.log import Partition
 from tests.chaos.cluster import NODES, EmbeddedCluster, rack
@@ -12,6 +14,7 @@ from tests.support.kafka import Cluster
 from tests.support.waiting import wait_until
 
 
+@pytest.mark.long
 def test_reads_from_the_nearest_replica(kafka: EmbeddedCluster, fresh_name: str) -> None:
     """While the replica in the rack of kafkasse is stopped, the cursor reads from the leader. It returns no record twice."""
     partition = Partition(fresh_name, 0)

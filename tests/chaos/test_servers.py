@@ -47,6 +47,7 @@ def test_workers_end(new_scene: NewScene, fresh_name: str, end: signal.Signals) 
     assert [] == scene.violations(max_ended=2)
 
 
+@pytest.mark.long
 def test_rolling_restarts(scene: Scene, clients: list[Client]) -> None:
     """Each server is replaced under load. Streams end cleanly and resume at any server."""
     for at in (0, 1):
@@ -111,6 +112,7 @@ def test_the_network_to_clients_is_slow(scene: Scene, clients: list[Client]) -> 
     assert [] == scene.violations()
 
 
+@pytest.mark.long
 def test_the_network_to_clients_is_half_open(scene: Scene, clients: list[Client]) -> None:
     """Clients miss heartbeats and reconnect. The server closes connections that accept no bytes for write_timeout_s."""
     scene.networks[0].stall()

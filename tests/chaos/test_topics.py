@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import pytest
+
 from tests.chaos.scene import (
     Client,
     Producer,
@@ -34,6 +36,7 @@ def test_a_topic_is_deleted_and_recreated(new_scene: NewScene, fresh_name: str) 
     assert [] == scene.violations(statuses={404, 410}, max_ended=1)
 
 
+@pytest.mark.long
 def test_a_topic_is_recreated_immediately(scene: Scene, topic: str, clients: list[Client]) -> None:
     """kafkasse does not notice that the topic was missing. The streams end cleanly and resume after a gap."""
     for _ in range(3):
@@ -46,6 +49,7 @@ def test_a_topic_is_recreated_immediately(scene: Scene, topic: str, clients: lis
     assert [] == scene.violations(statuses={404, 410}, max_ended=3)
 
 
+@pytest.mark.long
 def test_retention_removes_records_of_disconnected_clients(new_scene: NewScene, fresh_name: str) -> None:
     """A gap covers the records that were removed meanwhile, and no others."""
     scene = new_scene(idle_feed_timeout_s=0)  # otherwise, clients might get the removed records from the ring

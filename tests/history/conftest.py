@@ -16,3 +16,4 @@ def broker(processes: None) -> Iterator[EmbeddedBroker]:
     """Replaces the broker that all other tests share."""
     with EmbeddedBroker(settings=SETTINGS) as running:
         yield running
+        running.kill()  # its data is no longer needed

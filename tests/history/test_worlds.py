@@ -100,19 +100,15 @@ def test_recorded_steps_repeat_a_world(kind: str) -> None:
 @pytest.mark.processes
 def test_a_world_is_the_same_in_each_process() -> None:
     """Each process orders sets of strings in its own way, which must not decide the order in an event ID."""
-    printed = [
-        subprocess.run(
-            [sys.executable, "-c", PRINTS_A_WORLD],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-        ).stdout
+    command = [sys.executable, "-c", PRINTS_A_WORLD]
+    printing = [
+        subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONHASHSEED": seed}, stdout=subprocess.PIPE)
         for seed in ("1", "2")
     ]
+    first, second = (each.communicate()[0] for each in printing)
 
-    assert b"Connection(" in printed[0]
-    assert printed[0] == printed[1]
+    assert b"Connection(" in first
+    assert first == second
 
 
 def test_shortened_steps_contain_only_what_fails() -> None:

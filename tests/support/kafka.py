@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import gevent
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError, UnknownBrokerIdError, UnknownTopicOrPartitionError
 
-from tests.support.waiting import POLL_S, TIMEOUT_S
+from tests.support.waiting import POLL_S, TIMEOUT_S, wait_until
 
 REQUEST_TIMEOUT_MS = 20_000
+RETRY_BACKOFF_MS = 10  # a producer waits so long before it requests the metadata of a new topic again
 
 Result = TypeVar("Result")
 
@@ -66,16 +68,22 @@ class Cluster:
 
     def __init__(self, bootstrap_servers: str | list[str], **settings: Any) -> None:
         self.bootstrap_servers = bootstrap_servers
-        self._settings = {"bootstrap_servers": bootstrap_servers, "request_timeout_ms": REQUEST_TIMEOUT_MS, **settings}
+        defaults = {"request_timeout_ms": REQUEST_TIMEOUT_MS, "retry_backoff_ms": RETRY_BACKOFF_MS}
+        self._settings = {"bootstrap_servers": bootstrap_servers, **defaults, **settings}
         self._admin = Admin(**self._settings)
         self._producer = KafkaProducer(**self._settings, linger_ms=0, metadata_max_age_ms=500)
 
     def create(self, topic: str, partitions: int = 1, replicas: int = 1, **configs: str) -> str:
         """Create a topic and return its name. In the names of `configs`, underscores stand for dots."""
+        return self.create_all([topic], partitions, replicas, **configs)[0]
+
+    def create_all(self, topics: list[str], partitions: int = 1, replicas: int = 1, **configs: str) -> list[str]:
+        """Create topics with the same settings and return their names."""
         named = {name.replace("_", "."): value for name, value in configs.items()}
         options = {"num_partitions": partitions, "replication_factor": replicas, "configs": named}
-        self._admin.run(lambda admin: admin.create_topics({topic: options}, wait_for_metadata=True))
-        return topic
+        self._admin.run(lambda admin: admin.create_topics(dict.fromkeys(topics, options)))
+        wait_until(lambda: self._have_leaders(topics))
+        return topics
 
     def send(
         self,
@@ -125,7 +133,7 @@ class Cluster:
         self._admin.run(lambda admin: admin.create_partitions({topic: partitions}))
         while self._partitions(topic) != partitions:
             pass
-        self._admin.run(lambda admin: admin.wait_for_topics([topic]))
+        wait_until(lambda: self._have_leaders([topic]))
 
     def drop_before(self, topic: str, offset: int, partition: int = 0) -> None:
         """Delete the records before `offset`, as retention does."""
@@ -140,6 +148,15 @@ class Cluster:
     def close(self) -> None:
         self._producer.close()
         self._admin.close()
+
+    def _have_leaders(self, topics: list[str]) -> bool:
+        with suppress(KafkaError):  # a node may not know a new topic yet
+            described = self._admin.run(lambda admin: admin.describe_topics(topics))
+            return all(
+                topic["partitions"] and all(each["leader_id"] >= 0 for each in topic["partitions"])
+                for topic in described
+            )
+        return False
 
     def _partitions(self, topic: str) -> int:
         try:
