@@ -183,7 +183,6 @@ def test_the_network_to_kafka_is_half_open(
     assert [] == scene.violations()
 
 
-@pytest.mark.long
 def test_a_log_is_truncated(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
     """An unclean election removes records. Clients that received them get a gap, then the new records."""
     scene = new_scene()
