@@ -164,7 +164,7 @@ def test_a_missing_topic_is_reported(runs: Runs) -> None:
 
 def test_too_few_slots_are_reported(runs: Runs) -> None:
     """Without the error, a query with more partitions than Spark has slots would wait forever."""
-    slots = runs.spark.sparkContext.defaultParallelism
+    slots = private_spark.slots(runs.spark)
     wide = runs.topics.cluster.create(f"{runs.topics.source}-wide", slots)
 
     with (
