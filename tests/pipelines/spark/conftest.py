@@ -21,8 +21,11 @@ from tests.pipelines.topics import Topics
 # pytest adds caplog's handler to PySpark's loggers, which would give it a JSON format, also for the tests that follow.
 PySparkLogger.addHandler = logging.Logger.addHandler  # type: ignore[method-assign]
 
-# createDataFrame() makes as many partitions as this, and Spark needs time for each, although most are empty.
-SETTINGS = {"spark.default.parallelism": "1", "spark.sql.codegen.cache.maxEntries": "1000"}
+SETTINGS = {
+    "spark.default.parallelism": "1",  # the partitions of createDataFrame(), each of which takes time although it is empty
+    "spark.sql.adaptive.enabled": "false",  # plans a batch several times; streams do without it
+    "spark.sql.codegen.cache.maxEntries": "1000",  # equal queries of different tests are compiled once
+}
 
 
 @pytest.fixture(scope="session")
