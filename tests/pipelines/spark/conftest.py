@@ -24,6 +24,7 @@ PySparkLogger.addHandler = logging.Logger.addHandler  # type: ignore[method-assi
 SETTINGS = {
     "spark.default.parallelism": "1",  # the partitions of createDataFrame(), each of which takes time although it is empty
     "spark.sql.adaptive.enabled": "false",  # plans a batch several times; streams do without it
+    "spark.python.sql.dataFrameDebugging.enabled": "false",  # asks the JVM several times for each column
     "spark.sql.codegen.cache.maxEntries": "1000",  # equal queries of different tests are compiled once
 }
 
