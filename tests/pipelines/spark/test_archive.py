@@ -34,7 +34,7 @@ from tests.support.kafka import Cluster
 
 DAY_MS = 86_400_000
 START_MS = 20_000 * DAY_MS  # 2024-10-04
-BATCHES = 30
+BATCHES = 20
 SEED = 1
 CLIENTS = (
     "from the start", "value", "envelope", "both", "timestamps", "compact", "filtered", "sparse", "personal", "lines",
@@ -159,7 +159,7 @@ def test_clients_of_a_server_read_the_archive_then_kafka_then_live_records(
         scenario.read()
         for partition, entries in directory.read().partitions.items():
             cluster.drop_before(scenario.topic, entries[-1].end * 2 // 3, partition)
-        with scenario.servers(["", ""]) as servers:
+        with scenario.servers([""]) as servers:
             types = [each for each in client_types(scenario.topic, scenario.table) if each.name in CLIENTS]
             clients = [gevent.spawn(scenario.client, servers, each) for each in types]
             scenario.write(10, first=BATCHES + 5)

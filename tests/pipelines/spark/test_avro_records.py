@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 from kafka import KafkaConsumer, TopicPartition
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline, Source, avro_records, dead_letters, private_spark
+from kafkasse.pipelines import Pipeline, Source, avro_records, dead_letters, failures, private_spark
 from kafkasse.pipelines.avro_records import AvroSource
 from kafkasse.pipelines.catalog import find
 from kafkasse.pipelines.explain import explain
@@ -157,11 +158,11 @@ def test_a_registry_that_does_not_respond_is_asked_again(spark: SparkSession, re
     """Its records do not become dead letters."""
     value = record(registry)
     pipeline = defined(file, registry)
-    failures = [(503, {}), (429, {})]
-    registry.failure = lambda: failures.pop() if failures else None
+    answers = [(503, {}), (429, {})]
+    registry.failure = lambda: answers.pop() if answers else None
 
     assert "a" == result(spark, pipeline, value)["id"]
-    assert not failures
+    assert not answers
 
 
 def ending(runs: Runs, pipeline: Pipeline) -> Exception:
@@ -193,14 +194,16 @@ def test_a_registry_that_rejects_the_login_ends_the_pipeline(
     )
 
 
-def test_a_replaced_authority_ends_the_pipeline(runs: Runs, secured: Registry, file: Path) -> None:
+def test_a_replaced_authority_ends_the_pipeline(spark: SparkSession, secured: Registry, file: Path) -> None:
     """The JVM checks the certificate, too. The error is permanent and names the setting."""
-    runs.topics.send((b"a", record(secured)))
+    value = record(secured)
     pipeline = defined(file, secured, ca_file="ca.pem")
     (file.parent / "ca.pem").write_text(Authority().certificate)
 
-    error = ending(runs, pipeline)
+    with pytest.raises(Py4JJavaError) as failed:
+        result(spark, pipeline, value)
 
+    error = failures.explain(private_spark.error_text(spark, failed.value), committed=False)
     assert isinstance(error, CommandError)
     assert error.detail.startswith("the schema registry rejects requests: TLS failed: ")
     assert error.detail.endswith("; correct ca_file in the schema of the source")

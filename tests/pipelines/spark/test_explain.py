@@ -110,8 +110,11 @@ def test_describes_the_sources(spark: SparkSession) -> None:
     ] == lines[1:4]
 
 
-def test_an_invalid_query_is_an_error(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_query_is_an_error(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The message is one line, and PySpark does not print the stack trace of the JVM."""
+    monkeypatch.setattr("pyspark.errors.utils._enable_debugging_cache", True)  # Spark's default
     pipeline = Pipeline("wrong", "a", lambda rows: rows.select("keys"), "b")
 
     with pytest.raises(CommandError, match=r"the query of the pipeline wrong is not valid: \[UNRESOLVED_COLUMN.*keys"):

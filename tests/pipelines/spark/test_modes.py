@@ -60,16 +60,21 @@ def test_the_rate_limit_bounds_each_batch(runs: Runs) -> None:
     assert max(batches) <= PARTITIONS
 
 
-def test_a_checkpoint_keeps_the_files_of_few_batches(runs: Runs) -> None:
+def test_a_checkpoint_keeps_the_files_of_few_batches(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark keeps those of 100 by default. A thread deletes the others after a commit."""
-    pipeline = runs.pipeline(copy, mode="microbatch")
+    monkeypatch.setattr("kafkasse.pipelines.topics.MICRO_BATCH_S", 0.01)
+    source = Source(runs.topics.source, max_records_per_s=100)  # one record in each batch
+    pipeline = runs.pipeline(copy, source=source, mode="microbatch")
     offsets = Path(runs.checkpoint(pipeline)) / "offsets"
 
+    def batches() -> list[int]:
+        return [int(file.name) for file in offsets.iterdir() if file.name.isdecimal()]
+
     with runs.running(pipeline):
-        for number in range(KEPT_BATCHES + 5):
-            runs.topics.send((f"{number}".encode(), b""))
-            runs.topics.read(bool)
-        wait_until(lambda: len([file for file in offsets.iterdir() if file.name.isdecimal()]) <= KEPT_BATCHES + 1)
+        runs.topics.send(*[(b"a", b"")] * (KEPT_BATCHES + 4))
+        runs.results(KEPT_BATCHES + 4)
+        runs.topics.send((b"a", b""))  # the thread is not busy with the files of another batch
+        wait_until(lambda: max(batches(), default=0) == KEPT_BATCHES + 4 and len(batches()) <= KEPT_BATCHES + 1)
 
 
 def test_real_time_mode_reads_several_sources_and_writes_several_sinks(runs: Runs) -> None:

@@ -159,15 +159,15 @@ def test_a_query_resumes_from_its_checkpoint(spark: SparkSession, engine: Engine
 
     The second run adds a field, which is null in the items that only the first run has read.
     """
-    edits = plain.numbered([Edit("first", "south", 9), *random_edits(Random(3), 200)])  # noqa: S311 - not used for cryptography
+    edits = plain.numbered([Edit("first", "south", 9), *random_edits(Random(3), 120)])  # noqa: S311 - not used for cryptography
     stream = MicroBatches(spark, tmp_path, partial(ranked, n=3, engine=engine))
-    stream.process(frame(spark, edits[:100]))
+    stream.process(frame(spark, edits[:60]))
     stream.query = lambda rows: ranked(rows.withColumn("item", with_rank_text()), 3, engine=engine)
 
-    added = stream.process(frame(spark, edits[100:]))
+    added = stream.process(frame(spark, edits[60:]))
 
     assert plain.top(edits, 3) == view(stream.results)
-    old = plain.latest(edits[:100])
+    old = plain.latest(edits[:60])
     texts = {key: None if old.get(key) == edit else str(edit.rank) for key, edit in plain.latest(edits).items()}
     found = {item.key: item.text for row in added for item in row["items"]}
     assert found.items() <= texts.items()

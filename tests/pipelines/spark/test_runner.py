@@ -164,7 +164,7 @@ def test_a_missing_topic_is_reported(runs: Runs) -> None:
 
 def test_too_few_slots_are_reported(runs: Runs) -> None:
     """Without the error, a query with more partitions than Spark has slots would wait forever."""
-    slots = runs.spark.sparkContext.defaultParallelism
+    slots = private_spark.slots(runs.spark)
     wide = runs.topics.cluster.create(f"{runs.topics.source}-wide", slots)
 
     with (
@@ -235,7 +235,6 @@ def test_a_running_query_in_real_time_mode_keeps_a_slot_for_the_dead_letters(
         if next(polls, None) is None:
             stop.signals.put(15)
 
-    monkeypatch.setattr(runner, "POLL_INTERVAL_S", 0.1)
     pipeline = runs.topn(mode=mode)  # it can have dead letters, so it has two queries
     if mode == "microbatch":
         runs.attempt(pipeline, lose_a_slot, stop, polled=stop_after_polls)
