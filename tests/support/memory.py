@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
-import math
 import tracemalloc
 from collections.abc import Callable
-from unittest import mock
 
 from tests.support.server import ROOT
+from tests.support.turns import uninterrupted
 
 OURS = [tracemalloc.Filter(True, f"{ROOT / folder}/*") for folder in ("kafkasse", "tests")]
 
@@ -21,7 +20,7 @@ def kept_bytes(call: Callable[[], object]) -> int:
     gc.collect()
     tracemalloc.start()
     try:
-        with mock.patch("kafkasse.event_loop.MAX_TURN_S", math.inf):
+        with uninterrupted():
             call()
         return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces(OURS).traces)
     finally:
