@@ -473,7 +473,6 @@ class TestTabs:
         assert [None, None] == page.site.requests
 
         leader = next(tab for tab in tabs if page.leads(tab))
-        page.use(leader)
         page.browser.close()
 
         tabs.remove(leader)

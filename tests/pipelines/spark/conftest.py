@@ -31,7 +31,10 @@ SETTINGS = {
 
 @pytest.fixture(scope="session")
 def spark(processes: None) -> Iterator[SparkSession]:
-    """A session with the settings of `kafkasse pipeline run`. Its Kafka clients wait longer, for a busy machine."""
+    """A session with the settings of `kafkasse pipeline run`, and with SETTINGS, which save time.
+
+    Its Kafka clients wait longer, for a busy machine.
+    """
     with pytest.MonkeyPatch.context() as patched, session("kafkasse tests", None, SETTINGS) as running:
         for view in (JVMView, JavaPackage):  # for each name in `a.b.C`, the JVM searches all jars for a class
             patched.setattr(view, "__getattr__", cache(view.__getattr__))
