@@ -12,7 +12,7 @@ from tests.chaos.cluster import EmbeddedCluster
 from tests.chaos.scene import Client, Scene, connect_clients, documented_delay_s
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kafka(processes: None) -> Iterator[EmbeddedCluster]:
     """A cluster of three nodes. new_scene heals it after each test."""
     with EmbeddedCluster() as kafka:
