@@ -45,10 +45,12 @@ def run(capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
             code = main(words)
         return Done(code, *capsys.readouterr())
 
-    log = logging.getLogger("kafka")
-    level = log.level
+    loggers = logging.getLogger("kafka"), logging.getLogger("kafkasse")
+    before = [(each.level, each.handlers[:]) for each in loggers]
     yield run
-    log.setLevel(level)
+    for logger, (level, handlers) in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+        logger.handlers[:] = handlers  # a command logs to the stderr of its test
 
 
 @contextmanager
