@@ -19,6 +19,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from http import HTTPStatus
@@ -112,6 +113,10 @@ class _Parser(http.RequestParser):  # type: ignore[misc]
             raise StopIteration from None
 
 
+class _Stopped(Exception):
+    """Ends gunicorn's loop."""
+
+
 class _Atoms(SafeAtoms):  # type: ignore[misc]
     """The parts of a line in the access log, on one line. A user name in Authorization may contain line breaks.
 
@@ -152,6 +157,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
         self.streams = StreamRegistry()
         self._collections = ShortCollections(self.streams)
         self._listeners: list[_Listener] = []
+        self._runner: Any = None  # the greenlet that is in gunicorn's loop
         self._operations_name: Any = None  # the address of the listener for operators, as getsockname() returns it
         self._control: Any = None
         self._reported_wrappers: set[tuple[str, bool]] = set()
@@ -217,18 +223,27 @@ class Worker(GeventWorker):  # type: ignore[misc]
         return server
 
     def run(self) -> None:
-        """Serve until stopped, then wait until all streams have ended. gunicorn waits only for those with a greenlet."""
+        """Serve until stopped, then wait until all requests and streams have ended.
+
+        gunicorn looks only once a second whether it should stop, and does not wait for streams without a greenlet.
+        """
         if (folder := runtime.folder()) is not None:
             self._serve_control(folder)
         self._collections.start()
-        super().run()
+        self._runner = gevent.getcurrent()
+        with suppress(_Stopped):
+            super().run()
+        self._runner = None
         self._begin_stop()
-        while len(self.streams) and time.monotonic() < self._close_streams_at:
+        while self._is_busy() and time.monotonic() < self._close_streams_at:
             self.notify()
             gevent.sleep(STOP_CHECK_INTERVAL_S)
         self.streams.close_all()
         if self._control is not None:
             self._control.close()
+
+    def _is_busy(self) -> bool:
+        return len(self.streams) > 0 or any(len(listener.pool) for listener in self._listeners)
 
     def _serve_control(self, folder: Path) -> None:
         try:
@@ -259,6 +274,11 @@ class Worker(GeventWorker):  # type: ignore[misc]
     def _close_listeners(self) -> None:
         for listener in self._listeners:
             listener.close()
+        gevent.get_hub().loop.run_callback(self._wake)
+
+    def _wake(self) -> None:
+        if self._runner is not None:  # it sleeps, because the hub calls this
+            self._runner.throw(_Stopped)
 
     def _with_streams(self, app: Any) -> Any:
         """Wrap `app` so that its streams use our registry and, if no middleware changes their bodies, serve themselves."""
