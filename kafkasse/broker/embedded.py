@@ -70,7 +70,7 @@ SETTINGS = {
     # After SIGKILL, the broker can register again only after its previous session times out: 9 s by default.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
-    # The controller writes a record to its log twice a second by default, which is a third of the CPU time of an idle broker.
+    # By default, the controller writes a record to its log twice a second: a third of the CPU time of an idle broker.
     "metadata.max.idle.interval.ms": "0",
     "log.cleaner.dedupe.buffer.size": "4194304",  # the default, 128 MB, is half the heap
 }
