@@ -82,8 +82,8 @@ pipeline-chaos: setup ## kill a pipeline, Spark and Kafka at random, RUNS times,
 	@$(VENV)/bin/python -m tests.pipelines.chaos --runs $(RUNS) --seconds 60 $(if $(SEED),--seed $(SEED)) $(if $(CLUSTER),--cluster)
 
 # `make test` runs the same attacks with smaller sizes. See tests/attacks/sizes.py.
-attacks: setup ## run the attacks on memory and on the event loop in full size
-	@ATTACKS=full $(VENV)/bin/pytest -s -m "long or not long" --timeout 1800 tests/attacks/test_stalls.py tests/attacks/test_isolation.py $(TEST)
+attacks: setup ## run the attacks in full size, and check the length of each turn of the event loop
+	@ATTACKS=full $(VENV)/bin/pytest -s -m "long or not long" --timeout 1800 tests/attacks tests/filter/test_cost.py $(TEST)
 
 # Downloads many versions of the packages once. See docs/install.md. COMPAT="--python 3.11 --only lowest" tests only these.
 compat: setup ## test the lowest and newest versions of all packages in new virtual environments

@@ -61,7 +61,14 @@ FULL = Sizes(
     fleets=(1_000, 3_000),
     wait_s=3 * TIMEOUT_S,
 )
-SIZES = FULL if os.environ.get("ATTACKS") == "full" else Sizes()
+
+
+def is_full() -> bool:
+    """Whether `make attacks` runs the tests."""
+    return os.environ.get("ATTACKS") == "full"
+
+
+SIZES = FULL if is_full() else Sizes()
 
 
 class Combined(NamedTuple):
