@@ -1,9 +1,9 @@
 """Measures how long each turn of a worker's event loop takes. The worker measures; the tests read the results from a file.
 
 A turn lasts from the end of one poll for I/O to the start of the next. The limit applies to the CPU time that the main
-thread would have needed on the reference machine, so the result hardly depends on this machine. On a busy machine, even this
-time varies by a factor of two, so only `make attacks` checks the goal; `make test` has a limit that only a blocked event loop
-reaches. The file also contains the stacks of each long turn, which show its cause.
+thread would have needed on the reference machine, so the result hardly depends on this machine. But on a busy machine, even
+this time varies by a factor of two. So only `make attacks` checks the goal of 50 ms, and `make test` has a limit that only a
+blocked event loop reaches. The file also contains the stacks of each long turn, which show its cause.
 """
 
 from __future__ import annotations
