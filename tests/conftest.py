@@ -35,6 +35,7 @@ from tests.support.kafka import Cluster  # noqa: E402
 from tests.support.report import LongTests, Report  # noqa: E402
 from tests.support.schedule import Schedule  # noqa: E402
 
+gc.disable()  # until all tests are collected
 register_profiles()
 
 if not hasattr(Response, "text"):  # Werkzeug 2.0, with which `make compat` runs some tests
@@ -52,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     gc.freeze()  # otherwise, each garbage collection would visit thousands of collected tests: a quarter of the CPU time
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
