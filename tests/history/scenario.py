@@ -206,7 +206,7 @@ class BlackBox:
 
     def _server(self, mutant: str) -> Server:
         environment = {"KAFKASSE_CONFIG": str(self._file), MUTANT_VARIABLE: mutant}
-        return Server("tests.history.app:create()", **environment)
+        return (_FaultyServer if mutant else Server)("tests.history.app:create()", **environment)
 
     def violations(
         self,
@@ -238,6 +238,13 @@ def follow(recorder: Recorder, enough: Callable[[Recorder], bool], cuts: int, rn
             recorder.follow(enough, cut_after)
     finally:
         recorder.leave()
+
+
+class _FaultyServer(Server):
+    """A server with a fault. Its log may contain anything, such as damaged records."""
+
+    def stop(self) -> None:
+        self._end()
 
 
 class Scenario(BlackBox):
