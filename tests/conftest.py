@@ -30,6 +30,7 @@ from werkzeug.wrappers import Response  # noqa: E402
 from kafkasse.broker import EmbeddedBroker  # noqa: E402
 from tests.support.broker_versions import SETTINGS, running_broker  # noqa: E402
 from tests.support.examples import is_long, register_profiles  # noqa: E402
+from tests.support.greenlets import Greenlets  # noqa: E402
 from tests.support.guard import Guard  # noqa: E402
 from tests.support.kafka import Cluster  # noqa: E402
 from tests.support.report import LongTests, Report  # noqa: E402
@@ -45,6 +46,7 @@ if not hasattr(Response, "text"):  # Werkzeug 2.0, with which `make compat` runs
 def pytest_configure(config: pytest.Config) -> None:
     schedule = Schedule(config)
     config.pluginmanager.register(Guard())
+    config.pluginmanager.register(Greenlets())
     config.pluginmanager.register(schedule)
     output: dict[str, object] | None = getattr(config, "workeroutput", None)
     config.pluginmanager.register(LongTests(output) if output is not None else Report(config, schedule))
