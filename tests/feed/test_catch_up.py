@@ -127,21 +127,6 @@ def test_records_filtered_after_a_sent_record_move_the_event_id(log: MemoryLog) 
 # Changes of topics.
 
 
-def test_declares_records_that_retention_removed_while_reading(log: MemoryLog) -> None:
-    """The client receives one gap event, before the records that follow the gap."""
-    client = Client(log)
-    for n in range(4):
-        log.append("t", value(n))
-    log.drop_before("t", 2)
-
-    gap, *rest = client.read()
-
-    lost = {"topic": "t", "partition": 0, "from": 0, "to": 2, "reason": "removed by retention"}
-    assert ("gap", lost) == (gap.type, json.loads(gap.data))
-    assert [2, 3] == numbers(rest)
-    assert ["message"] * 2 == [event.type for event in Client(log, gap.id).read()]
-
-
 def test_ends_when_a_topic_is_recreated(log: MemoryLog) -> None:
     """The stream ends with an event ID of the old topic, so that the server notices the change on reconnect."""
     client = Client(log)

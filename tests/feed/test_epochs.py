@@ -48,22 +48,6 @@ def log() -> CountingLog:
     return log
 
 
-@pytest.mark.parametrize(
-    ("position", "diverged_at"),
-    [
-        ((2, 0), {}),
-        ((3, 0), {ZERO: (2, 0)}),
-        ((5, 1), {ZERO: (2, 0)}),
-        ((6, 2), {}),
-        ((2, 2), {}),
-        ((9, 2), {ZERO: (6, 2)}),
-    ],
-)
-def test_finds_the_first_lost_record(log: CountingLog, position: tuple[int, int], diverged_at: object) -> None:
-    """If the log has lost records that a client has read, the client is past the end of its epoch."""
-    assert diverged_at == EpochEnds(log, TIMEOUT_S).diverged_at({ZERO: EpochPosition(*position)})
-
-
 def test_clients_that_return_share_a_lookup(log: CountingLog) -> None:
     """They cause two lookups: one for the first client, and one for all clients that return meanwhile."""
     ends = EpochEnds(log, TIMEOUT_S)
@@ -83,15 +67,3 @@ def test_clients_that_return_share_the_check_for_a_recreated_topic(log: Counting
     assert [{ZERO: RECREATED_AT}] * 100 == [each.get() for each in clients]
     assert {} == ends.diverged_at(at_end, log.offset_ranges([ZERO]))
     assert 2 == len(log.suspected)
-
-
-def test_a_truncation_after_another_lookup_is_noticed(log: CountingLog) -> None:
-    """The log has grown past the position again, so only the current end of the epoch shows the truncation."""
-    ends = EpochEnds(log, TIMEOUT_S)
-    position = {ZERO: EpochPosition(6, 2)}
-    assert {} == ends.diverged_at(position)
-    log.truncate("t", 3)
-    for _ in range(4):
-        log.append("t", b"{}")
-
-    assert {ZERO: (3, 2)} == ends.diverged_at(position)

@@ -164,7 +164,7 @@ KINDS: dict[str, dict[str, Any]] = {
 def test_each_client_receives_exactly_its_records(kind: str) -> None:
     """Evictions, lost records, slow sockets, revoked slots, new topics and partitions, and cuts at any byte."""
     reached: Counter[str] = Counter()
-    for seed in range(examples(15)):
+    for seed in range(examples(8)):
         clock = count(0.0, 1e-9)  # the duration of a step has no effect
         with patch.object(lookup, "MAX_WAIT_S", None), patch.object(time, "monotonic", lambda c=clock: next(c)):
             world = Interleaved(RandomDraws(seed), **KINDS[kind])

@@ -10,7 +10,6 @@ from dataclasses import replace
 import gevent
 import pytest
 
-from kafkasse.errors import TopicGone
 from kafkasse.feed import Reader, StopReason
 from kafkasse.position import Position, parse
 from kafkasse.route import Route, StartAt
@@ -97,17 +96,6 @@ def test_a_deleted_topic_leaves_the_stream(world: PatternWorld) -> None:
     world.turn()
     assert expected == numbers(resumed)
     assert {"orders": 1} == topics_of(resumed.position_id)
-
-
-def test_a_deleted_topic_ends_the_streams_of_a_route_without_patterns(world: PatternWorld) -> None:
-    """The route contains no other topic."""
-    reader = world.follow(route=Route("one", "/one", ("events.a",)))
-    world.log.delete("events.a")
-    for _ in range(3):
-        world.turn()
-
-    with pytest.raises(TopicGone):
-        numbers(reader)
 
 
 @pytest.mark.parametrize("start", [StartAt.LATEST, StartAt.EARLIEST])

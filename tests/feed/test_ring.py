@@ -90,7 +90,7 @@ def test_the_limit_counts_all_memory_of_the_ring(id_type: IdType, partitions: in
     append(shared, 0)
     before = shared.ring._bytes
 
-    kept = kept_bytes(lambda: [append(shared, number % partitions, records, value) for number in range(100)])
+    kept = kept_bytes(lambda: [append(shared, number % partitions, records, value) for number in range(30)])
 
     assert 1 / 1.5 < kept / (shared.ring._bytes - before) < 1.5
 
@@ -102,7 +102,7 @@ def test_the_limit_counts_the_index_of_the_dispatch_values(records: int, keys: i
     append(shared, 0, keys=keys)
     before = shared.ring._bytes
 
-    kept = kept_bytes(lambda: [append(shared, 0, records, keys=keys) for _ in range(100)])
+    kept = kept_bytes(lambda: [append(shared, 0, records, keys=keys) for _ in range(30)])
 
     assert 1 / 1.5 < kept / (shared.ring._bytes - before) < 1.5
 

@@ -23,21 +23,6 @@ def request(slots: CatchUpSlots, client: str = "a", revoked: list[str] | None = 
     return slots.request(client, lambda: None if revoked is None else revoked.append(client))
 
 
-def test_a_free_slot_is_granted_at_once(slots: CatchUpSlots) -> None:
-    assert request(slots).wait(0)
-
-
-def test_a_released_slot_goes_to_the_next_reader(slots: CatchUpSlots) -> None:
-    first, second = request(slots), request(slots)
-    waiting = gevent.spawn(second.wait, TIMEOUT_S * 2)
-    gevent.sleep(0)
-
-    first.release()
-    first.release()
-
-    assert waiting.get(timeout=TIMEOUT_S)
-
-
 def test_clients_take_turns(slots: CatchUpSlots) -> None:
     """A client with many readers delays a reader of another client by one turn."""
     holder = request(slots, "a")
@@ -87,13 +72,3 @@ def test_as_many_slots_are_revoked_as_readers_wait_for() -> None:
     held[0].release()
 
     assert waiting.granted
-
-
-def test_a_reader_keeps_its_slot_for_a_while(slots: CatchUpSlots) -> None:
-    """It must be able to read something before it loses its slot."""
-    holder = request(slots)
-    holder.started()
-    request(slots)
-    slots.revoke_expired()
-
-    assert not holder.revoked

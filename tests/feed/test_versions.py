@@ -235,7 +235,7 @@ def test_the_memory_is_limited_and_counted() -> None:
     versions = Versions(NewestBy(VERSION, 100_000))
 
     def add() -> None:
-        for offset in range(20_000):
+        for offset in range(6_000):
             versions.newest(batch(record(offset, b"key-%d-%s" % (offset, b"x" * (offset % 200)))))
 
     kept = kept_bytes(add)
