@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import gevent
-import pytest
 from gevent.event import Event
 
 from kafkasse.feed import backlog
@@ -37,7 +36,7 @@ class HookedWorld(World):
         gevent.sleep(0)
 
 
-def test_a_hook_that_waits_delays_only_its_own_feed() -> None:
+def test_a_hook_that_waits_delays_only_its_own_feed():
     """The feed receives its records as soon as the hook returns, in their order."""
     world = HookedWorld()
     for n in range(3):
@@ -50,7 +49,7 @@ def test_a_hook_that_waits_delays_only_its_own_feed() -> None:
     assert [0, 1, 2] == numbers(world.slow)
 
 
-def test_a_full_backlog_is_dropped_and_its_readers_catch_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_backlog_is_dropped_and_its_readers_catch_up(monkeypatch):
     """The readers receive each record exactly once, through their own cursors, and then join the feed again."""
     monkeypatch.setattr(backlog, "MAX_BYTES", 5 * backlog.RECORD_BYTES)
     world = HookedWorld()
@@ -69,7 +68,7 @@ def test_a_full_backlog_is_dropped_and_its_readers_catch_up(monkeypatch: pytest.
     wait_until(lambda: world.slow.read(0) or world.slow.can_park)
 
 
-def test_a_backlog_counts_all_bytes_of_a_record() -> None:
+def test_a_backlog_counts_all_bytes_of_a_record():
     """A producer could otherwise fill the memory with large headers while a hook waits."""
     world = HookedWorld()
     world.write_and_fetch(0)  # the hook waits with this record
@@ -80,9 +79,7 @@ def test_a_backlog_counts_all_bytes_of_a_record() -> None:
     assert backlog.RECORD_BYTES + 43_125 == world.backlog.bytes
 
 
-def test_the_totals_of_a_parked_client_include_what_it_received_before_its_backlog_was_dropped(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_totals_of_a_parked_client_include_what_it_received_before_its_backlog_was_dropped(monkeypatch):
     """Otherwise, the log line of the end of its stream would contain too few records, or a negative number."""
     world, clients = HookedWorld(), [ParkedClient(), ParkedClient()]
     world.answer.set()

@@ -111,7 +111,7 @@ def value(n: int) -> bytes:
 # Event IDs.
 
 
-def test_records_filtered_after_a_sent_record_move_the_event_id(log: MemoryLog) -> None:
+def test_records_filtered_after_a_sent_record_move_the_event_id(log):
     """A sent record and a filtered record in one batch: the client still receives the event ID after the second one."""
     client = Client(log, filterer=not_odd)
     log.append("t", value(1))
@@ -127,7 +127,7 @@ def test_records_filtered_after_a_sent_record_move_the_event_id(log: MemoryLog) 
 # Changes of topics.
 
 
-def test_ends_when_a_topic_is_recreated(log: MemoryLog) -> None:
+def test_ends_when_a_topic_is_recreated(log):
     """The stream ends with an event ID of the old topic, so that the server notices the change on reconnect."""
     client = Client(log)
     old = client.last_id
@@ -140,7 +140,7 @@ def test_ends_when_a_topic_is_recreated(log: MemoryLog) -> None:
     assert old == client.reader.position_id
 
 
-def test_reports_a_deleted_topic_after_two_refreshes(log: MemoryLog) -> None:
+def test_reports_a_deleted_topic_after_two_refreshes(log):
     """The error names the topic. One refresh is not enough: a broker that has just started may not know the topic yet."""
     client = Client(log)
     log.delete("t")
@@ -153,9 +153,7 @@ def test_reports_a_deleted_topic_after_two_refreshes(log: MemoryLog) -> None:
 
 
 @pytest.mark.parametrize(("start_at", "first"), [(StartAt.EARLIEST, 0), (StartAt.LATEST, 1)])
-def test_reads_a_partition_as_soon_as_it_has_a_leader(
-    log: MemoryLog, monkeypatch: pytest.MonkeyPatch, start_at: StartAt, first: int
-) -> None:
+def test_reads_a_partition_as_soon_as_it_has_a_leader(log, monkeypatch, start_at, first):
     """The partition starts where the client asked for, even if a refresh of the topics finds it first."""
     monkeypatch.setattr(catch_up, "FIND_PENDING_S", 0.0)
     log.append("t", value(1), timestamp=1000)
@@ -170,9 +168,7 @@ def test_reads_a_partition_as_soon_as_it_has_a_leader(
     assert [1, 2][first:] == numbers(client.events)
 
 
-def test_the_event_id_has_the_offset_of_a_partition_as_soon_as_it_has_a_leader(
-    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_event_id_has_the_offset_of_a_partition_as_soon_as_it_has_a_leader(log, monkeypatch):
     """This applies before the first record, too. Otherwise, a client that reconnects would search by time again."""
     monkeypatch.setattr(catch_up, "FIND_PENDING_S", 0.0)
     log.lose_leader("t")
@@ -186,7 +182,7 @@ def test_the_event_id_has_the_offset_of_a_partition_as_soon_as_it_has_a_leader(
     assert [0, 0] == [entry["offset"] for entry in json.loads(client.reader.position_id)]
 
 
-def test_a_stream_of_one_partition_ignores_the_others(log: MemoryLog) -> None:
+def test_a_stream_of_one_partition_ignores_the_others(log):
     """The client receives no records of other or new partitions, and its event ID contains only its own partition."""
     client = Client(log, '[{"topic":"t","partition":1,"offset":0}]')
     log.create("t", 3)
@@ -198,7 +194,7 @@ def test_a_stream_of_one_partition_ignores_the_others(log: MemoryLog) -> None:
     assert [] == Client(log, client.last_id).read()
 
 
-def test_continues_while_the_topics_cannot_be_described(log: MemoryLog) -> None:
+def test_continues_while_the_topics_cannot_be_described(log):
     def unavailable(topics: list[str]) -> Mapping[str, Topic]:
         raise KafkaUnavailable("Gone.")
 
@@ -211,7 +207,7 @@ def test_continues_while_the_topics_cannot_be_described(log: MemoryLog) -> None:
 # Waiting and closing.
 
 
-def test_a_read_that_waits_returns_with_the_next_record(log: MemoryLog) -> None:
+def test_a_read_that_waits_returns_with_the_next_record(log):
     client = Client(log)
     reading = gevent.spawn(client.reader.read, TIMEOUT_S)
 
@@ -220,7 +216,7 @@ def test_a_read_that_waits_returns_with_the_next_record(log: MemoryLog) -> None:
     assert [1] == numbers(client.take(reading.get(timeout=TIMEOUT_S)))
 
 
-def test_a_read_returns_after_its_timeout(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_returns_after_its_timeout(log, monkeypatch):
     """A longer read would delay heartbeats."""
     monkeypatch.setattr(catch_up, "MAX_POLL_S", 3600.0)  # longer than a test may take
     client = Client(log)
@@ -228,7 +224,7 @@ def test_a_read_returns_after_its_timeout(log: MemoryLog, monkeypatch: pytest.Mo
     assert b"" == client.reader.read(0.01)
 
 
-def test_a_read_that_waits_returns_as_soon_as_it_is_stopped(log: MemoryLog) -> None:
+def test_a_read_that_waits_returns_as_soon_as_it_is_stopped(log):
     client = Client(log)
     reading = gevent.spawn(client.reader.read, TIMEOUT_S * 2)
     gevent.sleep(0)  # let it start to wait
@@ -239,7 +235,7 @@ def test_a_read_that_waits_returns_as_soon_as_it_is_stopped(log: MemoryLog) -> N
 
 
 @pytest.mark.parametrize("id_type", IdType)
-def test_sends_the_records_before_one_at_which_the_filter_fails(log: MemoryLog, id_type: IdType) -> None:
+def test_sends_the_records_before_one_at_which_the_filter_fails(log, id_type):
     """The event ID points to the record at which the filter failed, so that no record is lost."""
     client = Client(log, id_type=id_type, filterer=lambda message: message["n"] >= 0)
     for at in range(10):

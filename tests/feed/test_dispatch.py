@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import pytest
-
 from kafkasse.feed.ring import Segment
 from kafkasse.filter import Dimension, Dimensions, Selector
 from kafkasse.frame import Encoder
@@ -47,7 +45,7 @@ class Crowd(World):
         self.turn()
 
 
-def test_a_record_is_encoded_once_and_sent_only_to_its_receivers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_is_encoded_once_and_sent_only_to_its_receivers(monkeypatch):
     """With 2,000 subscribers, each record costs one call of Dimensions.values(), and no work for the other clients."""
     crowd = Crowd(2_000)
     looked_up: list[int] = []
@@ -65,7 +63,7 @@ def test_a_record_is_encoded_once_and_sent_only_to_its_receivers(monkeypatch: py
     assert 2 == crowd.clients[7].received.count(b"event: message")
 
 
-def test_a_client_that_left_does_not_receive_records() -> None:
+def test_a_client_that_left_does_not_receive_records():
     """Another client, whose selector contains the same dispatch value, still receives them."""
     crowd, client = Crowd(1), ParkedClient()
     reader = crowd.open(selector=Selector.of(["0"], ["1"]))
@@ -79,14 +77,14 @@ def test_a_client_that_left_does_not_receive_records() -> None:
     assert 1 == len(crowd.feed._subscribers.groups_of(("0",)))
 
 
-def test_a_flush_takes_the_same_number_of_steps_for_any_number_of_subscribers() -> None:
+def test_a_flush_takes_the_same_number_of_steps_for_any_number_of_subscribers():
     crowds = [Crowd(10), Crowd(200)]
     few, many = ([most_lines_in_a_piece(partial(crowd.append, 1, 2, 3)) for _ in range(2)][-1] for crowd in crowds)
 
     assert many < 1.1 * few
 
 
-def test_idle_clients_of_a_busy_feed_receive_heartbeats_with_its_position(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_clients_of_a_busy_feed_receive_heartbeats_with_its_position(monkeypatch):
     """Records of other clients do not postpone the heartbeat. It moves the client's event ID past them."""
     crowd = Crowd(2)
     crowd.append(1, 1)
@@ -100,7 +98,7 @@ def test_idle_clients_of_a_busy_feed_receive_heartbeats_with_its_position(monkey
     assert 1 == busy.received.count(b"event: position")
 
 
-def test_a_returning_client_reads_only_its_own_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_returning_client_reads_only_its_own_segments(monkeypatch):
     """The index of the ring finds them, so that a client does not read through the records of all others."""
     crowd = Crowd(1)
     for number in range(500):
@@ -121,7 +119,7 @@ def test_a_returning_client_reads_only_its_own_segments(monkeypatch: pytest.Monk
     assert reader.can_park
 
 
-def test_a_client_that_reads_the_ring_in_chunks_is_exactly_at_its_last_event_id() -> None:
+def test_a_client_that_reads_the_ring_in_chunks_is_exactly_at_its_last_event_id():
     """Its position includes the records of others before that event, so that a gap cannot start before the event ID."""
     crowd = Crowd(1, partitions=2)
     reader = crowd.open(crowd.feed.ids.render(), selector=Selector.of(["7"]))
@@ -136,7 +134,7 @@ def test_a_client_that_reads_the_ring_in_chunks_is_exactly_at_its_last_event_id(
         assert parser.last_event_id == reader.position_id
 
 
-def test_a_heartbeat_does_not_precede_a_gap_with_its_position() -> None:
+def test_a_heartbeat_does_not_precede_a_gap_with_its_position():
     """If a heartbeat is due, clients receive it at the position before the gap, so that none can resume after the gap."""
     crowd = Crowd(1)
     crowd.log.elect_leader("t")
@@ -152,7 +150,7 @@ def test_a_heartbeat_does_not_precede_a_gap_with_its_position() -> None:
     assert b'"offset":1' in after
 
 
-def test_the_position_after_a_truncation_has_the_new_leader_epoch() -> None:
+def test_the_position_after_a_truncation_has_the_new_leader_epoch():
     """Also if the new records end where the lost ones did. With the old epoch, a client that returns gets the gap again."""
     crowd = Crowd(1)
     crowd.log.elect_leader("t")

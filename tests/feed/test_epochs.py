@@ -48,7 +48,7 @@ def log() -> CountingLog:
     return log
 
 
-def test_clients_that_return_share_a_lookup(log: CountingLog) -> None:
+def test_clients_that_return_share_a_lookup(log):
     """They cause two lookups: one for the first client, and one for all clients that return meanwhile."""
     ends = EpochEnds(log, TIMEOUT_S)
     position = {ZERO: EpochPosition(4, 2), ONE: EpochPosition(0, 0)}
@@ -58,7 +58,7 @@ def test_clients_that_return_share_a_lookup(log: CountingLog) -> None:
     assert [{ZERO: 2, ONE: 0}] * 2 == log.asked
 
 
-def test_clients_that_return_share_the_check_for_a_recreated_topic(log: CountingLog) -> None:
+def test_clients_that_return_share_the_check_for_a_recreated_topic(log):
     """Only clients past the end of the log need it. The first client causes a lookup, and all others share another one."""
     ends = EpochEnds(log, TIMEOUT_S)
     past_end, at_end = ({ZERO: EpochPosition(offset, 2)} for offset in (9, 6))

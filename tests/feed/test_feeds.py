@@ -46,7 +46,7 @@ def world() -> Iterator[FeedsWorld]:
         yield world
 
 
-def test_the_offset_minus_one_is_the_end_of_a_live_feed(world: FeedsWorld) -> None:
+def test_the_offset_minus_one_is_the_end_of_a_live_feed(world):
     """A client with an event ID of KafkaSSE receives no record that the ring still holds."""
     live = world.open()
     world.write(1)
@@ -60,16 +60,14 @@ def test_the_offset_minus_one_is_the_end_of_a_live_feed(world: FeedsWorld) -> No
 
 
 @pytest.mark.parametrize("id_type", IdType)
-def test_a_client_that_starts_at_the_end_resumes_there(world: FeedsWorld, id_type: IdType) -> None:
+def test_a_client_that_starts_at_the_end_resumes_there(world, id_type):
     """A client that resumes with its first event ID receives no older record, whether the ID has offsets or timestamps."""
     first = world.first_id(id_type)
 
     assert b"" == world.open(first, id_type=id_type).read(0)
 
 
-def test_a_client_that_leaves_while_it_joins_is_not_waited_for(
-    world: FeedsWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_leaves_while_it_joins_is_not_waited_for(world, monkeypatch):
     """The client leaves while its reader closes the cursor. read() returns at once."""
     reader = world.open({"topic": "t", "partition": 0, "offset": 0}, "t")
     assert b'"n":0' in reader.read(0)
@@ -88,7 +86,7 @@ def test_a_client_that_leaves_while_it_joins_is_not_waited_for(
 
 @pytest.mark.parametrize("id_type", IdType)
 @pytest.mark.parametrize("parks", [True, False])
-def test_records_filtered_after_a_sent_record_move_the_event_id(id_type: IdType, parks: bool) -> None:
+def test_records_filtered_after_a_sent_record_move_the_event_id(id_type, parks):
     """A sent record and a filtered record in one batch: the client receives the event ID after the second one."""
     world = FeedsWorld(encoder=Encoder(filterer=lambda message: message["n"] < 2), heartbeat_s=0.001)
     reader = world.open(id_type=id_type)
@@ -112,7 +110,7 @@ def test_records_filtered_after_a_sent_record_move_the_event_id(id_type: IdType,
 
 
 @pytest.mark.parametrize("id_type", IdType)
-def test_sends_the_records_before_one_at_which_the_filter_fails(world: FeedsWorld, id_type: IdType) -> None:
+def test_sends_the_records_before_one_at_which_the_filter_fails(world, id_type):
     """All readers receive the records before the failing one. The event ID of the error points to the failing record."""
     reader = world.open(id_type=id_type, encoder=Encoder(filterer=lambda message: message["n"] >= 0))
     for at in range(10):
@@ -127,7 +125,7 @@ def test_sends_the_records_before_one_at_which_the_filter_fails(world: FeedsWorl
     assert events[-1].id == reader.position_id
 
 
-def test_the_first_event_id_can_resume_at_a_copy_of_the_topic(world: FeedsWorld) -> None:
+def test_the_first_event_id_can_resume_at_a_copy_of_the_topic(world):
     """With `both`, the first event ID contains a time before the stream was opened, so the client misses no record."""
     first = parse(world.first_id(IdType.BOTH))
 
@@ -136,9 +134,7 @@ def test_the_first_event_id_can_resume_at_a_copy_of_the_topic(world: FeedsWorld)
 
 
 @pytest.mark.parametrize(("id_type", "timestamp"), [(IdType.BOTH, 5000), (IdType.TIMESTAMP, 5001)])
-def test_a_feed_that_is_opened_later_knows_the_timestamp_of_the_last_record(
-    world: FeedsWorld, id_type: IdType, timestamp: int
-) -> None:
+def test_a_feed_that_is_opened_later_knows_the_timestamp_of_the_last_record(world, id_type, timestamp):
     """A client of this feed can resume at a copy of the topic without lost or repeated records."""
     world.first_id(id_type)
     world.write(1, timestamp=5000)
@@ -150,7 +146,7 @@ def test_a_feed_that_is_opened_later_knows_the_timestamp_of_the_last_record(
 
 
 @pytest.mark.parametrize("id_type", IdType)
-def test_a_feed_that_is_opened_later_starts_at_the_end(world: FeedsWorld, id_type: IdType) -> None:
+def test_a_feed_that_is_opened_later_starts_at_the_end(world, id_type):
     """A feed in another format that joins a running tail starts at the tail's current position, not at its first one."""
     world.first_id(id_type)
     world.write(1)

@@ -162,7 +162,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_client_receives_exactly_its_records(kind: str) -> None:
+def test_each_client_receives_exactly_its_records(kind):
     """Evictions, lost records, slow sockets, revoked slots, new topics and partitions, and cuts at any byte."""
     reached: Counter[str] = Counter()
     for seed in SEEDS[: examples(len(SEEDS))]:

@@ -66,7 +66,7 @@ def topics_of(event_id: str) -> dict[str, int]:
     return {entry["topic"]: entry["offset"] for entry in entries}
 
 
-def test_a_topic_that_another_stream_reads_already_joins(world: PatternWorld) -> None:
+def test_a_topic_that_another_stream_reads_already_joins(world):
     """The stream ends if the tail is past the topic's first record. Its client resumes without a gap."""
     reader = world.follow()
     event_id = reader.position_id
@@ -82,7 +82,7 @@ def test_a_topic_that_another_stream_reads_already_joins(world: PatternWorld) ->
     assert expected == found
 
 
-def test_a_deleted_topic_leaves_the_stream(world: PatternWorld) -> None:
+def test_a_deleted_topic_leaves_the_stream(world):
     """Its streams end with their last event ID, and the clients resume without the topic."""
     reader = world.follow()
     world.log.delete("events.a")
@@ -99,7 +99,7 @@ def test_a_deleted_topic_leaves_the_stream(world: PatternWorld) -> None:
 
 
 @pytest.mark.parametrize("start", [StartAt.LATEST, StartAt.EARLIEST])
-def test_a_new_client_starts_where_the_route_says(world: PatternWorld, start: StartAt) -> None:
+def test_a_new_client_starts_where_the_route_says(world, start):
     """The topics that exist when it connects have not been created later."""
     before = world.next("events.a")
     reader = world.follow(route=replace(EVENTS, start=start))

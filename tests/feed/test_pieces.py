@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from kafkasse.feed import Reader, catch_up, shared_feed
@@ -60,7 +58,7 @@ def catching_up(world: PiecesWorld) -> Reader:
 
 
 @pytest.mark.parametrize("make", [live, joining, catching_up])
-def test_a_read_returns_about_one_chunk(world: PiecesWorld, make: Callable[[PiecesWorld], Reader]) -> None:
+def test_a_read_returns_about_one_chunk(world, make):
     """A reader that is far behind receives many chunks, none of which is much larger than the others."""
     first = world.open()
     reader = make(world)
@@ -77,7 +75,7 @@ def test_a_read_returns_about_one_chunk(world: PiecesWorld, make: Callable[[Piec
     first.close()
 
 
-def test_a_feed_takes_a_turn_for_each_piece(world: PiecesWorld, turns: list[bool]) -> None:
+def test_a_feed_takes_a_turn_for_each_piece(world, turns):
     """The turns are urgent, because all clients of the feed wait for the records."""
     reader = world.open()
     world.append(RECORDS)
@@ -87,7 +85,7 @@ def test_a_feed_takes_a_turn_for_each_piece(world: PiecesWorld, turns: list[bool
     reader.close()
 
 
-def test_a_reader_takes_a_turn_for_each_piece(world: PiecesWorld, turns: list[bool]) -> None:
+def test_a_reader_takes_a_turn_for_each_piece(world, turns):
     """While it catches up, it encodes many pieces."""
     world.append(RECORDS)
     reader = catching_up(world)
@@ -98,7 +96,7 @@ def test_a_reader_takes_a_turn_for_each_piece(world: PiecesWorld, turns: list[bo
     assert not any(turns)
 
 
-def test_a_feed_takes_turns_while_it_sends_to_parked_clients(world: PiecesWorld, turns: list[bool]) -> None:
+def test_a_feed_takes_turns_while_it_sends_to_parked_clients(world, turns):
     """Ten thousand system calls would take too long for one turn."""
     clients = []
     for _ in range(1000):

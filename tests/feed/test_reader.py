@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 from unittest.mock import Mock
 
@@ -102,9 +102,7 @@ STATES = {CATCHING_UP: catching_up, JOINING: joining, LIVE: live, PARKED: parked
 
 
 @pytest.mark.parametrize(("state", "make"), STATES.items(), ids=[state.value for state in STATES])
-def test_closing_a_reader_releases_everything_in_each_state(
-    world: ReaderWorld, state: ReaderState, make: Callable[[ReaderWorld], Reader]
-) -> None:
+def test_closing_a_reader_releases_everything_in_each_state(world, state, make):
     reader = make(world)
     assert state is reader.state
     assert 1 == world.readers
@@ -118,7 +116,7 @@ def test_closing_a_reader_releases_everything_in_each_state(
     assert b"" == reader.read(TIMEOUT_S)
 
 
-def test_a_live_reader_sleeps_while_it_waits(world: ReaderWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_live_reader_sleeps_while_it_waits(world, monkeypatch):
     """A client that cannot be parked costs no CPU time on an idle topic."""
     reader, steps = live(world), []
     monkeypatch.setattr(readers, "take_turn", lambda: (steps.append(1), take_turn()))
@@ -128,7 +126,7 @@ def test_a_live_reader_sleeps_while_it_waits(world: ReaderWorld, monkeypatch: py
     assert len(steps) < 5
 
 
-def test_a_parked_client_wakes_up_when_its_feed_ends(world: ReaderWorld) -> None:
+def test_a_parked_client_wakes_up_when_its_feed_ends(world):
     """A client that stayed parked would receive neither records nor heartbeats."""
     reader, woken = live(world), Event()
     client = ParkedClient()
@@ -140,7 +138,7 @@ def test_a_parked_client_wakes_up_when_its_feed_ends(world: ReaderWorld) -> None
     assert woken.is_set()
 
 
-def test_a_parked_client_receives_a_new_position_once() -> None:
+def test_a_parked_client_receives_a_new_position_once():
     """After filtered records, one heartbeat carries the new event ID; the heartbeats after it are comments."""
     world = ReaderWorld(heartbeat_s=0.001)
     world.encoder = Encoder(filterer=lambda message: False)
@@ -156,9 +154,7 @@ def test_a_parked_client_receives_a_new_position_once() -> None:
 
 @pytest.mark.parametrize("make", [catching_up, live])
 @pytest.mark.parametrize("reason", StopReason)
-def test_stopping_a_reader_ends_a_read_that_waits(
-    world: ReaderWorld, make: Callable[[ReaderWorld], Reader], reason: StopReason
-) -> None:
+def test_stopping_a_reader_ends_a_read_that_waits(world, make, reason):
     reader = make(world)
     while reader.read(0):
         pass
@@ -171,7 +167,7 @@ def test_stopping_a_reader_ends_a_read_that_waits(
     assert reason is reader.stop_reason
 
 
-def test_a_reader_waits_for_a_slot_with_its_stream_open(waiting: Waiting) -> None:
+def test_a_reader_waits_for_a_slot_with_its_stream_open(waiting):
     """While all slots are in use, read() returns nothing. The reader catches up as soon as another reader is closed."""
     assert b"" == waiting.reader.read(0.01)
     assert BEHIND is waiting.reader.state
@@ -182,7 +178,7 @@ def test_a_reader_waits_for_a_slot_with_its_stream_open(waiting: Waiting) -> Non
 
 
 @pytest.mark.parametrize("reason", StopReason)
-def test_stopping_a_reader_ends_its_wait_for_a_slot(waiting: Waiting, reason: StopReason) -> None:
+def test_stopping_a_reader_ends_its_wait_for_a_slot(waiting, reason):
     reading = gevent.spawn(waiting.reader.read, TIMEOUT_S * 2)
     gevent.sleep(0)
 
@@ -194,7 +190,7 @@ def test_stopping_a_reader_ends_its_wait_for_a_slot(waiting: Waiting, reason: St
     assert [0, 1, 2] == offsets(waiting.world.open(start=StartAt.EARLIEST).read(TIMEOUT_S))
 
 
-def test_a_reader_whose_client_does_not_read_loses_its_slot(waiting: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_whose_client_does_not_read_loses_its_slot(waiting, monkeypatch):
     """Its greenlet is blocked while it sends, so it does not call read(). Later, it continues where it was."""
     monkeypatch.setattr(waiting.world.feeds._slots, "quantum_s", 0.0)
     waiting.world.append(3)
@@ -225,7 +221,7 @@ def waiting() -> Iterator[Waiting]:
     world.feeds.close()
 
 
-def test_a_reader_that_is_closed_while_it_opens_a_cursor_releases_the_cursor(world: ReaderWorld) -> None:
+def test_a_reader_that_is_closed_while_it_opens_a_cursor_releases_the_cursor(world):
     """A worker that exits closes the streams that wait for Kafka, too."""
     reader = behind(world)
     cursors, is_free = reader._cursors, Event()
@@ -242,7 +238,7 @@ def test_a_reader_that_is_closed_while_it_opens_a_cursor_releases_the_cursor(wor
     assert len(world.tails) == world.log.open_cursors
 
 
-def test_a_reader_that_is_closed_while_it_joins_stays_closed(world: ReaderWorld) -> None:
+def test_a_reader_that_is_closed_while_it_joins_stays_closed(world):
     """Closing the cursor lets other greenlets run, and one of them may close the stream."""
     reader = catching_up(world)
     close_cursor = reader._catch_up._cursor.close
@@ -257,7 +253,7 @@ def test_a_reader_that_is_closed_while_it_joins_stays_closed(world: ReaderWorld)
 # What the client was sent.
 
 
-def test_counts_each_record_once_in_every_state(world: ReaderWorld) -> None:
+def test_counts_each_record_once_in_every_state(world):
     """A client that catches up, joins, is parked and continues was sent every record once."""
     reader, client = catching_up(world), ParkedClient()
     while reader.state is not LIVE:
@@ -275,7 +271,7 @@ def test_counts_each_record_once_in_every_state(world: ReaderWorld) -> None:
     assert (1, 1, 0) == (reader.stats.catch_ups, reader.stats.joins, reader.stats.falls_behind)
 
 
-def test_measures_the_encoding_of_each_record_once(world: ReaderWorld) -> None:
+def test_measures_the_encoding_of_each_record_once(world):
     reader = catching_up(world)
     for _ in range(MAX_PIECE_RECORDS + 1):
         world.log.append("t", b'{"n":1}')
@@ -285,7 +281,7 @@ def test_measures_the_encoding_of_each_record_once(world: ReaderWorld) -> None:
     assert 0 < reader.stats.encode_s < TIMEOUT_S
 
 
-def test_the_states_of_closed_readers_are_not_counted(world: ReaderWorld) -> None:
+def test_the_states_of_closed_readers_are_not_counted(world):
     first, second = catching_up(world), live(world)
 
     assert {CATCHING_UP: 1, LIVE: 1} == +first.stats.readers
@@ -296,7 +292,7 @@ def test_the_states_of_closed_readers_are_not_counted(world: ReaderWorld) -> Non
     assert not first.stats.catching_up
 
 
-def test_a_live_reader_that_the_ring_leaves_behind_is_counted(world: ReaderWorld) -> None:
+def test_a_live_reader_that_the_ring_leaves_behind_is_counted(world):
     """The lag is the number of records that the client lacks."""
     reader = live(world)
     world.append(5)
@@ -310,7 +306,7 @@ def test_a_live_reader_that_the_ring_leaves_behind_is_counted(world: ReaderWorld
 # Rare orders of events, in which a reader must not lose or repeat anything.
 
 
-def test_a_reader_that_cannot_open_a_cursor_releases_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_cannot_open_a_cursor_releases_its_slot(monkeypatch):
     """Otherwise no other reader could catch up after Kafka was unavailable."""
     monkeypatch.setattr(readers, "UNAVAILABLE_BACKOFF_S", 0.0)
     world = ReaderWorld(max_catch_ups=1)
@@ -323,7 +319,7 @@ def test_a_reader_that_cannot_open_a_cursor_releases_its_slot(monkeypatch: pytes
     world.feeds.close()
 
 
-def test_a_position_with_other_pending_partitions_is_not_that_of_the_feed(world: ReaderWorld) -> None:
+def test_a_position_with_other_pending_partitions_is_not_that_of_the_feed(world):
     """A partition without a leader starts at a timestamp, which is a part of the position."""
     world.open()
     feed = world.feed
@@ -334,7 +330,7 @@ def test_a_position_with_other_pending_partitions_is_not_that_of_the_feed(world:
     assert not feed.is_at(same.copy_at(same.offsets, {}, {}, {Partition("t", 2): 5}))
 
 
-def test_a_heartbeat_contains_the_position_of_the_frames_that_were_sent(world: ReaderWorld) -> None:
+def test_a_heartbeat_contains_the_position_of_the_frames_that_were_sent(world):
     """Another greenlet may have appended frames that parked clients have not received. Their ID would skip these frames."""
     reader, client = world.open(), ParkedClient()
     reader.park(client)
@@ -352,7 +348,7 @@ def test_a_heartbeat_contains_the_position_of_the_frames_that_were_sent(world: R
 
 
 @pytest.mark.parametrize("error", [None, KafkasseError("it failed")])
-def test_a_reader_of_a_feed_that_has_ended_cannot_be_parked(world: ReaderWorld, error: KafkasseError | None) -> None:
+def test_a_reader_of_a_feed_that_has_ended_cannot_be_parked(world, error):
     """A parked client of such a feed would receive nothing, and its stream would never end."""
     reader = live(world)
     assert reader.can_park

@@ -71,7 +71,7 @@ def put_for(world: SnapshotWorld, whose: str, n: int, key: bytes) -> None:
     world.turn()
 
 
-def test_the_limit_counts_only_the_rows_that_exist() -> None:
+def test_the_limit_counts_only_the_rows_that_exist():
     """A table may change for years, and rows that were replaced or deleted take up no memory."""
     used = []
     for first in (0, 98):
@@ -91,7 +91,7 @@ def test_the_limit_counts_only_the_rows_that_exist() -> None:
 # One client.
 
 
-def test_a_snapshot_has_no_event_id_until_it_is_complete(world: SnapshotWorld) -> None:
+def test_a_snapshot_has_no_event_id_until_it_is_complete(world):
     """A client whose connection breaks during the snapshot has no event ID, so it receives the whole snapshot again."""
     for n in range(5):
         world.put(n, b"%d" % n)
@@ -106,7 +106,7 @@ def test_a_snapshot_has_no_event_id_until_it_is_complete(world: SnapshotWorld) -
     assert [5, 0] == [start.offset for start in parse(last.id).starts.values()]
 
 
-def test_only_the_end_of_a_snapshot_is_marked(world: SnapshotWorld) -> None:
+def test_only_the_end_of_a_snapshot_is_marked(world):
     """Later events, and the stream of a client that reconnects with an ID, do not contain the mark again."""
     world.put(1, b"a")
     client = world.client()
@@ -123,16 +123,14 @@ def test_only_the_end_of_a_snapshot_is_marked(world: SnapshotWorld) -> None:
     assert b"complete" not in returned.bytes
 
 
-def test_a_snapshot_contains_all_records_without_a_key(world: SnapshotWorld) -> None:
+def test_a_snapshot_contains_all_records_without_a_key(world):
     for n in range(3):
         world.put(n)
 
     assert [0, 1, 2] == numbers(world.client().read())
 
 
-def test_a_snapshot_skips_records_that_retention_removes_meanwhile(
-    world: SnapshotWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_snapshot_skips_records_that_retention_removes_meanwhile(world, monkeypatch):
     """The snapshot looks up the offsets before it reads."""
     for n in range(4):
         world.put(n, b"%d" % n)
@@ -149,7 +147,7 @@ def test_a_snapshot_skips_records_that_retention_removes_meanwhile(
     assert [2, 3] == numbers(client.read())
 
 
-def test_a_snapshot_is_read_again_after_a_truncation(world: SnapshotWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_is_read_again_after_a_truncation(world, monkeypatch):
     """Its rows may contain records that the log has lost."""
     monkeypatch.setattr(snapshots, "UNAVAILABLE_BACKOFF_S", 0.0)
     world.log.elect_leader("t")
@@ -166,7 +164,7 @@ def test_a_snapshot_is_read_again_after_a_truncation(world: SnapshotWorld, monke
     assert [0, 1, 12, 13, 14, 15] == numbers(client.events)
 
 
-def test_a_snapshot_as_json_lines_has_the_same_rows() -> None:
+def test_a_snapshot_as_json_lines_has_the_same_rows():
     world = SnapshotWorld(Encoder(wire=JsonLines()))
     world.put(1, b"a")
     client = world.client()
@@ -177,7 +175,7 @@ def test_a_snapshot_as_json_lines_has_the_same_rows() -> None:
     assert {"event": "position", "snapshot": "complete"} == end
 
 
-def test_a_snapshot_is_sent_in_chunks() -> None:
+def test_a_snapshot_is_sent_in_chunks():
     world = SnapshotWorld(max_chunk_bytes=1024)
     for n in range(100):
         world.put(n, b"%d" % n)
@@ -190,7 +188,7 @@ def test_a_snapshot_is_sent_in_chunks() -> None:
     assert len(numbers(list(client.parser.receive(b"".join(chunks))))) == client.reader.totals()[0]
 
 
-def test_a_failing_filter_ends_the_stream() -> None:
+def test_a_failing_filter_ends_the_stream():
     """The client receives the error instead of a part of the table."""
     world = SnapshotWorld(Encoder(filterer=lambda message: message["missing"]))
     world.put(1, b"a")
@@ -199,9 +197,7 @@ def test_a_failing_filter_ends_the_stream() -> None:
         world.client().read()
 
 
-def test_a_client_that_waits_for_a_snapshot_receives_the_error_of_its_feed(
-    world: SnapshotWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_waits_for_a_snapshot_receives_the_error_of_its_feed(world, monkeypatch):
     """The topic may be deleted while its snapshot is read."""
     monkeypatch.setattr(snapshots.Snapshot, "_complete", lambda snapshot: gevent.sleep(TIMEOUT_S * 2))
     client = world.client()
@@ -214,9 +210,7 @@ def test_a_client_that_waits_for_a_snapshot_receives_the_error_of_its_feed(
 
 
 @pytest.mark.parametrize("reason", StopReason)
-def test_stopping_a_reader_ends_its_wait_for_the_snapshot(
-    world: SnapshotWorld, monkeypatch: pytest.MonkeyPatch, reason: StopReason
-) -> None:
+def test_stopping_a_reader_ends_its_wait_for_the_snapshot(world, monkeypatch, reason):
     monkeypatch.setattr(snapshots.Snapshot, "_complete", lambda snapshot: gevent.sleep(TIMEOUT_S * 2))
     client = world.client()
     reading = gevent.spawn(client.reader.read, TIMEOUT_S * 2)
@@ -230,7 +224,7 @@ def test_stopping_a_reader_ends_its_wait_for_the_snapshot(
 # Many clients.
 
 
-def test_a_complete_snapshot_releases_its_slot_and_its_cursor() -> None:
+def test_a_complete_snapshot_releases_its_slot_and_its_cursor():
     """A reader that falls behind later would wait forever for a slot that was not released."""
     world = SnapshotWorld(max_catch_ups=1, max_ring_records=1)
     first = world.client()
@@ -245,7 +239,7 @@ def test_a_complete_snapshot_releases_its_slot_and_its_cursor() -> None:
     assert [0, 1, 2] == numbers(returned.read())
 
 
-def test_clients_share_a_snapshot(world: SnapshotWorld) -> None:
+def test_clients_share_a_snapshot(world):
     """Eight clients cause one read of the topic, and hold the same rows."""
     for n in range(10):
         world.put(n, b"%d" % n)
@@ -257,7 +251,7 @@ def test_clients_share_a_snapshot(world: SnapshotWorld) -> None:
     assert 1 == len(world.log.cursors) - len(world.tails)
 
 
-def test_a_later_client_receives_a_newer_snapshot(world: SnapshotWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_client_receives_a_newer_snapshot(world, monkeypatch):
     for n in range(3):
         world.put(n, b"%d" % n)
     world.client().read()
@@ -270,7 +264,7 @@ def test_a_later_client_receives_a_newer_snapshot(world: SnapshotWorld, monkeypa
     assert [3] == encoded  # and the tombstone, which is not encoded
 
 
-def test_at_most_two_versions_are_in_memory(world: SnapshotWorld) -> None:
+def test_at_most_two_versions_are_in_memory(world):
     """While a client still receives an old version, new clients share the newest one and receive later records as events."""
     clients, versions = [], set()
     for n in range(5):
@@ -286,9 +280,7 @@ def test_at_most_two_versions_are_in_memory(world: SnapshotWorld) -> None:
 
 
 @pytest.mark.parametrize("selector", [None, Selector.of(["bob"])])
-def test_a_version_that_clients_receive_too_slowly_is_removed(
-    monkeypatch: pytest.MonkeyPatch, selector: Selector | None
-) -> None:
+def test_a_version_that_clients_receive_too_slowly_is_removed(monkeypatch, selector):
     """Their streams end with an error, and they start again. So a slow client keeps at most two versions in memory."""
     monkeypatch.setattr(snapshots, "MAX_SUPERSEDED_S", 0.0)
     world = SnapshotWorld(Encoder(dimensions=BY_OWNER if selector else Dimensions()))
@@ -305,7 +297,7 @@ def test_a_version_that_clients_receive_too_slowly_is_removed(
     world.feeds.close()
 
 
-def test_an_idle_snapshot_is_evicted() -> None:
+def test_an_idle_snapshot_is_evicted():
     """Its rows take up memory only as long as clients open it."""
     world = SnapshotWorld(idle_feed_timeout_s=0.05)
     world.put(1, b"a")
@@ -321,7 +313,7 @@ def test_an_idle_snapshot_is_evicted() -> None:
 # Limits.
 
 
-def test_a_snapshot_that_is_too_large_is_an_error() -> None:
+def test_a_snapshot_that_is_too_large_is_an_error():
     """The error names the setting. New clients receive it at once, and the snapshot is not built again for each of them."""
     world = SnapshotWorld(max_snapshot_bytes=2000)
     for n in range(10):
@@ -338,7 +330,7 @@ def test_a_snapshot_that_is_too_large_is_an_error() -> None:
     assert cursors == len(world.log.cursors)
 
 
-def test_other_greenlets_run_while_a_snapshot_is_built(world: SnapshotWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_greenlets_run_while_a_snapshot_is_built(world, monkeypatch):
     turns = []
     monkeypatch.setattr(snapshots, "take_turn", lambda: (turns.append(1), take_turn()))
     for n in range(1000):
@@ -349,7 +341,7 @@ def test_other_greenlets_run_while_a_snapshot_is_built(world: SnapshotWorld, mon
 
 
 @pytest.mark.parametrize("selector", [None, Selector.of(["key-1"])])
-def test_the_limit_counts_all_memory_of_a_snapshot(selector: Selector | None) -> None:
+def test_the_limit_counts_all_memory_of_a_snapshot(selector):
     dimensions = Dimensions() if selector is None else Dimensions((Dimension("key"),))
     world = SnapshotWorld(Encoder(dimensions=dimensions), max_snapshot_bytes=1 << 30)
     for n in range(1_500):

@@ -57,7 +57,7 @@ def world() -> Iterator[TailWorld]:
 # One cursor.
 
 
-def test_all_topics_share_one_cursor(world: TailWorld) -> None:
+def test_all_topics_share_one_cursor(world):
     """Each combination of topics is a feed of its own, and needs no cursor of its own."""
     readers = {names: world.open(*names) for names in (("a",), ("b",), ("a", "b"))}
     world.write(1, topic="a")
@@ -68,7 +68,7 @@ def test_all_topics_share_one_cursor(world: TailWorld) -> None:
     assert 1 == len(world.log.cursors)
 
 
-def test_streams_of_selected_partitions_share_a_feed(world: TailWorld) -> None:
+def test_streams_of_selected_partitions_share_a_feed(world):
     """They receive only the records of their partitions, and need no cursor of their own."""
     entry = {"topic": "a", "partition": 1, "offset": 0}
     readers = [world.open(entry) for _ in range(3)]
@@ -81,7 +81,7 @@ def test_streams_of_selected_partitions_share_a_feed(world: TailWorld) -> None:
     assert {"only": True}.items() <= json.loads(readers[0].position_id)[0].items()
 
 
-def test_an_id_without_a_topic_id_that_lists_all_partitions_joins_the_feed(world: TailWorld) -> None:
+def test_an_id_without_a_topic_id_that_lists_all_partitions_joins_the_feed(world):
     """KafkaSSE's event IDs are such IDs. The stream includes partitions that are added later."""
     live = world.open("a")
     returned = world.open(*({"topic": "a", "partition": n, "offset": 0} for n in (0, 1)))
@@ -95,7 +95,7 @@ def test_an_id_without_a_topic_id_that_lists_all_partitions_joins_the_feed(world
 
 
 @pytest.mark.parametrize("id_type", IdType)
-def test_clients_that_resume_with_timestamps_share_the_feed(world: TailWorld, id_type: IdType) -> None:
+def test_clients_that_resume_with_timestamps_share_the_feed(world, id_type):
     """The timestamps of idle partitions differ, but the client can be parked at once."""
     first = world.open("a", id_type=id_type)
     world.write(1, topic="a")
@@ -108,7 +108,7 @@ def test_clients_that_resume_with_timestamps_share_the_feed(world: TailWorld, id
     assert 1 == len(world.log.cursors)
 
 
-def test_stops_reading_a_topic_after_its_last_feed(world: TailWorld) -> None:
+def test_stops_reading_a_topic_after_its_last_feed(world):
     """The feed is dropped after idle_feed_timeout_s. Without feeds, the tail closes, and the next stream starts another."""
     world = TailWorld(idle_feed_timeout_s=0.0)
     a, b = world.open("a"), world.open("b")
@@ -128,7 +128,7 @@ def test_stops_reading_a_topic_after_its_last_feed(world: TailWorld) -> None:
     assert [1] == numbers(again)
 
 
-def test_keeps_a_feed_for_a_while_after_its_last_reader(world: TailWorld) -> None:
+def test_keeps_a_feed_for_a_while_after_its_last_reader(world):
     """A client that reconnects within idle_feed_timeout_s finds the ring, and needs no cursor of its own."""
     world.open("a").close()
 
@@ -137,7 +137,7 @@ def test_keeps_a_feed_for_a_while_after_its_last_reader(world: TailWorld) -> Non
     assert 1 == len(world.tails[0].feeds)
 
 
-def test_opening_a_stream_takes_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opening_a_stream_takes_a_turn(monkeypatch):
     """A stream with thousands of partitions opens in two short turns. Between them, the tail does not drop the new feed."""
     world = TailWorld(idle_feed_timeout_s=0.0)
     turns = []
@@ -149,7 +149,7 @@ def test_opening_a_stream_takes_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [reader._feed] == list(world.tails[0].feeds.values())
 
 
-def test_a_stream_that_cannot_open_is_not_counted(world: TailWorld) -> None:
+def test_a_stream_that_cannot_open_is_not_counted(world):
     """A stream that stays counted would keep its feed forever."""
     live = world.open("a")
     with pytest.raises(InvalidPosition):
@@ -158,7 +158,7 @@ def test_a_stream_that_cannot_open_is_not_counted(world: TailWorld) -> None:
     assert 1 == live._feed.readers
 
 
-def test_a_new_client_of_a_recreated_topic_does_not_join_the_feed_of_the_old_topic(world: TailWorld) -> None:
+def test_a_new_client_of_a_recreated_topic_does_not_join_the_feed_of_the_old_topic(world):
     """With the old topic ID in its event IDs, the client would receive records again when it resumes."""
     old = world.open("a")
     world.log.delete("a")
@@ -172,7 +172,7 @@ def test_a_new_client_of_a_recreated_topic_does_not_join_the_feed_of_the_old_top
     assert topics["a"].topic_id == json.loads(new.position_id)[0]["topic_id"]
 
 
-def test_evicts_the_oldest_idle_feed_above_the_limit(world: TailWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evicts_the_oldest_idle_feed_above_the_limit(world, monkeypatch):
     """If all feeds have readers, a client can have as many as are free, and at most half, so others have a chance."""
     monkeypatch.setattr(feeds, "MAX_FEEDS", 4)
     world.open("a").close()
@@ -191,9 +191,7 @@ def test_evicts_the_oldest_idle_feed_above_the_limit(world: TailWorld, monkeypat
 
 
 @pytest.mark.parametrize(("partition_turn_s", "reader_turn_s"), [(0, 0), (MIN_TURN_S, 0), (0, MIN_TURN_S)])
-def test_turns_have_a_minimum_distance_on_average(
-    world: TailWorld, monkeypatch: pytest.MonkeyPatch, partition_turn_s: float, reader_turn_s: float
-) -> None:
+def test_turns_have_a_minimum_distance_on_average(world, monkeypatch, partition_turn_s, reader_turn_s):
     """Records that arrive one by one are sent together. With many partitions or readers, there are fewer fetches."""
     monkeypatch.setattr(tail, "PARTITION_TURN_S", partition_turn_s)
     monkeypatch.setattr(tail, "READER_TURN_S", reader_turn_s)
@@ -224,9 +222,7 @@ def times_out(message: Mapping[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("filterer", [rejects_text, times_out])
-def test_a_failing_filter_ends_only_its_own_feed(
-    world: TailWorld, filterer: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failing_filter_ends_only_its_own_feed(world, filterer, caplog):
     """The error is logged once, with the offset and without the record's data. The records before it are delivered."""
     broken, healthy = world.open("a", encoder=Encoder(filterer=filterer)), world.open("a")
     world.write(1, topic="a")
@@ -246,7 +242,7 @@ def test_a_failing_filter_ends_only_its_own_feed(
     assert CARD_NUMBER not in logged
 
 
-def test_an_error_of_one_topic_ends_only_the_feeds_that_contain_it(world: TailWorld) -> None:
+def test_an_error_of_one_topic_ends_only_the_feeds_that_contain_it(world):
     a, b, both = world.open("a"), world.open("b"), world.open("a", "b")
     world.log.fail_partition("a", TopicNotAvailable("Not authorized."))
     world.turn()
@@ -260,7 +256,7 @@ def test_an_error_of_one_topic_ends_only_the_feeds_that_contain_it(world: TailWo
     assert {"b"} == world.tails[0].topics.keys()
 
 
-def test_a_deleted_topic_ends_only_the_feeds_that_contain_it(world: TailWorld) -> None:
+def test_a_deleted_topic_ends_only_the_feeds_that_contain_it(world):
     a, b = world.open("a"), world.open("b")
     world.log.delete("a")
     for _ in range(3):
@@ -274,7 +270,7 @@ def test_a_deleted_topic_ends_only_the_feeds_that_contain_it(world: TailWorld) -
     assert ["a"] == gone.value.extra["topics"]
 
 
-def test_a_recreated_topic_ends_only_the_feeds_that_contain_it(world: TailWorld) -> None:
+def test_a_recreated_topic_ends_only_the_feeds_that_contain_it(world):
     """Their clients reconnect with an event ID of the old topic, and receive the new one."""
     a, b = world.open("a"), world.open("b")
     world.log.delete("a")
@@ -289,7 +285,7 @@ def test_a_recreated_topic_ends_only_the_feeds_that_contain_it(world: TailWorld)
 
 
 @pytest.mark.parametrize("error", [TopicNotAvailable("Not authorized."), KafkaUnavailable("An election.")])
-def test_a_topic_that_cannot_be_described_is_not_deleted(world: TailWorld, error: KafkasseError) -> None:
+def test_a_topic_that_cannot_be_described_is_not_deleted(world, error):
     """The stream continues. A new stream gets the error, or 404 if the server may not read the topic."""
     a = world.open("a")
     world.log.fail_topic("a", error)
@@ -313,7 +309,7 @@ def test_a_topic_that_cannot_be_described_is_not_deleted(world: TailWorld, error
         (ConfigurationError("wrong password"), ConfigurationError("wrong password")),
     ],
 )
-def test_a_tail_that_fails_ends_its_streams_with_an_error(error: Exception, received: KafkasseError) -> None:
+def test_a_tail_that_fails_ends_its_streams_with_an_error(error, received):
     """No stream ends silently, and the next stream starts another tail."""
     log = CountingLog()
     log.create("a")
@@ -343,7 +339,7 @@ def test_a_tail_that_fails_ends_its_streams_with_an_error(error: Exception, rece
 # Partitions without a leader.
 
 
-def test_a_topic_opens_although_a_partition_has_no_leader(world: TailWorld) -> None:
+def test_a_topic_opens_although_a_partition_has_no_leader(world):
     """The event ID contains a timestamp for that partition until it has a leader. No record is lost."""
     world.log.lose_leader("a")
     reader = world.open("a")
@@ -360,7 +356,7 @@ def test_a_topic_opens_although_a_partition_has_no_leader(world: TailWorld) -> N
     assert {1} == {entry["offset"] for entry in json.loads(reader.position_id)}
 
 
-def test_a_partition_that_had_no_leader_starts_where_the_client_asked_for(world: TailWorld) -> None:
+def test_a_partition_that_had_no_leader_starts_where_the_client_asked_for(world):
     """It is not a partition that was added to the topic, so a client that starts at the end receives no older records."""
     world.log.append("a", b'{"n":1}', timestamp=1000)
     world.log.lose_leader("a")
@@ -374,7 +370,7 @@ def test_a_partition_that_had_no_leader_starts_where_the_client_asked_for(world:
     assert [2] == numbers(reader)
 
 
-def test_catches_up_although_a_partition_has_no_leader(world: TailWorld) -> None:
+def test_catches_up_although_a_partition_has_no_leader(world):
     """A client that starts at the first record reads the other partitions at once, and this one when it has a leader."""
     world.write(1, topic="a")
     world.write(2, topic="a", partition=1)
@@ -388,7 +384,7 @@ def test_catches_up_although_a_partition_has_no_leader(world: TailWorld) -> None
     wait_until(lambda: [1] == numbers(reader))
 
 
-def test_clients_that_resume_share_the_feed_of_a_partition_without_a_leader(world: TailWorld) -> None:
+def test_clients_that_resume_share_the_feed_of_a_partition_without_a_leader(world):
     """An event ID with the timestamp of the feed needs no cursor."""
     world.log.lose_leader("a")
     first = world.open("a")
@@ -402,7 +398,7 @@ def test_clients_that_resume_share_the_feed_of_a_partition_without_a_leader(worl
 # Clients that join.
 
 
-def test_a_client_that_joins_receives_a_gap(world: TailWorld) -> None:
+def test_a_client_that_joins_receives_a_gap(world):
     """The event ID of the gap is the client's own, because the feed has never been at its position."""
     position = json.loads(world.open("a").position_id)
     world.write(1, topic="a")
@@ -429,7 +425,7 @@ def test_a_client_that_joins_receives_a_gap(world: TailWorld) -> None:
 # Opening.
 
 
-def test_caches_topics_that_do_not_exist(world: TailWorld) -> None:
+def test_caches_topics_that_do_not_exist(world):
     """A client that repeats a request for an unknown topic costs Kafka one lookup per second."""
     for _ in range(10):
         assert {} == world.feeds.describe(["unknown"])
@@ -437,7 +433,7 @@ def test_caches_topics_that_do_not_exist(world: TailWorld) -> None:
     assert [["unknown"]] == world.log.described
 
 
-def test_forgets_the_oldest_descriptions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forgets_the_oldest_descriptions(monkeypatch):
     """Requests for random names do not fill the memory."""
     monkeypatch.setattr(feeds, "MAX_DESCRIPTIONS", 3)
     world = TailWorld()
@@ -449,7 +445,7 @@ def test_forgets_the_oldest_descriptions(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [[f"unknown{n}"] for n in (0, 1, 2, 3, 4, 0)] == world.log.described
 
 
-def test_the_checks_of_many_topics_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checks_of_many_topics_take_turns(monkeypatch):
     """A tail may read thousands of topics, and must not delay the other greenlets while it checks them."""
     world = TailWorld()
     names = [f"many-{n}" for n in range(50)]
@@ -473,7 +469,7 @@ def test_the_checks_of_many_topics_take_turns(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("new_records", [2, 4])
 @pytest.mark.parametrize("is_live", [True, False])
-def test_a_client_that_missed_a_truncation_receives_a_gap(world: TailWorld, is_live: bool, new_records: int) -> None:
+def test_a_client_that_missed_a_truncation_receives_a_gap(world, is_live, new_records):
     """The log contains the client's offset again, so only the leader epoch shows that other records replaced its own."""
     returning = resumed_after_truncation(world, is_live, new_records)
 
@@ -487,7 +483,7 @@ def test_a_client_that_missed_a_truncation_receives_a_gap(world: TailWorld, is_l
 
 
 @pytest.mark.parametrize("is_live", [True, False])
-def test_a_client_that_received_a_gap_notices_the_next_truncation(world: TailWorld, is_live: bool) -> None:
+def test_a_client_that_received_a_gap_notices_the_next_truncation(world, is_live):
     """The log was truncated twice without a record in between, and has grown past the end of the first gap again."""
     reader = reader_of_four_records(world)
     world.log.truncate("a", 3)
@@ -512,7 +508,7 @@ def test_a_client_that_received_a_gap_notices_the_next_truncation(world: TailWor
     assert [11, 12, 13] == [json.loads(each.data)["n"] for each in messages if each.type == "message"]
 
 
-def test_a_client_that_is_ahead_of_the_feed_notices_a_truncation(world: TailWorld) -> None:
+def test_a_client_that_is_ahead_of_the_feed_notices_a_truncation(world):
     """Its own cursor has read a record that the log then loses. The tail reads only the record that replaced it."""
     world.log.elect_leader("a")
     world.write(0, topic="a")
@@ -533,7 +529,7 @@ def test_a_client_that_is_ahead_of_the_feed_notices_a_truncation(world: TailWorl
     assert [12, 13] == [json.loads(each.data)["n"] for each in messages if each.type == "message"]
 
 
-def test_a_truncation_right_after_another_client_returned_is_reported(world: TailWorld) -> None:
+def test_a_truncation_right_after_another_client_returned_is_reported(world):
     """Each client causes a lookup of its leader epoch. The feed cannot notice the truncation: it has read no old record."""
     live = reader_of_four_records(world)
     position = json.loads(live.position_id)
@@ -552,7 +548,7 @@ def test_a_truncation_right_after_another_client_returned_is_reported(world: Tai
 
 @pytest.mark.parametrize("truncated", [False, True])
 @pytest.mark.parametrize("epoch", [{"leader_epoch": INT32_MAX}, {}])
-def test_a_client_with_an_epoch_that_the_log_does_not_know_joins(world: TailWorld, epoch: Any, truncated: bool) -> None:
+def test_a_client_with_an_epoch_that_the_log_does_not_know_joins(world, epoch, truncated):
     """A forged or foreign leader epoch counts as unknown. Otherwise its client would have a slot until the next record."""
     world.log.elect_leader("a")
     world.open("a")

@@ -70,7 +70,7 @@ def write(log: MemoryLog, *versions: int, key: bytes = b"k", partition: int = 0)
         log.append("t", b'{"n":%d}' % version, partition, key, headers=[(VERSION, b"%d" % version)])
 
 
-def test_a_live_client_does_not_receive_older_or_equal_versions(log: MemoryLog) -> None:
+def test_a_live_client_does_not_receive_older_or_equal_versions(log):
     process = Process(log)
     client = process.client()
     write(log, 1, 2, 3, 1, 2, 3, 4)
@@ -84,7 +84,7 @@ def test_a_live_client_does_not_receive_older_or_equal_versions(log: MemoryLog) 
 @pytest.mark.parametrize(
     "headers", [[], [(VERSION, b"x")], [(VERSION, None)], [(VERSION, b"9" * 20)], [("other", b"1")]]
 )
-def test_a_record_without_a_version_is_sent(log: MemoryLog, headers: list[tuple[str, bytes | None]]) -> None:
+def test_a_record_without_a_version_is_sent(log, headers):
     """The version must be a decimal integer of at most 19 digits."""
     client = Process(log).client()
     write(log, 5)
@@ -95,7 +95,7 @@ def test_a_record_without_a_version_is_sent(log: MemoryLog, headers: list[tuple[
     assert [5, 0] == received
 
 
-def test_a_record_without_a_key_is_sent(log: MemoryLog) -> None:
+def test_a_record_without_a_key_is_sent(log):
     """Such records do not replace one another."""
     client = Process(log).client()
     for version in (5, 4):
@@ -106,7 +106,7 @@ def test_a_record_without_a_key_is_sent(log: MemoryLog) -> None:
     assert [5, 4] == received
 
 
-def test_a_tombstone_has_a_version(log: MemoryLog) -> None:
+def test_a_tombstone_has_a_version(log):
     """An older record does not bring a deleted key back."""
     client = Process(log).client()
     write(log, 1)
@@ -118,7 +118,7 @@ def test_a_tombstone_has_a_version(log: MemoryLog) -> None:
     assert [1, None] == received
 
 
-def test_the_event_id_moves_past_dropped_records(log: MemoryLog) -> None:
+def test_the_event_id_moves_past_dropped_records(log):
     """A client that resumes does not read the dropped records again."""
     process = Process(log)
     client = process.client()
@@ -130,7 +130,7 @@ def test_the_event_id_moves_past_dropped_records(log: MemoryLog) -> None:
     assert 3 == entry["offset"]
 
 
-def test_a_new_feed_knows_the_records_before_its_start(log: MemoryLog) -> None:
+def test_a_new_feed_knows_the_records_before_its_start(log):
     """The first client of a feed does not receive a record that is older than those before it connected."""
     write(log, 3)
     client = Process(log).client()
@@ -141,7 +141,7 @@ def test_a_new_feed_knows_the_records_before_its_start(log: MemoryLog) -> None:
     assert [4] == received
 
 
-def test_a_snapshot_contains_the_newest_version(log: MemoryLog) -> None:
+def test_a_snapshot_contains_the_newest_version(log):
     """A repeated record does not replace the newer row, and records after the snapshot are newer than the row."""
     write(log, 1, 2, 3, 1, 2)
     client = Process(log).client(start=StartAt.SNAPSHOT)
@@ -154,7 +154,7 @@ def test_a_snapshot_contains_the_newest_version(log: MemoryLog) -> None:
     assert ([3], [4]) == (snapshot, received)
 
 
-def test_personal_streams_drop_older_versions(log: MemoryLog) -> None:
+def test_personal_streams_drop_older_versions(log):
     """A client that receives only its own key does not receive an older version of it, even after it has resumed."""
     encoder = Encoder(dimensions=Dimensions((Dimension("key"),)))
     selector = Selector.of("k")
@@ -169,7 +169,7 @@ def test_personal_streams_drop_older_versions(log: MemoryLog) -> None:
     assert ([2, 3], [4]) == (received, resumed)
 
 
-def test_looks_back_a_limited_number_of_offsets(log: MemoryLog) -> None:
+def test_looks_back_a_limited_number_of_offsets(log):
     """A record is sent if the newer one is further back, for a live client and for one that catches up."""
     process = Process(log, look_back=3)
     live = process.client()
@@ -191,7 +191,7 @@ def test_looks_back_a_limited_number_of_offsets(log: MemoryLog) -> None:
     st.sampled_from([1, 3, 1000]),
 )
 @settings(deadline=None, max_examples=examples(60))
-def test_a_view_never_moves_back(writes: list[tuple[int, int, int]], step: int, max_ring_records: int) -> None:
+def test_a_view_never_moves_back(writes, step, max_ring_records):
     """Whenever and wherever a client reconnects, the versions of each key that it receives only grow."""
     log = MemoryLog()
     log.create("t", 2)
@@ -230,7 +230,7 @@ def record(offset: int, key: bytes, version: int = 1) -> MemoryRecord:
     return MemoryRecord(offset, 0, key, b"", [(VERSION, b"%d" % version)])
 
 
-def test_the_memory_is_limited_and_counted() -> None:
+def test_the_memory_is_limited_and_counted():
     """Keys beyond the limit replace the oldest, and the count is close to the memory in use."""
     versions = Versions(NewestBy(VERSION, 100_000))
 
@@ -244,7 +244,7 @@ def test_the_memory_is_limited_and_counted() -> None:
     assert kept < 1.2 * MAX_BYTES
 
 
-def test_the_versions_of_records_too_far_back_are_removed() -> None:
+def test_the_versions_of_records_too_far_back_are_removed():
     """They would take up memory without an effect."""
     versions = Versions(NewestBy(VERSION, 10))
     for offset in range(1000):
@@ -255,7 +255,7 @@ def test_the_versions_of_records_too_far_back_are_removed() -> None:
     assert 11 * one.bytes >= versions.bytes
 
 
-def test_a_log_that_does_not_answer_ends_the_search(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_does_not_answer_ends_the_search(log, monkeypatch):
     """The client gets an error, or tries again, instead of a stream that may move back."""
     write(log, 1)
     monkeypatch.setattr(module, "MAX_POLL_S", 0)
@@ -265,7 +265,7 @@ def test_a_log_that_does_not_answer_ends_the_search(log: MemoryLog, monkeypatch:
         Versions(NewestBy(VERSION, 10)).read(log, {PARTITION: 1}, {PARTITION: OffsetRange(0, 1)}, 0.05)
 
 
-def test_records_that_retention_removes_meanwhile_are_not_searched(log: MemoryLog) -> None:
+def test_records_that_retention_removes_meanwhile_are_not_searched(log):
     """The search ends if the log no longer holds the records."""
     write(log, 1, 2, 3)
     log.drop_before("t", 3)

@@ -72,12 +72,7 @@ class World:
         self.feeds = Feeds(self.log, replace(Config().feed, **settings), self.tails.append)
 
     def open(
-        self,
-        *at: Any,
-        encoder: Encoder | None = None,
-        selector: Selector | None = None,
-        client: str = "",
-        **route: Any,
+        self, *at: Any, encoder: Encoder | None = None, selector: Selector | None = None, client: str = "", **route: Any
     ) -> Reader:
         """Open a stream of these topics, or at this event ID, or at these entries of one. By default, of the topic t."""
         if at and isinstance(at[0], str):
