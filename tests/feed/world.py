@@ -134,7 +134,7 @@ class Client:
 
     def read(self) -> list[Event]:
         """Receive what chunks() yields."""
-        return self.take(b"".join(self.chunks()))
+        return [event for chunk in self.chunks() for event in self.take(chunk)]
 
     @property
     def last_id(self) -> str:
