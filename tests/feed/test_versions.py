@@ -118,29 +118,6 @@ def test_a_tombstone_has_a_version(log):
     assert [1, None] == received
 
 
-def test_the_event_id_moves_past_dropped_records(log):
-    """A client that resumes does not read the dropped records again."""
-    process = Process(log)
-    client = process.client()
-    write(log, 2, 1, 1)
-    client.versions()
-
-    [entry] = json.loads(client.last_id)
-
-    assert 3 == entry["offset"]
-
-
-def test_a_new_feed_knows_the_records_before_its_start(log):
-    """The first client of a feed does not receive a record that is older than those before it connected."""
-    write(log, 3)
-    client = Process(log).client()
-    write(log, 2, 4)
-
-    received = client.versions()
-
-    assert [4] == received
-
-
 def test_a_snapshot_contains_the_newest_version(log):
     """A repeated record does not replace the newer row, and records after the snapshot are newer than the row."""
     write(log, 1, 2, 3, 1, 2)

@@ -288,31 +288,6 @@ def test_an_id_in_the_json_form_fits_into_a_request_line(topic_count, length, id
     assert 7_000 > max(length for _, length in lengths)
 
 
-@pytest.mark.parametrize("compact", [False, True])
-@pytest.mark.parametrize("id_type", IdType)
-def test_the_server_accepts_the_ids_of_every_stream_that_it_opens(id_type, compact):
-    """parse() accepts an ID of as many partitions as the default limits allow, and returns its position."""
-    listed = [Partition(name, index) for name in names(50, 2) for index in range(Limits().max_entries // 50)]
-    offsets = {each: 10**9 + number for number, each in enumerate(listed[::2])}
-    pending = {each: 10**12 + number for number, each in enumerate(listed[1::2])}
-    topic_ids = dict.fromkeys(names(50, 2), "kQ3d8y1Z")
-    stream = Stream(
-        offsets,
-        topic_ids,
-        frozenset(),
-        id_type,
-        dict.fromkeys(offsets, 10**12),
-        compact,
-        dict.fromkeys(offsets, 5),
-        pending,
-    )
-
-    parsed = parse(stream.writer().render(), Limits(max_bytes=10**6))
-
-    assert Limits().max_entries == len(listed)
-    assert stream.position() == parsed
-
-
 def test_the_form_of_an_id_does_not_depend_on_its_offsets():
     """The form does not change while a stream continues, so that the IDs of one stream do not alternate."""
     for count in range(30, 80):
