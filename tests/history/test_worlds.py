@@ -19,7 +19,7 @@ from tests.history.draws import RandomDraws, RecordedDraws, shortened
 from tests.history.worlds import KINDS, STORED, StoredWorld, find, kinds_of, outcome, play
 
 ROOT = Path(__file__).parents[2]
-SEEDS = dict.fromkeys(KINDS, tuple(range(12))) | {"archive": (0, 1, 2, 13, 36, 37)}  # slow, and truncations are rare
+SEEDS = dict.fromkeys(KINDS, tuple(range(8))) | {"archive": (0, 1, 2, 13, 36, 37)}  # slow, and truncations are rare
 # What the selection must contain. A kind is worth little if no world of it reaches these.
 EVERY_KIND = {"parked", "sent in part", "catch-up", "falls behind"}
 REACHED = {
