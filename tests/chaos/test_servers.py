@@ -12,6 +12,7 @@ import pytest
 from tests.chaos.network import Conditions
 from tests.chaos.scene import Scene, connect_clients, never_disconnected, wait_for_records, wait_until
 from tests.support.client import fetch
+from tests.support.examples import first_of
 from tests.support.server import KILLED
 
 MAX_REPLACEMENTS = 4  # reconnects count as requests, so max_requests may replace more workers than the test intends
@@ -24,8 +25,7 @@ def scene(new_scene: NewScene) -> Scene:
     return new_scene(servers=2)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("end", first_of(signal.SIGKILL, signal.SIGTERM))
 def test_workers_end(new_scene, fresh_name, end):
     """Two workers share a port. When one is killed or terminated, its clients reconnect to the other one or to a new one."""
     scene = new_scene()
