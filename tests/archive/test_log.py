@@ -151,13 +151,6 @@ def test_a_hole_ends_where_the_archive_continues(log, kafka, tmp_path):
     assert [5, 6, 7, 8, 9] == offsets(log, 5, 5)
 
 
-def test_a_hole_ends_where_kafka_begins(log, archived, kafka):
-    """Without an archive of these records, the client continues at Kafka's first offset."""
-    kafka.drop_before("t", 9)
-
-    assert (9, "removed by retention") == out_of_range(log, 8)
-
-
 def test_retention_moves_a_reader_of_kafka_to_the_archive(log, archived, kafka):
     append(kafka, 600)  # more than one poll returns
     with closing(log.cursor({AT: 6})) as cursor:
@@ -179,15 +172,6 @@ def test_other_partitions_are_read_meanwhile(log, archived, kafka):
         batches = [batch.partition for _ in range(3) for batch in cursor.poll(0.01)]
 
     assert {AT, other} == set(batches)
-
-
-def test_erased_records_are_skipped_without_a_gap(log, kafka, tmp_path):
-    """An entry without a file accounts for its offsets."""
-    directory = topic_directory(tmp_path, kafka, "t")
-    directory.commit(directory.read().append([write_file(directory, 0, 0, 6, 0, [])]))
-    kafka.drop_before("t", 6)
-
-    assert [6, 7, 8, 9] == offsets(log, 2, 4)
 
 
 def test_a_recreated_topic_does_not_read_the_archive_of_the_former_one(log, archived, kafka):

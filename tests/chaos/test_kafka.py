@@ -8,10 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.chaos.cluster import EmbeddedCluster
 from tests.chaos.network import Conditions
 from tests.chaos.scene import (
-    Client,
     Scene,
     connect_clients,
     has_record,
@@ -21,13 +19,12 @@ from tests.chaos.scene import (
 )
 from tests.history.wire import blocks
 from tests.support.client import fetch
-from tests.support.examples import first_of
 from tests.support.waiting import wait_until
 
 NewScene = Callable[..., Scene]
 
 
-def test_a_broker_is_killed(scene: Scene, kafka: EmbeddedCluster, topic: str, clients: list[Client]) -> None:
+def test_a_broker_is_killed(scene, kafka, topic, clients):
     """The leader dies. Clients receive heartbeats until another broker leads (3 s), then the records. No stream ends."""
     killed = kafka.leader(topic)
 
@@ -44,7 +41,7 @@ def test_a_broker_is_killed(scene: Scene, kafka: EmbeddedCluster, topic: str, cl
 
 
 @pytest.mark.long
-def test_a_leader_moves(scene: Scene, kafka: EmbeddedCluster, topic: str, clients: list[Client]) -> None:
+def test_a_leader_moves(scene, kafka, topic, clients):
     """Another node becomes the leader. Clients do not notice."""
     for partition in (0, 1, 0, 1):
         kafka.move_leader(topic, partition)
@@ -55,9 +52,7 @@ def test_a_leader_moves(scene: Scene, kafka: EmbeddedCluster, topic: str, client
 
 
 @pytest.mark.long
-def test_a_rolling_restart_of_the_cluster(
-    scene: Scene, kafka: EmbeddedCluster, topic: str, clients: list[Client]
-) -> None:
+def test_a_rolling_restart_of_the_cluster(scene, kafka, topic, clients):
     """Each broker is shut down and restarted in turn. Clients wait while leaders move. No stream ends."""
     for node in kafka.nodes:
         with scene.outage():
@@ -71,7 +66,7 @@ def test_a_rolling_restart_of_the_cluster(
 
 
 @pytest.mark.long
-def test_the_controller_quorum_is_lost(scene: Scene, kafka: EmbeddedCluster, topic: str, clients: list[Client]) -> None:
+def test_the_controller_quorum_is_lost(scene, kafka, topic, clients):
     """Two of three nodes die, so no leader is elected and producers fail. Streams send heartbeats, then the records."""
     alive = kafka.leader(topic)
     dead = [node for node in kafka.nodes if node != alive]
@@ -90,7 +85,7 @@ def test_the_controller_quorum_is_lost(scene: Scene, kafka: EmbeddedCluster, top
 
 
 @pytest.mark.long
-def test_too_few_replicas_are_in_sync(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
+def test_too_few_replicas_are_in_sync(new_scene, kafka, fresh_name):
     """With too few replicas in sync, producers fail. Stored records stay readable, and new ones follow later."""
     scene = new_scene()
     topic = scene.topic(fresh_name, 1, replicas=2)
@@ -112,7 +107,7 @@ def test_too_few_replicas_are_in_sync(new_scene: NewScene, kafka: EmbeddedCluste
 
 
 @pytest.mark.long
-def test_a_broker_is_stopped(scene: Scene, kafka: EmbeddedCluster, topic: str, clients: list[Client]) -> None:
+def test_a_broker_is_stopped(scene, kafka, topic, clients):
     """The leader stops (SIGSTOP) with its connections open. Another one is elected; the old one continues later."""
     stopped = kafka.leader(topic)
 
@@ -130,9 +125,8 @@ def test_a_broker_is_stopped(scene: Scene, kafka: EmbeddedCluster, topic: str, c
     assert [] == scene.violations()
 
 
-def test_the_network_to_kafka_is_slow(
-    scene: Scene, kafka: EmbeddedCluster, fresh_name: str, clients: list[Client]
-) -> None:
+@pytest.mark.long
+def test_the_network_to_kafka_is_slow(scene, kafka, fresh_name, clients):
     """With latency, a low rate, slices of seven bytes, or packet loss, records only arrive later."""
     latency, slow, tiny = Conditions(latency_s=0.05), Conditions(bytes_per_s=50_000), Conditions(slice_bytes=7)
     for conditions in (latency, slow, tiny, Conditions(slice_bytes=1400, loss=0.1)):
@@ -148,7 +142,8 @@ def test_the_network_to_kafka_is_slow(
     assert [] == scene.violations()
 
 
-def test_connections_to_kafka_break(scene: Scene, kafka: EmbeddedCluster, clients: list[Client]) -> None:
+@pytest.mark.long
+def test_connections_to_kafka_break(scene, kafka, clients):
     """All connections are closed or reset repeatedly. kafkasse reconnects, and clients do not notice."""
     for at in range(6):
         for network in kafka.networks.values():
@@ -159,10 +154,9 @@ def test_connections_to_kafka_break(scene: Scene, kafka: EmbeddedCluster, client
     assert [] == scene.violations()
 
 
-@pytest.mark.parametrize("whole", first_of(True, False), ids=["all nodes", "the leader alone"])
-def test_the_network_to_kafka_is_half_open(
-    new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str, whole: bool
-) -> None:
+@pytest.mark.long
+@pytest.mark.parametrize("whole", [True, False], ids=["all nodes", "the leader alone"])
+def test_the_network_to_kafka_is_half_open(new_scene, kafka, fresh_name, whole):
     """No data arrives. Open streams send heartbeats, new clients get 503, and the records arrive after healing."""
     scene = new_scene()
     topic = scene.topic(fresh_name, partitions=1)
@@ -183,7 +177,7 @@ def test_the_network_to_kafka_is_half_open(
     assert [] == scene.violations()
 
 
-def test_a_log_is_truncated(new_scene: NewScene, kafka: EmbeddedCluster, fresh_name: str) -> None:
+def test_a_log_is_truncated(new_scene, kafka, fresh_name):
     """An unclean election removes records. Clients that received them get a gap, then the new records."""
     scene = new_scene()
     topic = scene.topic(fresh_name, 1, replicas=2, min_insync_replicas="1", unclean_leader_election_enable="true")
@@ -213,7 +207,7 @@ def test_a_log_is_truncated(new_scene: NewScene, kafka: EmbeddedCluster, fresh_n
     assert [] == scene.violations(excused=[topic])
 
 
-def test_kafkasse_loses_its_permission(scene: Scene, kafka: EmbeddedCluster, topic: str, clients: list[Client]) -> None:
+def test_kafkasse_loses_its_permission(scene, kafka, topic, clients):
     """Streams end with a 404, as for a topic that does not exist. When the permission returns, clients lose nothing."""
     with scene.outage():
         kafka.deny_access(topic)

@@ -50,7 +50,7 @@ def receive(connection: socket.socket, size: int) -> bytes:
     return received
 
 
-def test_forwards_everything(network: Network, connection: socket.socket) -> None:
+def test_forwards_everything(network, connection):
     """All bytes arrive unchanged, whatever the size of the slices."""
     text = bytes(range(256)) * 4000
     network.conditions = Conditions(slice_bytes=1009)
@@ -61,7 +61,7 @@ def test_forwards_everything(network: Network, connection: socket.socket) -> Non
 
 
 @pytest.mark.parametrize("conditions", [Conditions(latency_s=SHORT_S / 2), Conditions(bytes_per_s=8 / SHORT_S)])
-def test_slow_conditions_delay_data(network: Network, connection: socket.socket, conditions: Conditions) -> None:
+def test_slow_conditions_delay_data(network, connection, conditions):
     """A round trip takes as long as the latency or the rate requires."""
     network.conditions = conditions
     began = time.monotonic()
@@ -70,7 +70,7 @@ def test_slow_conditions_delay_data(network: Network, connection: socket.socket,
     assert time.monotonic() - began >= SHORT_S
 
 
-def test_a_half_open_connection_continues_after_healing(network: Network, connection: socket.socket) -> None:
+def test_a_half_open_connection_continues_after_healing(network, connection):
     """Nothing passes, not even the end of a closed connection. After healing, everything arrives."""
     assert b"before" == exchange(connection, b"before")
     network.stall()
@@ -89,7 +89,7 @@ def test_a_half_open_connection_continues_after_healing(network: Network, connec
     assert b"" == connection.recv(1)
 
 
-def test_cut_closes_connections(network: Network, connection: socket.socket) -> None:
+def test_cut_closes_connections(network, connection):
     """Connections end as if the other side had closed them. New connections work."""
     exchange(connection, b"before")
 
@@ -100,7 +100,7 @@ def test_cut_closes_connections(network: Network, connection: socket.socket) -> 
         assert b"after" == exchange(again, b"after")
 
 
-def test_reset_sends_one_rst(network: Network, connection: socket.socket) -> None:
+def test_reset_sends_one_rst(network, connection):
     """Connections end with an RST, once."""
     exchange(connection, b"before")
 
@@ -111,7 +111,7 @@ def test_reset_sends_one_rst(network: Network, connection: socket.socket) -> Non
         connection.recv(1)
 
 
-def test_refuse_resets_new_connections(network: Network) -> None:
+def test_refuse_resets_new_connections(network):
     """New connections are reset until the network is healed."""
     network.conditions = Conditions(refuses=True)
     with pytest.raises(OSError), socket.create_connection((HOST, network.port), 30) as refused:  # noqa: PT011
@@ -123,13 +123,13 @@ def test_refuse_resets_new_connections(network: Network) -> None:
         assert b"hello" == exchange(connection, b"hello")
 
 
-def test_closes_connections_without_a_target() -> None:
+def test_closes_connections_without_a_target():
     """If nothing listens on the target port, a connection is closed."""
     with closing(Network(1)) as network, socket.create_connection((HOST, network.port), 30) as connection:
         assert b"" == connection.recv(1)
 
 
-def test_forgets_open_connections(network: Network, connection: socket.socket) -> None:
+def test_forgets_open_connections(network, connection):
     """Nothing arrives over an open connection, which ends when its client writes to it. New connections work."""
     assert b"before" == exchange(connection, b"before")
 

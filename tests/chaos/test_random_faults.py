@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.chaos.random_faults import RandomFaults
-from tests.chaos.scene import Scene, wait_for_records
+from tests.chaos.scene import wait_for_records
 
 SEED = 1
 CLIENTS = 10
 
 
 @pytest.mark.long
-def test_clients_lose_nothing_under_random_faults(new_scene: Callable[..., Scene], fresh_name: str) -> None:
+def test_clients_lose_nothing_under_random_faults(new_scene, fresh_name):
     """Each kind of fault once, in random order, on clients of all types: the checker reports nothing."""
     faults = RandomFaults(new_scene(seed=SEED, servers=2, **RandomFaults.settings(fresh_name)), SEED, print)
     faults.prepare(fresh_name, CLIENTS)
@@ -24,7 +22,7 @@ def test_clients_lose_nothing_under_random_faults(new_scene: Callable[..., Scene
     assert [] == faults.violations()
 
 
-def test_reports_a_lost_event(new_scene: Callable[..., Scene], fresh_name: str) -> None:
+def test_reports_a_lost_event(new_scene, fresh_name):
     """An event that is removed from what a client received is reported."""
     scene = new_scene()
     client = scene.read(scene.topic(fresh_name), query="?timestamp=0", start=0)

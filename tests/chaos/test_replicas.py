@@ -8,14 +8,14 @@ import pytest
 
 from kafkasse.kafka.cursor import KafkaCursor
 from kafkasse.log import Partition
-from tests.chaos.cluster import NODES, EmbeddedCluster, rack
+from tests.chaos.cluster import NODES, rack
 from tests.kafka.logs import open_log, take, values
 from tests.support.kafka import Cluster
 from tests.support.waiting import wait_until
 
 
 @pytest.mark.long
-def test_reads_from_the_nearest_replica(kafka: EmbeddedCluster, fresh_name: str) -> None:
+def test_reads_from_the_nearest_replica(kafka, fresh_name):
     """While the replica in the rack of kafkasse is stopped, the cursor reads from the leader. It returns no record twice."""
     partition = Partition(fresh_name, 0)
     with closing(Cluster(kafka.bootstrap_servers)) as cluster:

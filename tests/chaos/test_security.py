@@ -68,7 +68,7 @@ def scene(encrypted: EncryptedKafka, tmp_path: Path, request: pytest.FixtureRequ
 
 
 @pytest.mark.long
-def test_logins_expire(scene: Scene, fresh_name: str) -> None:
+def test_logins_expire(scene, fresh_name):
     """The broker closes connections whose login has expired (connections.max.reauth.ms). Clients do not notice."""
     clients = connect_clients(scene, scene.topic(fresh_name, replicas=1))
 
@@ -81,7 +81,7 @@ def test_logins_expire(scene: Scene, fresh_name: str) -> None:
     assert [] == scene.violations()
 
 
-def test_the_certificate_of_a_broker_is_replaced(scene: Scene, encrypted: EncryptedKafka, fresh_name: str) -> None:
+def test_the_certificate_of_a_broker_is_replaced(scene, encrypted, fresh_name):
     """The broker gets another certificate of the same authority. New connections use it, and clients do not notice."""
     clients = connect_clients(scene, scene.topic(fresh_name, replicas=1))
     before = encrypted.certificate()

@@ -6,12 +6,11 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 from tests.chaos.network import Conditions
-from tests.chaos.scene import Client, Scene, connect_clients, never_disconnected, wait_for_records, wait_until
+from tests.chaos.scene import Scene, connect_clients, never_disconnected, wait_for_records, wait_until
 from tests.support.client import fetch
 from tests.support.examples import first_of
 from tests.support.server import KILLED
@@ -27,7 +26,7 @@ def scene(new_scene: NewScene) -> Scene:
 
 
 @pytest.mark.parametrize("end", first_of(signal.SIGKILL, signal.SIGTERM))
-def test_workers_end(new_scene: NewScene, fresh_name: str, end: signal.Signals) -> None:
+def test_workers_end(new_scene, fresh_name, end):
     """Two workers share a port. When one is killed or terminated, its clients reconnect to the other one or to a new one."""
     scene = new_scene()
     scene.replace_server(0, WEB_CONCURRENCY="2").stop()
@@ -48,7 +47,7 @@ def test_workers_end(new_scene: NewScene, fresh_name: str, end: signal.Signals) 
 
 
 @pytest.mark.long
-def test_rolling_restarts(scene: Scene, clients: list[Client]) -> None:
+def test_rolling_restarts(scene, clients):
     """Each server is replaced under load. Streams end cleanly and resume at any server."""
     for at in (0, 1):
         old = scene.replace_server(at)
@@ -61,7 +60,7 @@ def test_rolling_restarts(scene: Scene, clients: list[Client]) -> None:
 
 
 @pytest.mark.long
-def test_max_requests_replaces_workers(new_scene: NewScene, fresh_name: str) -> None:
+def test_max_requests_replaces_workers(new_scene, fresh_name):
     """gunicorn replaces a worker after 20 requests. Its streams end cleanly and resume at the next worker."""
     scene = new_scene()
     scene.replace_server(0, GUNICORN_CMD_ARGS="--max-requests 20").stop()
@@ -83,7 +82,7 @@ def test_max_requests_replaces_workers(new_scene: NewScene, fresh_name: str) -> 
     assert [] == scene.violations(max_ended=MAX_REPLACEMENTS)
 
 
-def test_the_clock_jumps(new_scene: NewScene, fresh_name: str, tmp_path: Path) -> None:
+def test_the_clock_jumps(new_scene, fresh_name, tmp_path):
     """The clock of the server jumps by an hour in both directions. Streams and new clients do not notice."""
     scene = new_scene()
     clock = tmp_path / "clock"
@@ -101,7 +100,8 @@ def test_the_clock_jumps(new_scene: NewScene, fresh_name: str, tmp_path: Path) -
     assert [] == scene.violations()
 
 
-def test_the_network_to_clients_is_slow(scene: Scene, clients: list[Client]) -> None:
+@pytest.mark.long
+def test_the_network_to_clients_is_slow(scene, clients):
     """With latency, a low rate, slices of seven bytes or packet loss, slow clients catch up and do not delay others."""
     latency, slow, tiny = Conditions(latency_s=0.2), Conditions(bytes_per_s=5_000), Conditions(slice_bytes=7)
     for conditions in (latency, slow, tiny, Conditions(slice_bytes=1400, loss=0.1)):
@@ -113,7 +113,7 @@ def test_the_network_to_clients_is_slow(scene: Scene, clients: list[Client]) -> 
 
 
 @pytest.mark.long
-def test_the_network_to_clients_is_half_open(scene: Scene, clients: list[Client]) -> None:
+def test_the_network_to_clients_is_half_open(scene, clients):
     """Clients miss heartbeats and reconnect. The server closes connections that accept no bytes for write_timeout_s."""
     scene.networks[0].stall()
     wait_for_records(clients)

@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.chaos import scene
 
 TESTS = Path(__file__).parents[1]
@@ -17,7 +15,7 @@ PAGE = TESTS.parent / "docs" / "faults.md"
 FAULTS = "chaos/test_kafka.py", "chaos/test_topics.py", "chaos/test_servers.py", "chaos/test_security.py"
 
 
-def test_every_tested_fault_has_a_row() -> None:
+def test_every_tested_fault_has_a_row():
     """The page is useful only if it lists every fault that we know."""
     page = PAGE.read_text()
     for file in FAULTS:
@@ -25,7 +23,7 @@ def test_every_tested_fault_has_a_row() -> None:
         assert [] == [test for test in tests if f"`{file}::{test}`" not in page]
 
 
-def test_every_row_names_a_test() -> None:
+def test_every_row_names_a_test():
     """A row without a test is a promise that nothing checks."""
     tables = re.findall(r"^\| fault .*\n\| -.*\n((?:\|.*\n)+)", PAGE.read_text(), re.MULTILINE)
     rows = "".join(tables).splitlines()
@@ -34,7 +32,7 @@ def test_every_row_names_a_test() -> None:
     assert [] == [row for row in rows if not re.search(r"`[\w/]+\.py::test_\w+`", row.split(" | ")[-1])]
 
 
-def test_a_row_says_how_late_a_record_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_says_how_late_a_record_may_be(tmp_path, monkeypatch):
     """The row of a test has its own time; other tests use the time at the top of the page."""
     page = tmp_path / "faults.md"
     page.write_text(

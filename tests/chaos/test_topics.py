@@ -7,19 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.chaos.scene import (
-    Client,
-    Producer,
-    Scene,
-    connect_clients,
-    wait_for_records,
-    wait_until,
-)
+from tests.chaos.scene import Producer, Scene, connect_clients, wait_for_records, wait_until
 
 NewScene = Callable[..., Scene]
 
 
-def test_a_topic_is_deleted_and_recreated(new_scene: NewScene, fresh_name: str) -> None:
+def test_a_topic_is_deleted_and_recreated(new_scene, fresh_name):
     """Streams end with a 410 and reconnects get 404. The recreated topic is read from its start, after a gap."""
     scene = new_scene()
     topic = scene.topic(fresh_name)
@@ -37,7 +30,7 @@ def test_a_topic_is_deleted_and_recreated(new_scene: NewScene, fresh_name: str) 
 
 
 @pytest.mark.long
-def test_a_topic_is_recreated_immediately(scene: Scene, topic: str, clients: list[Client]) -> None:
+def test_a_topic_is_recreated_immediately(scene, topic, clients):
     """kafkasse does not notice that the topic was missing. The streams end cleanly and resume after a gap."""
     for _ in range(3):
         scene.delete(topic)
@@ -50,7 +43,7 @@ def test_a_topic_is_recreated_immediately(scene: Scene, topic: str, clients: lis
 
 
 @pytest.mark.long
-def test_retention_removes_records_of_disconnected_clients(new_scene: NewScene, fresh_name: str) -> None:
+def test_retention_removes_records_of_disconnected_clients(new_scene, fresh_name):
     """A gap covers the records that were removed meanwhile, and no others."""
     scene = new_scene(idle_feed_timeout_s=0)  # otherwise, clients might get the removed records from the ring
     topic = scene.topic(fresh_name)
@@ -87,7 +80,7 @@ class SkewedClockProducer(Producer):
             self._writer.send(self.topic, n % self.partitions, value, timestamp_ms=self.began_ms + jump_ms)
 
 
-def test_unusual_records(scene: Scene, fresh_name: str) -> None:
+def test_unusual_records(scene, fresh_name):
     """Records of up to fourteen times max_fetch_bytes, and of producers whose clocks jump.
 
     A client that starts at a timestamp starts at the first record at or after it, and resumes by offset.

@@ -48,23 +48,7 @@ def log() -> CountingLog:
     return log
 
 
-@pytest.mark.parametrize(
-    ("position", "diverged_at"),
-    [
-        ((2, 0), {}),
-        ((3, 0), {ZERO: (2, 0)}),
-        ((5, 1), {ZERO: (2, 0)}),
-        ((6, 2), {}),
-        ((2, 2), {}),
-        ((9, 2), {ZERO: (6, 2)}),
-    ],
-)
-def test_finds_the_first_lost_record(log: CountingLog, position: tuple[int, int], diverged_at: object) -> None:
-    """If the log has lost records that a client has read, the client is past the end of its epoch."""
-    assert diverged_at == EpochEnds(log, TIMEOUT_S).diverged_at({ZERO: EpochPosition(*position)})
-
-
-def test_clients_that_return_share_a_lookup(log: CountingLog) -> None:
+def test_clients_that_return_share_a_lookup(log):
     """They cause two lookups: one for the first client, and one for all clients that return meanwhile."""
     ends = EpochEnds(log, TIMEOUT_S)
     position = {ZERO: EpochPosition(4, 2), ONE: EpochPosition(0, 0)}
@@ -74,7 +58,7 @@ def test_clients_that_return_share_a_lookup(log: CountingLog) -> None:
     assert [{ZERO: 2, ONE: 0}] * 2 == log.asked
 
 
-def test_clients_that_return_share_the_check_for_a_recreated_topic(log: CountingLog) -> None:
+def test_clients_that_return_share_the_check_for_a_recreated_topic(log):
     """Only clients past the end of the log need it. The first client causes a lookup, and all others share another one."""
     ends = EpochEnds(log, TIMEOUT_S)
     past_end, at_end = ({ZERO: EpochPosition(offset, 2)} for offset in (9, 6))
@@ -83,15 +67,3 @@ def test_clients_that_return_share_the_check_for_a_recreated_topic(log: Counting
     assert [{ZERO: RECREATED_AT}] * 100 == [each.get() for each in clients]
     assert {} == ends.diverged_at(at_end, log.offset_ranges([ZERO]))
     assert 2 == len(log.suspected)
-
-
-def test_a_truncation_after_another_lookup_is_noticed(log: CountingLog) -> None:
-    """The log has grown past the position again, so only the current end of the epoch shows the truncation."""
-    ends = EpochEnds(log, TIMEOUT_S)
-    position = {ZERO: EpochPosition(6, 2)}
-    assert {} == ends.diverged_at(position)
-    log.truncate("t", 3)
-    for _ in range(4):
-        log.append("t", b"{}")
-
-    assert {ZERO: (3, 2)} == ends.diverged_at(position)

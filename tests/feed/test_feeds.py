@@ -11,70 +11,48 @@ from typing import Any
 import gevent
 import pytest
 
-from kafkasse.config import Config
 from kafkasse.errors import FilterError
-from kafkasse.feed import Feeds
 from kafkasse.feed.catch_up import CatchUp
-from kafkasse.feed.reader import Reader, StopReason
-from kafkasse.feed.shared_feed import SharedFeed
+from kafkasse.feed.reader import StopReason
 from kafkasse.feed.start import MAX_CLOCK_DIFFERENCE_MS
-from kafkasse.feed.tail import Tail
 from kafkasse.frame import Encoder
-from kafkasse.memory_log import MemoryLog
-from kafkasse.position import IdType, of_topics, parse
-from kafkasse.route import Route
+from kafkasse.position import IdType, parse
 from kafkasse.sse import Parser
+from tests.feed.world import Client, World
 from tests.support.parked_client import ParkedClient
 from tests.support.sse import numbers_in, read_events
 from tests.support.turns import turn
 from tests.support.waiting import TIMEOUT_S, wait_until
 
 
-class World:
-    """A log with one record, and feeds. The test calls turn() of their tails."""
+class FeedsWorld(World):
+    """A log with one record."""
 
     def __init__(self, **settings: Any) -> None:
-        self.log = MemoryLog()
-        self.log.create("t", 2)
-        self.log.append("t", b'{"n":0}', timestamp=1000)
-        self.tails: list[Tail] = []
-        self.feeds = Feeds(self.log, Config(**settings).feed, self.tails.append)
+        super().__init__(**settings)
+        self.write(0, timestamp=1000)
 
-    @property
-    def feed(self) -> SharedFeed:
-        """The only feed."""
-        [tail] = self.tails
-        [feed] = tail.feeds.values()
-        return feed
-
-    def open(self, id_type: IdType, encoder: Encoder, last_id: str = "") -> Reader:
-        position = parse(last_id) if last_id else of_topics(["t"])
-        route = Route("topics", "/{topics}", None, id_type=id_type)
-        return self.feeds.open(route, position, self.log.describe(["t"]), encoder)
-
-    def first_id(self, id_type: IdType, encoder: Encoder) -> str:
+    def first_id(self, id_type: IdType, encoder: Encoder | None = None) -> str:
         """Return the event ID that a client which starts at the end receives at once."""
-        parser = Parser()
-        assert ["position"] == [event.type for event in parser.receive(self.open(id_type, encoder).begin())]
-        return parser.last_event_id
+        client = Client(self.open(id_type=id_type, encoder=encoder))
+        assert ["position"] == [event.type for event in client.events]
+        return client.last_id
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    world = World()
+def world() -> Iterator[FeedsWorld]:
+    world = FeedsWorld()
     with closing(world.feeds):
         yield world
 
 
-def test_the_offset_minus_one_is_the_end_of_a_live_feed(world: World) -> None:
+def test_the_offset_minus_one_is_the_end_of_a_live_feed(world):
     """A client with an event ID of KafkaSSE receives no record that the ring still holds."""
-    live = world.open(IdType.OFFSET, Encoder())
-    world.log.append("t", b'{"n":1}')
-    turn(world.tails[0])
+    live = world.open()
+    world.write(1)
+    world.turn()
 
-    opened = world.open(
-        IdType.OFFSET, Encoder(), '[{"topic":"t","partition":0,"offset":-1},{"topic":"t","partition":1,"offset":-1}]'
-    )
+    opened = world.open(*({"topic": "t", "partition": each, "offset": -1} for each in (0, 1)))
 
     assert b'"n":1' in live.read(0)
     assert b"" == opened.read(0)
@@ -82,16 +60,16 @@ def test_the_offset_minus_one_is_the_end_of_a_live_feed(world: World) -> None:
 
 
 @pytest.mark.parametrize("id_type", IdType)
-def test_a_client_that_starts_at_the_end_resumes_there(world: World, id_type: IdType) -> None:
+def test_a_client_that_starts_at_the_end_resumes_there(world, id_type):
     """A client that resumes with its first event ID receives no older record, whether the ID has offsets or timestamps."""
-    first = world.first_id(id_type, Encoder())
+    first = world.first_id(id_type)
 
-    assert b"" == world.open(id_type, Encoder(), first).read(0)
+    assert b"" == world.open(first, id_type=id_type).read(0)
 
 
-def test_a_client_that_leaves_while_it_joins_is_not_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_leaves_while_it_joins_is_not_waited_for(world, monkeypatch):
     """The client leaves while its reader closes the cursor. read() returns at once."""
-    reader = world.open(IdType.OFFSET, Encoder(), '[{"topic":"t","partition":0,"offset":0},"t"]')
+    reader = world.open({"topic": "t", "partition": 0, "offset": 0}, "t")
     assert b'"n":0' in reader.read(0)
     close = CatchUp.close
 
@@ -108,18 +86,18 @@ def test_a_client_that_leaves_while_it_joins_is_not_waited_for(world: World, mon
 
 @pytest.mark.parametrize("id_type", IdType)
 @pytest.mark.parametrize("parks", [True, False])
-def test_records_filtered_after_a_sent_record_move_the_event_id(id_type: IdType, parks: bool) -> None:
+def test_records_filtered_after_a_sent_record_move_the_event_id(id_type, parks):
     """A sent record and a filtered record in one batch: the client receives the event ID after the second one."""
-    world = World(heartbeat_s=0.001)
-    reader = world.open(id_type, Encoder(filterer=lambda message: message["n"] < 2))
+    world = FeedsWorld(encoder=Encoder(filterer=lambda message: message["n"] < 2), heartbeat_s=0.001)
+    reader = world.open(id_type=id_type)
     client = ParkedClient()
     client.try_send(reader.begin())
     if parks:
         reader.park(client)
 
     for n in (1, 2):
-        world.log.append("t", b'{"n":%d}' % n, timestamp=2**40 + n)
-    turn(world.tails[0])
+        world.write(n, timestamp=2**40 + n)
+    world.turn()
     if parks:
         wait_until(lambda: turn(world.tails[0]) >= 0 and world.feed.ids.render().encode() in client.received)
     else:
@@ -128,16 +106,16 @@ def test_records_filtered_after_a_sent_record_move_the_event_id(id_type: IdType,
     assert [1] == numbers_in(client.received)
     last_id = read_events(client.received)[-1].id
     assert world.feed.ids.render() == last_id
-    assert b"" == world.open(id_type, Encoder(), last_id).read(0)
+    assert b"" == world.open(last_id, id_type=id_type, encoder=Encoder()).read(0)
 
 
 @pytest.mark.parametrize("id_type", IdType)
-def test_sends_the_records_before_one_at_which_the_filter_fails(world: World, id_type: IdType) -> None:
+def test_sends_the_records_before_one_at_which_the_filter_fails(world, id_type):
     """All readers receive the records before the failing one. The event ID of the error points to the failing record."""
-    reader = world.open(id_type, Encoder(filterer=lambda message: message["n"] >= 0))
+    reader = world.open(id_type=id_type, encoder=Encoder(filterer=lambda message: message["n"] >= 0))
     for at in range(10):
         world.log.append("t", b'{"n":%d}' % at if at != 7 else b"{}", timestamp=2**40 + at)
-    turn(world.tails[0])
+    world.turn()
 
     events = list(Parser().receive(reader.read(0)))
     with pytest.raises(FilterError):
@@ -147,22 +125,20 @@ def test_sends_the_records_before_one_at_which_the_filter_fails(world: World, id
     assert events[-1].id == reader.position_id
 
 
-def test_the_first_event_id_can_resume_at_a_copy_of_the_topic(world: World) -> None:
+def test_the_first_event_id_can_resume_at_a_copy_of_the_topic(world):
     """With `both`, the first event ID contains a time before the stream was opened, so the client misses no record."""
-    first = parse(world.first_id(IdType.BOTH, Encoder()))
+    first = parse(world.first_id(IdType.BOTH))
 
     latest_ms = time.time_ns() // 1_000_000 - MAX_CLOCK_DIFFERENCE_MS
     assert all(latest_ms - TIMEOUT_S * 1000 < (start.timestamp or 0) <= latest_ms for start in first.starts.values())
 
 
 @pytest.mark.parametrize(("id_type", "timestamp"), [(IdType.BOTH, 5000), (IdType.TIMESTAMP, 5001)])
-def test_a_feed_that_is_opened_later_knows_the_timestamp_of_the_last_record(
-    world: World, id_type: IdType, timestamp: int
-) -> None:
+def test_a_feed_that_is_opened_later_knows_the_timestamp_of_the_last_record(world, id_type, timestamp):
     """A client of this feed can resume at a copy of the topic without lost or repeated records."""
-    world.first_id(id_type, Encoder())
-    world.log.append("t", b'{"n":1}', timestamp=5000)
-    turn(world.tails[0])
+    world.first_id(id_type)
+    world.write(1, timestamp=5000)
+    world.turn()
 
     first = world.first_id(id_type, Encoder("envelope"))
 
@@ -170,12 +146,12 @@ def test_a_feed_that_is_opened_later_knows_the_timestamp_of_the_last_record(
 
 
 @pytest.mark.parametrize("id_type", IdType)
-def test_a_feed_that_is_opened_later_starts_at_the_end(world: World, id_type: IdType) -> None:
+def test_a_feed_that_is_opened_later_starts_at_the_end(world, id_type):
     """A feed in another format that joins a running tail starts at the tail's current position, not at its first one."""
-    world.first_id(id_type, Encoder())
-    world.log.append("t", b'{"n":1}')
-    turn(world.tails[0])
+    world.first_id(id_type)
+    world.write(1)
+    world.turn()
 
     first = world.first_id(id_type, Encoder("envelope"))
 
-    assert b"" == world.open(id_type, Encoder("envelope"), first).read(0)
+    assert b"" == world.open(first, id_type=id_type, encoder=Encoder("envelope")).read(0)

@@ -31,6 +31,7 @@ LIMITS = (
     (reader, "MAX_PIECE_SEGMENTS", 2),
     (shared_feed, "PARKED_CLIENTS_PER_TURN", 2),
 )
+SEEDS = 9, 10, 13, *range(6)  # with the first three, a batch that another greenlet has removed is noticed
 SMALL_BACKLOG = (backlog, "MAX_BYTES", 2 * backlog.RECORD_BYTES)
 
 
@@ -161,10 +162,10 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_client_receives_exactly_its_records(kind: str) -> None:
+def test_each_client_receives_exactly_its_records(kind):
     """Evictions, lost records, slow sockets, revoked slots, new topics and partitions, and cuts at any byte."""
     reached: Counter[str] = Counter()
-    for seed in range(examples(15)):
+    for seed in SEEDS[: examples(len(SEEDS))]:
         clock = count(0.0, 1e-9)  # the duration of a step has no effect
         with patch.object(lookup, "MAX_WAIT_S", None), patch.object(time, "monotonic", lambda c=clock: next(c)):
             world = Interleaved(RandomDraws(seed), **KINDS[kind])

@@ -32,7 +32,7 @@ class Service:
         return {key: key.upper() for key in keys if key != "missing"}
 
 
-def test_callers_with_the_same_key_share_a_request() -> None:
+def test_callers_with_the_same_key_share_a_request():
     """A key without a value is absent from the result."""
     service = Service()
     shared = SharedLookup(service.look_up, TIMEOUT_S)
@@ -44,7 +44,7 @@ def test_callers_with_the_same_key_share_a_request() -> None:
     assert [["a", "missing"]] == service.requests
 
 
-def test_no_caller_waits_for_other_keys() -> None:
+def test_no_caller_waits_for_other_keys():
     service = Service()
     shared = SharedLookup(service.look_up, TIMEOUT_S)
     callers = [gevent.spawn(shared.get, keys) for keys in (["a"], ["a", "b"], ["c"])]
@@ -55,7 +55,7 @@ def test_no_caller_waits_for_other_keys() -> None:
     assert [["a"], ["b"], ["c"]] == service.requests
 
 
-def test_collects_keys_while_a_request_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collects_keys_while_a_request_is_in_flight(monkeypatch):
     """With one request at a time, the next request contains the keys of all callers that waited, up to a limit."""
     monkeypatch.setattr(lookup, "MAX_KEYS", 3)
     service = Service()
@@ -68,7 +68,7 @@ def test_collects_keys_while_a_request_is_in_flight(monkeypatch: pytest.MonkeyPa
     assert [["a"], ["b", "c", "d"], ["e", "f"]] == service.requests
 
 
-def test_results_that_are_too_old_for_a_caller_are_replaced_once() -> None:
+def test_results_that_are_too_old_for_a_caller_are_replaced_once():
     """Callers that need a newer result wait until the cached one expires, and then share a request."""
     service = Service()
     service.answer.set()
@@ -85,7 +85,7 @@ def test_results_that_are_too_old_for_a_caller_are_replaced_once() -> None:
     assert 2 == len(service.requests)
 
 
-def test_a_request_that_was_sent_too_early_does_not_count() -> None:
+def test_a_request_that_was_sent_too_early_does_not_count():
     service = Service()
     shared = SharedLookup(service.look_up, TIMEOUT_S, one_at_a_time=True, max_cached=10)
     early = gevent.spawn(shared.get, ["a"])
@@ -100,7 +100,7 @@ def test_a_request_that_was_sent_too_early_does_not_count() -> None:
     assert [["a"], ["a"]] == service.requests
 
 
-def test_a_failure_is_shared_with_the_callers_that_waited() -> None:
+def test_a_failure_is_shared_with_the_callers_that_waited():
     """While Kafka is unavailable, a hundred requests take one timeout, not a hundred."""
     service = Service()
     shared = SharedLookup(service.look_up, TIMEOUT_S, one_at_a_time=True)
@@ -114,7 +114,7 @@ def test_a_failure_is_shared_with_the_callers_that_waited() -> None:
     assert {"a": "A"} == shared.get(["a"])  # a later call does not receive that failure
 
 
-def test_a_caller_waits_no_longer_than_its_timeout() -> None:
+def test_a_caller_waits_no_longer_than_its_timeout():
     """The request continues, and a later caller receives its result."""
     service = Service()
     shared = SharedLookup(service.look_up, timeout_s=0.01)
@@ -142,7 +142,7 @@ class SlowLog(MemoryLog):
         return found
 
 
-def test_no_caller_receives_offsets_from_before_its_call() -> None:
+def test_no_caller_receives_offsets_from_before_its_call():
     """A thousand callers that come while a request is in flight share the next request."""
     log, partition = SlowLog(), Partition("t", 0)
     log.create("t")
@@ -160,7 +160,7 @@ def test_no_caller_receives_offsets_from_before_its_call() -> None:
     assert 2 == len(log.requests)
 
 
-def test_a_topic_that_does_not_exist_fails_only_its_own_lookup() -> None:
+def test_a_topic_that_does_not_exist_fails_only_its_own_lookup():
     log = SlowLog()
     log.create("t")
     log.answer.set()
@@ -175,7 +175,7 @@ def test_a_topic_that_does_not_exist_fails_only_its_own_lookup() -> None:
     assert 2 == log.requests.count(both)
 
 
-def test_a_lookup_of_offsets_takes_no_longer_than_its_timeout() -> None:
+def test_a_lookup_of_offsets_takes_no_longer_than_its_timeout():
     log = SlowLog()
     log.create("t")
 

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from kafkasse.config import Config
-from kafkasse.feed import Feeds, Reader, catch_up, shared_feed
+from kafkasse.feed import Reader, catch_up, shared_feed
 from kafkasse.feed.reader import ReaderState
-from kafkasse.feed.tail import Tail
-from kafkasse.frame import Encoder
-from kafkasse.memory_log import MemoryLog
-from kafkasse.position import of_topics, parse
-from kafkasse.route import Route, StartAt
+from kafkasse.route import StartAt
+from tests.feed.world import World
 from tests.support.parked_client import ParkedClient
 
 CHUNK = 16_384
@@ -21,20 +15,8 @@ RECORDS = 2000
 FROM_THE_START = '[{"topic":"t","partition":0,"offset":0},{"topic":"t","partition":1,"offset":%d}]'
 
 
-class World:
+class PiecesWorld(World):
     """A feed whose ring holds all records of a topic."""
-
-    def __init__(self) -> None:
-        self.log = MemoryLog()
-        self.log.create("t", 2)
-        self.tails: list[Tail] = []
-        self.feeds = Feeds(self.log, Config(max_chunk_bytes=CHUNK).feed, self.tails.append)
-        self.encoder = Encoder()
-
-    def open(self, last_id: str = "", start: StartAt = StartAt.LATEST) -> Reader:
-        position = parse(last_id) if last_id else of_topics(["t"])
-        route = Route("topics", "/{topics}", None, start=start)
-        return self.feeds.open(route, position, self.log.describe(["t"]), self.encoder)
 
     def append(self, count: int) -> None:
         for _ in range(count):
@@ -43,14 +25,13 @@ class World:
             self.tails[0].turn(0)
 
     def _is_behind(self) -> bool:
-        return any(
-            state.offset != self.log.offset_ranges([each])[each].end for each, state in self.tails[0].partitions.items()
-        )
+        held = self.log.offset_ranges(self.tails[0].partitions)
+        return any(state.offset != held[each].end for each, state in self.tails[0].partitions.items())
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> PiecesWorld:
+    return PiecesWorld(max_chunk_bytes=CHUNK)
 
 
 @pytest.fixture
@@ -62,22 +43,22 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return found
 
 
-def live(world: World) -> Reader:
+def live(world: PiecesWorld) -> Reader:
     return world.open()
 
 
-def joining(world: World) -> Reader:
+def joining(world: PiecesWorld) -> Reader:
     """Return a reader at a position that the feed never has."""
     world.log.append("t", b"{}", 1)
     return world.open(FROM_THE_START % 1)
 
 
-def catching_up(world: World) -> Reader:
+def catching_up(world: PiecesWorld) -> Reader:
     return world.open(start=StartAt.EARLIEST)
 
 
 @pytest.mark.parametrize("make", [live, joining, catching_up])
-def test_a_read_returns_about_one_chunk(world: World, make: Callable[[World], Reader]) -> None:
+def test_a_read_returns_about_one_chunk(world, make):
     """A reader that is far behind receives many chunks, none of which is much larger than the others."""
     first = world.open()
     reader = make(world)
@@ -94,7 +75,7 @@ def test_a_read_returns_about_one_chunk(world: World, make: Callable[[World], Re
     first.close()
 
 
-def test_a_feed_takes_a_turn_for_each_piece(world: World, turns: list[bool]) -> None:
+def test_a_feed_takes_a_turn_for_each_piece(world, turns):
     """The turns are urgent, because all clients of the feed wait for the records."""
     reader = world.open()
     world.append(RECORDS)
@@ -104,7 +85,7 @@ def test_a_feed_takes_a_turn_for_each_piece(world: World, turns: list[bool]) -> 
     reader.close()
 
 
-def test_a_reader_takes_a_turn_for_each_piece(world: World, turns: list[bool]) -> None:
+def test_a_reader_takes_a_turn_for_each_piece(world, turns):
     """While it catches up, it encodes many pieces."""
     world.append(RECORDS)
     reader = catching_up(world)
@@ -115,7 +96,7 @@ def test_a_reader_takes_a_turn_for_each_piece(world: World, turns: list[bool]) -
     assert not any(turns)
 
 
-def test_a_feed_takes_turns_while_it_sends_to_parked_clients(world: World, turns: list[bool]) -> None:
+def test_a_feed_takes_turns_while_it_sends_to_parked_clients(world, turns):
     """Ten thousand system calls would take too long for one turn."""
     clients = []
     for _ in range(1000):

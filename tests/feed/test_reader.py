@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 from unittest.mock import Mock
 
@@ -11,22 +11,19 @@ import gevent
 import pytest
 from gevent.event import Event
 
-from kafkasse.config import Config
 from kafkasse.errors import KafkasseError, KafkaUnavailable
 from kafkasse.event_loop import take_turn
-from kafkasse.feed import Feeds, Reader, StopReason
+from kafkasse.feed import Reader, StopReason
 from kafkasse.feed import reader as readers
 from kafkasse.feed.reader import ReaderState
-from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.slots import MAX_START_S
-from kafkasse.feed.tail import Tail
 from kafkasse.frame import Encoder
 from kafkasse.frame.encoder import MAX_PIECE_RECORDS
 from kafkasse.log import Partition
-from kafkasse.memory_log import MemoryCursor, MemoryLog
-from kafkasse.position import of_topics, parse
-from kafkasse.route import Route, StartAt
+from kafkasse.position import parse
+from kafkasse.route import StartAt
 from kafkasse.sse import Parser
+from tests.feed.world import World
 from tests.support.parked_client import ParkedClient
 from tests.support.turns import turn
 from tests.support.waiting import TIMEOUT_S, wait_until
@@ -35,50 +32,18 @@ CATCHING_UP, JOINING, LIVE = ReaderState.CATCHING_UP, ReaderState.JOINING, Reade
 PARKED, BEHIND, CLOSED = ReaderState.PARKED, ReaderState.BEHIND, ReaderState.CLOSED
 
 
-class CountingLog(MemoryLog):
-    """A log in memory that counts its open cursors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open_cursors = 0
-
-    def cursor(self, *args: object, **named: object) -> MemoryCursor:
-        cursor = super().cursor(*args, **named)
-        self.open_cursors += 1
-        close = cursor.close
-
-        def close_and_count() -> None:
-            self.open_cursors -= 1
-            close()
-
-        cursor.close = close_and_count
-        return cursor
-
-
-class World:
-    """A topic with three records in partition 0, and a feed whose ring holds two. append() calls turn() of its tail."""
+class ReaderWorld(World):
+    """A topic with three records in partition 0, and a feed whose ring holds two."""
 
     def __init__(self, **settings: float) -> None:
-        self.log = CountingLog()
-        self.log.create("t", 2)
-        self.tails: list[Tail] = []
-        config = Config(max_ring_records=2, metadata_refresh_s=300, **settings)
-        self.feeds = Feeds(self.log, config.feed, self.tails.append)
-        self.encoder = Encoder()
+        super().__init__(max_ring_records=2, metadata_refresh_s=300, **settings)
         self.append(3)
 
     def append(self, count: int, partition: int = 0) -> None:
-        """Append records, and let the tail read them."""
+        """Append records, and let the tail read each of them."""
         for _ in range(count):
-            self.log.append("t", b'{"n":1}', partition)
-            for tail in self.tails:
-                turn(tail)
-
-    def open(self, start: StartAt = StartAt.LATEST, last_id: str = "", client: str = "") -> Reader:
-        """Open a stream of the topic."""
-        route = Route("topics", "/{topics}", None, start=start)
-        position = parse(last_id) if last_id else of_topics(["t"])
-        return self.feeds.open(route, position, self.log.describe(["t"]), self.encoder, client=client)
+            self.write(1, partition=partition)
+            self.turn()
 
     @property
     def readers(self) -> int:
@@ -92,8 +57,8 @@ class World:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    world = World()
+def world() -> Iterator[ReaderWorld]:
+    world = ReaderWorld()
     yield world
     world.feeds.close()
 
@@ -103,31 +68,31 @@ def offsets(frames: bytes) -> list[int]:
     return [json.loads(event.data)["_kafka"]["offset"] for event in Parser().receive(frames)]
 
 
-def behind(world: World) -> Reader:
-    return world.open(StartAt.EARLIEST)
+def behind(world: ReaderWorld) -> Reader:
+    return world.open(start=StartAt.EARLIEST)
 
 
-def catching_up(world: World) -> Reader:
+def catching_up(world: ReaderWorld) -> Reader:
     reader = behind(world)
     assert [0, 1, 2] == offsets(reader.read(0))
     return reader
 
 
-def joining(world: World) -> Reader:
+def joining(world: ReaderWorld) -> Reader:
     """Return a reader inside the ring, at a position at which the feed has never been."""
     first = world.open()
     position_id = first.position_id
     world.append(1, partition=0)
     world.append(1, partition=1)
     first.close()
-    return world.open(last_id=position_id.replace('"partition":1,"offset":0', '"partition":1,"offset":1'))
+    return world.open(position_id.replace('"partition":1,"offset":0', '"partition":1,"offset":1'))
 
 
-def live(world: World) -> Reader:
+def live(world: ReaderWorld) -> Reader:
     return world.open()
 
 
-def parked(world: World) -> Reader:
+def parked(world: ReaderWorld) -> Reader:
     reader = world.open()
     reader.park(ParkedClient())
     return reader
@@ -137,9 +102,7 @@ STATES = {CATCHING_UP: catching_up, JOINING: joining, LIVE: live, PARKED: parked
 
 
 @pytest.mark.parametrize(("state", "make"), STATES.items(), ids=[state.value for state in STATES])
-def test_closing_a_reader_releases_everything_in_each_state(
-    world: World, state: ReaderState, make: Callable[[World], Reader]
-) -> None:
+def test_closing_a_reader_releases_everything_in_each_state(world, state, make):
     reader = make(world)
     assert state is reader.state
     assert 1 == world.readers
@@ -153,7 +116,7 @@ def test_closing_a_reader_releases_everything_in_each_state(
     assert b"" == reader.read(TIMEOUT_S)
 
 
-def test_a_live_reader_sleeps_while_it_waits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_live_reader_sleeps_while_it_waits(world, monkeypatch):
     """A client that cannot be parked costs no CPU time on an idle topic."""
     reader, steps = live(world), []
     monkeypatch.setattr(readers, "take_turn", lambda: (steps.append(1), take_turn()))
@@ -163,7 +126,7 @@ def test_a_live_reader_sleeps_while_it_waits(world: World, monkeypatch: pytest.M
     assert len(steps) < 5
 
 
-def test_a_parked_client_wakes_up_when_its_feed_ends(world: World) -> None:
+def test_a_parked_client_wakes_up_when_its_feed_ends(world):
     """A client that stayed parked would receive neither records nor heartbeats."""
     reader, woken = live(world), Event()
     client = ParkedClient()
@@ -175,9 +138,9 @@ def test_a_parked_client_wakes_up_when_its_feed_ends(world: World) -> None:
     assert woken.is_set()
 
 
-def test_a_parked_client_receives_a_new_position_once() -> None:
+def test_a_parked_client_receives_a_new_position_once():
     """After filtered records, one heartbeat carries the new event ID; the heartbeats after it are comments."""
-    world = World(heartbeat_s=0.001)
+    world = ReaderWorld(heartbeat_s=0.001)
     world.encoder = Encoder(filterer=lambda message: False)
     reader, client = world.open(), ParkedClient()
     reader.park(client)
@@ -191,9 +154,7 @@ def test_a_parked_client_receives_a_new_position_once() -> None:
 
 @pytest.mark.parametrize("make", [catching_up, live])
 @pytest.mark.parametrize("reason", StopReason)
-def test_stopping_a_reader_ends_a_read_that_waits(
-    world: World, make: Callable[[World], Reader], reason: StopReason
-) -> None:
+def test_stopping_a_reader_ends_a_read_that_waits(world, make, reason):
     reader = make(world)
     while reader.read(0):
         pass
@@ -206,7 +167,7 @@ def test_stopping_a_reader_ends_a_read_that_waits(
     assert reason is reader.stop_reason
 
 
-def test_a_reader_waits_for_a_slot_with_its_stream_open(waiting: Waiting) -> None:
+def test_a_reader_waits_for_a_slot_with_its_stream_open(waiting):
     """While all slots are in use, read() returns nothing. The reader catches up as soon as another reader is closed."""
     assert b"" == waiting.reader.read(0.01)
     assert BEHIND is waiting.reader.state
@@ -217,7 +178,7 @@ def test_a_reader_waits_for_a_slot_with_its_stream_open(waiting: Waiting) -> Non
 
 
 @pytest.mark.parametrize("reason", StopReason)
-def test_stopping_a_reader_ends_its_wait_for_a_slot(waiting: Waiting, reason: StopReason) -> None:
+def test_stopping_a_reader_ends_its_wait_for_a_slot(waiting, reason):
     reading = gevent.spawn(waiting.reader.read, TIMEOUT_S * 2)
     gevent.sleep(0)
 
@@ -226,10 +187,10 @@ def test_stopping_a_reader_ends_its_wait_for_a_slot(waiting: Waiting, reason: St
     assert b"" == reading.get(timeout=TIMEOUT_S)
     waiting.reader.close()
     waiting.holder.close()
-    assert [0, 1, 2] == offsets(waiting.world.open(StartAt.EARLIEST).read(TIMEOUT_S))
+    assert [0, 1, 2] == offsets(waiting.world.open(start=StartAt.EARLIEST).read(TIMEOUT_S))
 
 
-def test_a_reader_whose_client_does_not_read_loses_its_slot(waiting: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_whose_client_does_not_read_loses_its_slot(waiting, monkeypatch):
     """Its greenlet is blocked while it sends, so it does not call read(). Later, it continues where it was."""
     monkeypatch.setattr(waiting.world.feeds._slots, "quantum_s", 0.0)
     waiting.world.append(3)
@@ -247,20 +208,20 @@ def test_a_reader_whose_client_does_not_read_loses_its_slot(waiting: Waiting, mo
 class Waiting(NamedTuple):
     """A world with one slot, the reader that has it, and a reader that waits for it."""
 
-    world: World
+    world: ReaderWorld
     holder: Reader
     reader: Reader
 
 
 @pytest.fixture
 def waiting() -> Iterator[Waiting]:
-    world = World(max_catch_ups=1)
+    world = ReaderWorld(max_catch_ups=1)
     holder = catching_up(world)
     yield Waiting(world, holder, behind(world))
     world.feeds.close()
 
 
-def test_a_reader_that_is_closed_while_it_opens_a_cursor_releases_the_cursor(world: World) -> None:
+def test_a_reader_that_is_closed_while_it_opens_a_cursor_releases_the_cursor(world):
     """A worker that exits closes the streams that wait for Kafka, too."""
     reader = behind(world)
     cursors, is_free = reader._cursors, Event()
@@ -277,7 +238,7 @@ def test_a_reader_that_is_closed_while_it_opens_a_cursor_releases_the_cursor(wor
     assert len(world.tails) == world.log.open_cursors
 
 
-def test_a_reader_that_is_closed_while_it_joins_stays_closed(world: World) -> None:
+def test_a_reader_that_is_closed_while_it_joins_stays_closed(world):
     """Closing the cursor lets other greenlets run, and one of them may close the stream."""
     reader = catching_up(world)
     close_cursor = reader._catch_up._cursor.close
@@ -292,7 +253,7 @@ def test_a_reader_that_is_closed_while_it_joins_stays_closed(world: World) -> No
 # What the client was sent.
 
 
-def test_counts_each_record_once_in_every_state(world: World) -> None:
+def test_counts_each_record_once_in_every_state(world):
     """A client that catches up, joins, is parked and continues was sent every record once."""
     reader, client = catching_up(world), ParkedClient()
     while reader.state is not LIVE:
@@ -310,7 +271,7 @@ def test_counts_each_record_once_in_every_state(world: World) -> None:
     assert (1, 1, 0) == (reader.stats.catch_ups, reader.stats.joins, reader.stats.falls_behind)
 
 
-def test_measures_the_encoding_of_each_record_once(world: World) -> None:
+def test_measures_the_encoding_of_each_record_once(world):
     reader = catching_up(world)
     for _ in range(MAX_PIECE_RECORDS + 1):
         world.log.append("t", b'{"n":1}')
@@ -320,7 +281,7 @@ def test_measures_the_encoding_of_each_record_once(world: World) -> None:
     assert 0 < reader.stats.encode_s < TIMEOUT_S
 
 
-def test_the_states_of_closed_readers_are_not_counted(world: World) -> None:
+def test_the_states_of_closed_readers_are_not_counted(world):
     first, second = catching_up(world), live(world)
 
     assert {CATCHING_UP: 1, LIVE: 1} == +first.stats.readers
@@ -331,7 +292,7 @@ def test_the_states_of_closed_readers_are_not_counted(world: World) -> None:
     assert not first.stats.catching_up
 
 
-def test_a_live_reader_that_the_ring_leaves_behind_is_counted(world: World) -> None:
+def test_a_live_reader_that_the_ring_leaves_behind_is_counted(world):
     """The lag is the number of records that the client lacks."""
     reader = live(world)
     world.append(5)
@@ -345,15 +306,10 @@ def test_a_live_reader_that_the_ring_leaves_behind_is_counted(world: World) -> N
 # Rare orders of events, in which a reader must not lose or repeat anything.
 
 
-def feed_of(world: World) -> SharedFeed:
-    [feed] = world.tails[0].feeds.values()
-    return feed
-
-
-def test_a_reader_that_cannot_open_a_cursor_releases_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_cannot_open_a_cursor_releases_its_slot(monkeypatch):
     """Otherwise no other reader could catch up after Kafka was unavailable."""
     monkeypatch.setattr(readers, "UNAVAILABLE_BACKOFF_S", 0.0)
-    world = World(max_catch_ups=1)
+    world = ReaderWorld(max_catch_ups=1)
     unlucky = behind(world)
     unlucky._cursors = unlucky._cursors._replace(open=Mock(side_effect=KafkaUnavailable("down")))
 
@@ -363,10 +319,10 @@ def test_a_reader_that_cannot_open_a_cursor_releases_its_slot(monkeypatch: pytes
     world.feeds.close()
 
 
-def test_a_position_with_other_pending_partitions_is_not_that_of_the_feed(world: World) -> None:
+def test_a_position_with_other_pending_partitions_is_not_that_of_the_feed(world):
     """A partition without a leader starts at a timestamp, which is a part of the position."""
     world.open()
-    feed = feed_of(world)
+    feed = world.feed
     same, later = feed.ids.copy_at(feed.ids.offsets, {}), dict.fromkeys(feed.ids.offsets, 9)
 
     assert feed.is_at(same)
@@ -374,11 +330,11 @@ def test_a_position_with_other_pending_partitions_is_not_that_of_the_feed(world:
     assert not feed.is_at(same.copy_at(same.offsets, {}, {}, {Partition("t", 2): 5}))
 
 
-def test_a_heartbeat_contains_the_position_of_the_frames_that_were_sent(world: World) -> None:
+def test_a_heartbeat_contains_the_position_of_the_frames_that_were_sent(world):
     """Another greenlet may have appended frames that parked clients have not received. Their ID would skip these frames."""
     reader, client = world.open(), ParkedClient()
     reader.park(client)
-    feed = feed_of(world)
+    feed = world.feed
     feed._flushed = feed._flushed._replace(id_sent=False)
     world.log.append("t", b'{"n":1}')
     batch = world.log.read(Partition("t", 0), 3)
@@ -392,11 +348,11 @@ def test_a_heartbeat_contains_the_position_of_the_frames_that_were_sent(world: W
 
 
 @pytest.mark.parametrize("error", [None, KafkasseError("it failed")])
-def test_a_reader_of_a_feed_that_has_ended_cannot_be_parked(world: World, error: KafkasseError | None) -> None:
+def test_a_reader_of_a_feed_that_has_ended_cannot_be_parked(world, error):
     """A parked client of such a feed would receive nothing, and its stream would never end."""
     reader = live(world)
     assert reader.can_park
 
-    feed_of(world).fail(error)
+    world.feed.fail(error)
 
     assert not reader.can_park

@@ -64,7 +64,7 @@ def append(
 
 
 @pytest.mark.parametrize("skips", [False, True])
-def test_a_reader_that_was_ahead_of_the_feed_at_a_truncation_does_not_join(skips: bool) -> None:
+def test_a_reader_that_was_ahead_of_the_feed_at_a_truncation_does_not_join(skips):
     """It has read records that the feed has not, and the log has lost. The feed has read only those that replaced them."""
     shared = feed(1)
     partition = Partition("t", 0)
@@ -85,18 +85,18 @@ def test_a_reader_that_was_ahead_of_the_feed_at_a_truncation_does_not_join(skips
 @pytest.mark.parametrize(("partitions", "records", "value"), [
     (1, 1, b'{"n":1}'), (3, 64, b'{"n":1}'), (100, 1, b'{"n":1}'), (3, 1, b'{"n":"%b"}' % (b"x" * 1000)),
 ])  # fmt: skip
-def test_the_limit_counts_all_memory_of_the_ring(id_type: IdType, partitions: int, records: int, value: bytes) -> None:
+def test_the_limit_counts_all_memory_of_the_ring(id_type, partitions, records, value):
     shared = feed(partitions, id_type=id_type)
     append(shared, 0)
     before = shared.ring._bytes
 
-    kept = kept_bytes(lambda: [append(shared, number % partitions, records, value) for number in range(100)])
+    kept = kept_bytes(lambda: [append(shared, number % partitions, records, value) for number in range(30)])
 
     assert 1 / 1.5 < kept / (shared.ring._bytes - before) < 1.5
 
 
 @pytest.mark.parametrize(("records", "keys"), [(1, 1), (64, 1), (1, 1_000_000), (64, 1_000_000)])
-def test_the_limit_counts_the_index_of_the_dispatch_values(records: int, keys: int) -> None:
+def test_the_limit_counts_the_index_of_the_dispatch_values(records, keys):
     """The estimate is right within a factor of 1.5 if all records have the same key, and if each has its own."""
     shared = feed(1, dimensions=KEY)
     append(shared, 0, keys=keys)
@@ -108,9 +108,7 @@ def test_the_limit_counts_the_index_of_the_dispatch_values(records: int, keys: i
 
 
 @given(st.lists(st.tuples(st.integers(1, 8), st.integers(1, 5)), min_size=1, max_size=30), st.integers(1, 30))
-def test_the_index_contains_exactly_the_segments_that_the_ring_holds(
-    batches: list[tuple[int, int]], max_records: int
-) -> None:
+def test_the_index_contains_exactly_the_segments_that_the_ring_holds(batches, max_records):
     """Eviction removes segments from the index and gives back the bytes of the values that no record has any more."""
     shared = feed(1, max_records=max_records, dimensions=KEY)
     for count, keys in batches:
@@ -129,7 +127,7 @@ def test_the_index_contains_exactly_the_segments_that_the_ring_holds(
     assert sum(sizes) + index == ring._bytes
 
 
-def test_a_batch_larger_than_the_ring_is_evicted_while_it_is_appended() -> None:
+def test_a_batch_larger_than_the_ring_is_evicted_while_it_is_appended():
     """The ring exceeds its limit by at most one piece, even before the batch is flushed."""
     shared = feed(1, max_bytes=100_000)
     sizes: list[int] = []
@@ -141,7 +139,7 @@ def test_a_batch_larger_than_the_ring_is_evicted_while_it_is_appended() -> None:
     assert 100_000 < max(sizes) < 100_000 + 65_536 + 10_000
 
 
-def test_a_full_ring_is_not_flushed_for_each_segment() -> None:
+def test_a_full_ring_is_not_flushed_for_each_segment():
     """It evicts the segments that it has flushed, so that parked clients receive the records of a turn in one chunk."""
     shared = feed(1, max_records=100)
     append(shared, 0, 100)
@@ -157,7 +155,7 @@ def test_a_full_ring_is_not_flushed_for_each_segment() -> None:
     assert 5 == client.received.count(b"event: message")
 
 
-def test_rings_share_the_limit_of_the_worker() -> None:
+def test_rings_share_the_limit_of_the_worker():
     """A new ring makes the others smaller at once."""
     limits = RingLimits(100_000, NO_LIMIT, 150_000)
     first = feed(1, limits=limits)
@@ -171,7 +169,7 @@ def test_rings_share_the_limit_of_the_worker() -> None:
     assert first.ring._bytes <= 75_000 >= second.ring._bytes > 60_000
 
 
-def test_a_feed_that_was_dropped_leaves_its_share_to_the_others() -> None:
+def test_a_feed_that_was_dropped_leaves_its_share_to_the_others():
     """The limit of the worker is divided by the number of the rings that exist."""
     limits = RingLimits(100_000, NO_LIMIT, 150_000)
     rings = [feed(1, limits=limits) for _ in range(3)]

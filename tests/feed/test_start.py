@@ -62,9 +62,7 @@ def topic_id_of(log: MemoryLog) -> str:
 @pytest.mark.parametrize(
     ("start_at", "offsets"), [(StartAt.LATEST, (6, 0)), (StartAt.EARLIEST, (2, 0)), (StartAt.SNAPSHOT, (2, 0))]
 )
-def test_the_route_decides_where_a_client_without_an_event_id_starts(
-    log: MemoryLog, start_at: StartAt, offsets: tuple[int, int]
-) -> None:
+def test_the_route_decides_where_a_client_without_an_event_id_starts(log, start_at, offsets):
     """The stream starts at the end or at the first record of every partition, without gaps."""
     start = resolved(log, start_at=start_at)
 
@@ -74,7 +72,7 @@ def test_the_route_decides_where_a_client_without_an_event_id_starts(
 
 
 @pytest.mark.parametrize(("since", "offset"), [(0, 2), (1003, 3), (1006, 6)])
-def test_since_starts_at_the_first_record_at_or_after_a_time(log: MemoryLog, since: int, offset: int) -> None:
+def test_since_starts_at_the_first_record_at_or_after_a_time(log, since, offset):
     """A time after the last record is the end. `since` takes precedence over the route."""
     for start_at in StartAt:
         start = resolved(log, start_at=start_at, since=since)
@@ -106,9 +104,7 @@ POSITIONS = {
 
 
 @pytest.mark.parametrize(("entries", "offsets", "gaps", "is_partial"), POSITIONS.values(), ids=POSITIONS)
-def test_a_stream_starts_at_the_position_of_the_client(
-    log: MemoryLog, entries: list[Any], offsets: dict[Partition, int], gaps: list[Gap], is_partial: bool
-) -> None:
+def test_a_stream_starts_at_the_position_of_the_client(log, entries, offsets, gaps, is_partial):
     """An offset takes precedence over a timestamp. Records that the log has lost are a gap."""
     start = resolved(log, *entries)
 
@@ -117,14 +113,14 @@ def test_a_stream_starts_at_the_position_of_the_client(
 
 
 @pytest.mark.parametrize("start_at", StartAt)
-def test_the_offset_minus_one_is_the_end(log: MemoryLog, start_at: StartAt) -> None:
+def test_the_offset_minus_one_is_the_end(log, start_at):
     """KafkaSSE's IDs contain it for partitions without records. The route, a timestamp and an epoch do not matter."""
     start = resolved(log, entry(offset=-1, timestamp=1003, leader_epoch=7), entry(1, timestamp=0), start_at=start_at)
 
     assert ({ZERO: 6, ONE: 0}, [], {}) == (start.offsets, start.gaps, start.epochs)
 
 
-def test_the_offset_minus_one_of_a_recreated_topic_is_its_end(log: MemoryLog) -> None:
+def test_the_offset_minus_one_of_a_recreated_topic_is_its_end(log):
     """The client has no records of the former topic, so it misses none. A partition that no longer exists is a gap."""
     start = resolved(log, entry(offset=-1, topic_id="former"), entry(1, offset=0), entry(2, offset=-1))
 
@@ -132,7 +128,7 @@ def test_the_offset_minus_one_of_a_recreated_topic_is_its_end(log: MemoryLog) ->
     assert Gap(Partition("t", 2), 0, 0, RECREATED) == start.gaps[-1]
 
 
-def test_rejects_a_partition_that_does_not_exist(log: MemoryLog) -> None:
+def test_rejects_a_partition_that_does_not_exist(log):
     """The error says which partitions exist. KafkaSSE's client waits forever."""
     with pytest.raises(InvalidPosition, match="no partition 2 in t: it has 2") as rejected:
         resolved(log, entry(2, offset=0))
@@ -140,7 +136,7 @@ def test_rejects_a_partition_that_does_not_exist(log: MemoryLog) -> None:
     assert ("t", 2) == (rejected.value.extra["topic"], rejected.value.extra["partition"])
 
 
-def test_checks_the_partitions_of_many_topics_in_linear_time(log: MemoryLog) -> None:
+def test_checks_the_partitions_of_many_topics_in_linear_time(log):
     """The check visits each of the 2,500 entries once, not once for each of the 50 topics."""
     for number in range(50):
         log.create(f"many.{number}", 50)
@@ -152,7 +148,7 @@ def test_checks_the_partitions_of_many_topics_in_linear_time(log: MemoryLog) -> 
     assert 2500 == starts.visited
 
 
-def test_rejects_an_offset_beyond_the_end_that_kafkasse_did_not_issue(log: MemoryLog) -> None:
+def test_rejects_an_offset_beyond_the_end_that_kafkasse_did_not_issue(log):
     """The error names the end. The end itself is valid."""
     with pytest.raises(InvalidPosition, match="beyond its end, 6") as rejected:
         resolved(log, entry(offset=7))
@@ -161,14 +157,14 @@ def test_rejects_an_offset_beyond_the_end_that_kafkasse_did_not_issue(log: Memor
     assert {ZERO: 6} == resolved(log, entry(offset=6)).offsets
 
 
-def test_knows_the_timestamp_of_a_position_only_if_the_client_sent_it(log: MemoryLog) -> None:
+def test_knows_the_timestamp_of_a_position_only_if_the_client_sent_it(log):
     """The event ID contains the offset of a partition whose timestamp is unknown. A guessed timestamp could skip records."""
     assert {ZERO: 1003, ONE: 1003} == resolved(log, since=1003).timestamps
     assert {ZERO: 1003} == resolved(log, entry(offset=4, timestamp=1003), entry(1, offset=0)).timestamps
     assert {} == resolved(log).timestamps == resolved(log, start_at=StartAt.EARLIEST).timestamps
 
 
-def test_an_event_id_for_a_copy_has_a_timestamp_only_at_the_end(log: MemoryLog) -> None:
+def test_an_event_id_for_a_copy_has_a_timestamp_only_at_the_end(log):
     """At the end of a partition, new records have later timestamps. Elsewhere, a guessed timestamp could skip records."""
     position, topics = of_topics(["t"]), log.describe(["t"])
 
@@ -179,7 +175,7 @@ def test_an_event_id_for_a_copy_has_a_timestamp_only_at_the_end(log: MemoryLog) 
     assert {ONE} == at_start.timestamps.keys()
 
 
-def test_reads_a_partition_that_was_added_since_from_its_start(log: MemoryLog) -> None:
+def test_reads_a_partition_that_was_added_since_from_its_start(log):
     """An event ID of kafkasse lists all partitions that existed when it was issued, so a missing partition is new."""
     log.append("t", b"{}", 1)
     log.append("t", b"{}", 1)
@@ -191,7 +187,7 @@ def test_reads_a_partition_that_was_added_since_from_its_start(log: MemoryLog) -
     assert [] == start.gaps
 
 
-def test_keeps_the_leader_epoch_of_an_offset_that_does_not_change(log: MemoryLog) -> None:
+def test_keeps_the_leader_epoch_of_an_offset_that_does_not_change(log):
     """The epoch belongs to the record before that offset. Without it, kafkasse could not detect a later truncation."""
     log.elect_leader("t")
     epoch = entry(offset=6, leader_epoch=0)
@@ -201,7 +197,7 @@ def test_keeps_the_leader_epoch_of_an_offset_that_does_not_change(log: MemoryLog
     assert {} == resolved(log, entry(offset=1, leader_epoch=0)).epochs
 
 
-def test_a_recreated_topic_is_read_from_its_start(log: MemoryLog) -> None:
+def test_a_recreated_topic_is_read_from_its_start(log):
     """The old offsets are ignored, and the rest of the old topic is a gap, even in partitions that no longer exist."""
     before = topic_id_of(log)
     log.delete("t")
@@ -216,7 +212,7 @@ def test_a_recreated_topic_is_read_from_its_start(log: MemoryLog) -> None:
     assert {"t": topic_id_of(log)} == start.topic_ids
 
 
-def test_reports_a_recreated_topic_that_has_none_of_the_selected_partitions(log: MemoryLog) -> None:
+def test_reports_a_recreated_topic_that_has_none_of_the_selected_partitions(log):
     """A stream without partitions would never receive a record."""
     before = topic_id_of(log)
     log.delete("t")
@@ -226,13 +222,13 @@ def test_reports_a_recreated_topic_that_has_none_of_the_selected_partitions(log:
         resolved(log, entry(1, offset=3, topic_id=before, only=True))
 
 
-def test_a_client_that_resumes_receives_no_second_snapshot(log: MemoryLog) -> None:
+def test_a_client_that_resumes_receives_no_second_snapshot(log):
     """It already has the table, and continues from its event ID."""
     assert not resolved(log, entry(offset=5, topic_id=topic_id_of(log)), start_at=StartAt.SNAPSHOT).snapshot
 
 
 @pytest.mark.parametrize("start_at", StartAt)
-def test_a_partition_without_a_leader_starts_when_it_has_one(log: MemoryLog, start_at: StartAt) -> None:
+def test_a_partition_without_a_leader_starts_when_it_has_one(log, start_at):
     """The other partition starts at once. The timestamp selects the record at which the partition starts later."""
     before_ms = time.time_ns() // 1_000_000
     log.lose_leader("t")
@@ -243,7 +239,7 @@ def test_a_partition_without_a_leader_starts_when_it_has_one(log: MemoryLog, sta
     assert (start.pending[ZERO] >= before_ms) if start_at is StartAt.LATEST else {ZERO: 0} == start.pending
 
 
-def test_a_recreated_topic_without_a_leader_is_read_from_its_first_offset(log: MemoryLog) -> None:
+def test_a_recreated_topic_without_a_leader_is_read_from_its_first_offset(log):
     """The client learns that the records of the former topic are lost, although no leader can tell what the topic holds."""
     log.lose_leader("t")
 
@@ -255,7 +251,7 @@ def test_a_recreated_topic_without_a_leader_is_read_from_its_first_offset(log: M
 
 
 @pytest.mark.parametrize("offset", [0, 4])
-def test_a_client_keeps_its_offset_in_a_partition_without_a_leader(log: MemoryLog, offset: int) -> None:
+def test_a_client_keeps_its_offset_in_a_partition_without_a_leader(log, offset):
     """The cursor waits for the leader. A timestamp waits too, because only the leader can resolve it."""
     log.lose_leader("t")
 

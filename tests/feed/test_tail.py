@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 import gevent
@@ -27,72 +26,30 @@ from kafkasse.errors import (
 )
 from kafkasse.feed import Feeds, Reader, StopReason, feeds, tail
 from kafkasse.feed.reader import ReaderState
-from kafkasse.feed.tail import MIN_REST_S, MIN_TURN_S, TURN_CREDIT_S, Tail
+from kafkasse.feed.tail import MIN_REST_S, MIN_TURN_S, TURN_CREDIT_S
 from kafkasse.frame import Encoder
-from kafkasse.log import Topic
-from kafkasse.memory_log import MemoryCursor, MemoryLog
-from kafkasse.position import IdType, of_topics, parse
+from kafkasse.position import IdType, of_topics
 from kafkasse.position.position import INT32_MAX
 from kafkasse.route import Route, StartAt
 from kafkasse.sse import Parser
+from tests.feed.world import CountingLog, ImpatientWorld
 from tests.support.sse import numbers_in
-from tests.support.turns import numbers, turn
+from tests.support.turns import numbers
 from tests.support.waiting import TIMEOUT_S, wait_until
 
 CARD_NUMBER = "4711-0815"
 
 
-class CountingLog(MemoryLog):
-    """A log that counts its cursors and lookups."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cursors: list[MemoryCursor] = []
-        self.described: list[list[str]] = []
-
-    def cursor(self, *args: Any, **named: Any) -> MemoryCursor:
-        self.cursors.append(super().cursor(*args, **named))
-        return self.cursors[-1]
-
-    def describe(self, topics: Any) -> dict[str, Topic]:
-        self.described.append(list(topics))
-        return super().describe(topics)
-
-
-class World:
-    """A log with the topics a and b of two partitions, and feeds. The test calls turn() of the tail."""
+class TailWorld(ImpatientWorld):
+    """A world with the topics a and b, which have two partitions each."""
 
     def __init__(self, **settings: Any) -> None:
-        self.log = CountingLog()
-        self.log.create("a", 2)
-        self.log.create("b", 2)
-        self.tails: list[Tail] = []
-        config = Config(heartbeat_s=0.001).feed
-        self.feeds = Feeds(self.log, replace(config, metadata_refresh_s=0.0, **settings), self.tails.append)
-        self.encoder = Encoder()
-
-    def open(self, *entries: Any, encoder: Encoder | None = None, client: str = "", **route: Any) -> Reader:
-        """Open a stream of these topics or position entries."""
-        is_named = isinstance(entries[0], str)
-        position = of_topics(entries) if is_named else parse(json.dumps(entries))
-        topics = self.feeds.describe(position.topics)
-        return self.feeds.open(
-            Route("r", "/r", None, **route), position, topics, encoder or self.encoder, client=client
-        )
-
-    def turn(self) -> None:
-        """Handle the records, heartbeats and checks that are due."""
-        turn(self.tails[-1])
-        gevent.sleep(0.002)
-        turn(self.tails[-1])
-
-    def write(self, topic: str, n: int, partition: int = 0) -> None:
-        self.log.append(topic, b'{"n":%d}' % n, partition)
+        super().__init__(topics={"a": 2, "b": 2}, **settings)
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    world = World()
+def world() -> Iterator[TailWorld]:
+    world = TailWorld()
     with closing(world.feeds):
         yield world
 
@@ -100,23 +57,23 @@ def world() -> Iterator[World]:
 # One cursor.
 
 
-def test_all_topics_share_one_cursor(world: World) -> None:
+def test_all_topics_share_one_cursor(world):
     """Each combination of topics is a feed of its own, and needs no cursor of its own."""
     readers = {names: world.open(*names) for names in (("a",), ("b",), ("a", "b"))}
-    world.write("a", 1)
-    world.write("b", 2)
+    world.write(1, topic="a")
+    world.write(2, topic="b")
     world.turn()
 
     assert {("a",): [1], ("b",): [2], ("a", "b"): [1, 2]} == {names: numbers(each) for names, each in readers.items()}
     assert 1 == len(world.log.cursors)
 
 
-def test_streams_of_selected_partitions_share_a_feed(world: World) -> None:
+def test_streams_of_selected_partitions_share_a_feed(world):
     """They receive only the records of their partitions, and need no cursor of their own."""
     entry = {"topic": "a", "partition": 1, "offset": 0}
     readers = [world.open(entry) for _ in range(3)]
     for partition in (0, 1):
-        world.write("a", partition, partition)
+        world.write(partition, topic="a", partition=partition)
     world.turn()
 
     assert [[1]] * 3 == [numbers(each) for each in readers]
@@ -124,13 +81,13 @@ def test_streams_of_selected_partitions_share_a_feed(world: World) -> None:
     assert {"only": True}.items() <= json.loads(readers[0].position_id)[0].items()
 
 
-def test_an_id_without_a_topic_id_that_lists_all_partitions_joins_the_feed(world: World) -> None:
+def test_an_id_without_a_topic_id_that_lists_all_partitions_joins_the_feed(world):
     """KafkaSSE's event IDs are such IDs. The stream includes partitions that are added later."""
     live = world.open("a")
     returned = world.open(*({"topic": "a", "partition": n, "offset": 0} for n in (0, 1)))
     world.log.create("a", 3)
     world.turn()
-    world.write("a", 3, 2)
+    world.write(3, topic="a", partition=2)
     world.turn()
 
     assert [3] == numbers(live) == numbers(returned)
@@ -138,10 +95,10 @@ def test_an_id_without_a_topic_id_that_lists_all_partitions_joins_the_feed(world
 
 
 @pytest.mark.parametrize("id_type", IdType)
-def test_clients_that_resume_with_timestamps_share_the_feed(world: World, id_type: IdType) -> None:
+def test_clients_that_resume_with_timestamps_share_the_feed(world, id_type):
     """The timestamps of idle partitions differ, but the client can be parked at once."""
     first = world.open("a", id_type=id_type)
-    world.write("a", 1)
+    world.write(1, topic="a")
     world.turn()
     numbers(first)
 
@@ -151,14 +108,14 @@ def test_clients_that_resume_with_timestamps_share_the_feed(world: World, id_typ
     assert 1 == len(world.log.cursors)
 
 
-def test_stops_reading_a_topic_after_its_last_feed(world: World) -> None:
+def test_stops_reading_a_topic_after_its_last_feed(world):
     """The feed is dropped after idle_feed_timeout_s. Without feeds, the tail closes, and the next stream starts another."""
-    world = World(idle_feed_timeout_s=0.0)
+    world = TailWorld(idle_feed_timeout_s=0.0)
     a, b = world.open("a"), world.open("b")
     a.close()
     world.turn()
     assert {"b"} == {partition.topic for partition in world.tails[0].partitions} == world.tails[0].topics.keys()
-    world.write("a", 0)
+    world.write(0, topic="a")
     assert [] == world.log.cursors[0].poll(0)
 
     b.close()
@@ -166,12 +123,12 @@ def test_stops_reading_a_topic_after_its_last_feed(world: World) -> None:
     assert world.tails[0].closed
 
     again = world.open("a")
-    world.write("a", 1)
+    world.write(1, topic="a")
     world.turn()
     assert [1] == numbers(again)
 
 
-def test_keeps_a_feed_for_a_while_after_its_last_reader(world: World) -> None:
+def test_keeps_a_feed_for_a_while_after_its_last_reader(world):
     """A client that reconnects within idle_feed_timeout_s finds the ring, and needs no cursor of its own."""
     world.open("a").close()
 
@@ -180,9 +137,9 @@ def test_keeps_a_feed_for_a_while_after_its_last_reader(world: World) -> None:
     assert 1 == len(world.tails[0].feeds)
 
 
-def test_opening_a_stream_takes_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opening_a_stream_takes_a_turn(monkeypatch):
     """A stream with thousands of partitions opens in two short turns. Between them, the tail does not drop the new feed."""
-    world = World(idle_feed_timeout_s=0.0)
+    world = TailWorld(idle_feed_timeout_s=0.0)
     turns = []
     monkeypatch.setattr(feeds, "take_turn", lambda: (turns.append(1), world.turn()))
 
@@ -192,7 +149,7 @@ def test_opening_a_stream_takes_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [reader._feed] == list(world.tails[0].feeds.values())
 
 
-def test_a_stream_that_cannot_open_is_not_counted(world: World) -> None:
+def test_a_stream_that_cannot_open_is_not_counted(world):
     """A stream that stays counted would keep its feed forever."""
     live = world.open("a")
     with pytest.raises(InvalidPosition):
@@ -201,7 +158,7 @@ def test_a_stream_that_cannot_open_is_not_counted(world: World) -> None:
     assert 1 == live._feed.readers
 
 
-def test_a_new_client_of_a_recreated_topic_does_not_join_the_feed_of_the_old_topic(world: World) -> None:
+def test_a_new_client_of_a_recreated_topic_does_not_join_the_feed_of_the_old_topic(world):
     """With the old topic ID in its event IDs, the client would receive records again when it resumes."""
     old = world.open("a")
     world.log.delete("a")
@@ -215,7 +172,7 @@ def test_a_new_client_of_a_recreated_topic_does_not_join_the_feed_of_the_old_top
     assert topics["a"].topic_id == json.loads(new.position_id)[0]["topic_id"]
 
 
-def test_evicts_the_oldest_idle_feed_above_the_limit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evicts_the_oldest_idle_feed_above_the_limit(world, monkeypatch):
     """If all feeds have readers, a client can have as many as are free, and at most half, so others have a chance."""
     monkeypatch.setattr(feeds, "MAX_FEEDS", 4)
     world.open("a").close()
@@ -234,9 +191,7 @@ def test_evicts_the_oldest_idle_feed_above_the_limit(world: World, monkeypatch: 
 
 
 @pytest.mark.parametrize(("partition_turn_s", "reader_turn_s"), [(0, 0), (MIN_TURN_S, 0), (0, MIN_TURN_S)])
-def test_turns_have_a_minimum_distance_on_average(
-    world: World, monkeypatch: pytest.MonkeyPatch, partition_turn_s: float, reader_turn_s: float
-) -> None:
+def test_turns_have_a_minimum_distance_on_average(world, monkeypatch, partition_turn_s, reader_turn_s):
     """Records that arrive one by one are sent together. With many partitions or readers, there are fewer fetches."""
     monkeypatch.setattr(tail, "PARTITION_TURN_S", partition_turn_s)
     monkeypatch.setattr(tail, "READER_TURN_S", reader_turn_s)
@@ -245,7 +200,7 @@ def test_turns_have_a_minimum_distance_on_average(
     turn_s = MIN_TURN_S + partition_turn_s * len(world.tails[0].partitions) + reader_turn_s
     began_at = time.monotonic()
     for n in range(count):
-        world.write("a", n)
+        world.write(n, topic="a")
         gevent.sleep(world.tails[0].turn(0))
 
     assert time.monotonic() - began_at >= count * turn_s - TURN_CREDIT_S - MIN_REST_S
@@ -267,15 +222,15 @@ def times_out(message: Mapping[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("filterer", [rejects_text, times_out])
-def test_a_failing_filter_ends_only_its_own_feed(world: World, filterer: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_filter_ends_only_its_own_feed(world, filterer, caplog):
     """The error is logged once, with the offset and without the record's data. The records before it are delivered."""
     broken, healthy = world.open("a", encoder=Encoder(filterer=filterer)), world.open("a")
-    world.write("a", 1)
+    world.write(1, topic="a")
     world.turn()
     world.log.append("a", b'{"secret":"%s","n":2}' % CARD_NUMBER.encode())
     with caplog.at_level(logging.ERROR):
         world.turn()
-    world.write("a", 3)
+    world.write(3, topic="a")
     world.turn()
 
     assert [1, 2, 3] == numbers(healthy)
@@ -287,11 +242,11 @@ def test_a_failing_filter_ends_only_its_own_feed(world: World, filterer: Any, ca
     assert CARD_NUMBER not in logged
 
 
-def test_an_error_of_one_topic_ends_only_the_feeds_that_contain_it(world: World) -> None:
+def test_an_error_of_one_topic_ends_only_the_feeds_that_contain_it(world):
     a, b, both = world.open("a"), world.open("b"), world.open("a", "b")
     world.log.fail_partition("a", TopicNotAvailable("Not authorized."))
     world.turn()
-    world.write("b", 1)
+    world.write(1, topic="b")
     world.turn()
 
     assert [1] == numbers(b)
@@ -301,12 +256,12 @@ def test_an_error_of_one_topic_ends_only_the_feeds_that_contain_it(world: World)
     assert {"b"} == world.tails[0].topics.keys()
 
 
-def test_a_deleted_topic_ends_only_the_feeds_that_contain_it(world: World) -> None:
+def test_a_deleted_topic_ends_only_the_feeds_that_contain_it(world):
     a, b = world.open("a"), world.open("b")
     world.log.delete("a")
     for _ in range(3):
         world.turn()
-    world.write("b", 1)
+    world.write(1, topic="b")
     world.turn()
 
     assert [1] == numbers(b)
@@ -315,13 +270,13 @@ def test_a_deleted_topic_ends_only_the_feeds_that_contain_it(world: World) -> No
     assert ["a"] == gone.value.extra["topics"]
 
 
-def test_a_recreated_topic_ends_only_the_feeds_that_contain_it(world: World) -> None:
+def test_a_recreated_topic_ends_only_the_feeds_that_contain_it(world):
     """Their clients reconnect with an event ID of the old topic, and receive the new one."""
     a, b = world.open("a"), world.open("b")
     world.log.delete("a")
     world.log.create("a", 1)
     world.turn()
-    world.write("b", 1)
+    world.write(1, topic="b")
     world.turn()
 
     assert [1] == numbers(b)
@@ -330,13 +285,13 @@ def test_a_recreated_topic_ends_only_the_feeds_that_contain_it(world: World) -> 
 
 
 @pytest.mark.parametrize("error", [TopicNotAvailable("Not authorized."), KafkaUnavailable("An election.")])
-def test_a_topic_that_cannot_be_described_is_not_deleted(world: World, error: KafkasseError) -> None:
+def test_a_topic_that_cannot_be_described_is_not_deleted(world, error):
     """The stream continues. A new stream gets the error, or 404 if the server may not read the topic."""
     a = world.open("a")
     world.log.fail_topic("a", error)
     for _ in range(3):
         world.turn()
-    world.write("a", 1)
+    world.write(1, topic="a")
     world.turn()
 
     assert [1] == numbers(a)
@@ -354,7 +309,7 @@ def test_a_topic_that_cannot_be_described_is_not_deleted(world: World, error: Ka
         (ConfigurationError("wrong password"), ConfigurationError("wrong password")),
     ],
 )
-def test_a_tail_that_fails_ends_its_streams_with_an_error(error: Exception, received: KafkasseError) -> None:
+def test_a_tail_that_fails_ends_its_streams_with_an_error(error, received):
     """No stream ends silently, and the next stream starts another tail."""
     log = CountingLog()
     log.create("a")
@@ -384,7 +339,7 @@ def test_a_tail_that_fails_ends_its_streams_with_an_error(error: Exception, rece
 # Partitions without a leader.
 
 
-def test_a_topic_opens_although_a_partition_has_no_leader(world: World) -> None:
+def test_a_topic_opens_although_a_partition_has_no_leader(world):
     """The event ID contains a timestamp for that partition until it has a leader. No record is lost."""
     world.log.lose_leader("a")
     reader = world.open("a")
@@ -392,8 +347,8 @@ def test_a_topic_opens_although_a_partition_has_no_leader(world: World) -> None:
     first = {entry["partition"]: entry for entry in json.loads(reader.position_id)}
     world.log.elect_leader("a")
     world.turn()
-    world.write("a", 1)
-    world.write("a", 2, 1)
+    world.write(1, topic="a")
+    world.write(2, topic="a", partition=1)
     world.turn()
 
     assert [1, 2] == sorted(numbers(reader))
@@ -401,7 +356,7 @@ def test_a_topic_opens_although_a_partition_has_no_leader(world: World) -> None:
     assert {1} == {entry["offset"] for entry in json.loads(reader.position_id)}
 
 
-def test_a_partition_that_had_no_leader_starts_where_the_client_asked_for(world: World) -> None:
+def test_a_partition_that_had_no_leader_starts_where_the_client_asked_for(world):
     """It is not a partition that was added to the topic, so a client that starts at the end receives no older records."""
     world.log.append("a", b'{"n":1}', timestamp=1000)
     world.log.lose_leader("a")
@@ -409,16 +364,16 @@ def test_a_partition_that_had_no_leader_starts_where_the_client_asked_for(world:
 
     world.log.elect_leader("a")
     world.turn()
-    world.write("a", 2)
+    world.write(2, topic="a")
     world.turn()
 
     assert [2] == numbers(reader)
 
 
-def test_catches_up_although_a_partition_has_no_leader(world: World) -> None:
+def test_catches_up_although_a_partition_has_no_leader(world):
     """A client that starts at the first record reads the other partitions at once, and this one when it has a leader."""
-    world.write("a", 1)
-    world.write("a", 2, 1)
+    world.write(1, topic="a")
+    world.write(2, topic="a", partition=1)
     world.log.lose_leader("a")
     reader = world.open("a", start=StartAt.EARLIEST)
     assert [2] == numbers(reader)
@@ -429,7 +384,7 @@ def test_catches_up_although_a_partition_has_no_leader(world: World) -> None:
     wait_until(lambda: [1] == numbers(reader))
 
 
-def test_clients_that_resume_share_the_feed_of_a_partition_without_a_leader(world: World) -> None:
+def test_clients_that_resume_share_the_feed_of_a_partition_without_a_leader(world):
     """An event ID with the timestamp of the feed needs no cursor."""
     world.log.lose_leader("a")
     first = world.open("a")
@@ -443,17 +398,17 @@ def test_clients_that_resume_share_the_feed_of_a_partition_without_a_leader(worl
 # Clients that join.
 
 
-def test_a_client_that_joins_receives_a_gap(world: World) -> None:
+def test_a_client_that_joins_receives_a_gap(world):
     """The event ID of the gap is the client's own, because the feed has never been at its position."""
     position = json.loads(world.open("a").position_id)
-    world.write("a", 1)
+    world.write(1, topic="a")
     world.turn()
     for n in range(3):
-        world.write("a", 3 + n)
+        world.write(3 + n, topic="a")
     world.log.drop_before("a", 3)
     for _ in range(3):
         world.turn()
-    world.write("a", 2, 1)
+    world.write(2, topic="a", partition=1)
     world.turn()
     position[1]["offset"] = 1
 
@@ -470,7 +425,7 @@ def test_a_client_that_joins_receives_a_gap(world: World) -> None:
 # Opening.
 
 
-def test_caches_topics_that_do_not_exist(world: World) -> None:
+def test_caches_topics_that_do_not_exist(world):
     """A client that repeats a request for an unknown topic costs Kafka one lookup per second."""
     for _ in range(10):
         assert {} == world.feeds.describe(["unknown"])
@@ -478,10 +433,10 @@ def test_caches_topics_that_do_not_exist(world: World) -> None:
     assert [["unknown"]] == world.log.described
 
 
-def test_forgets_the_oldest_descriptions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forgets_the_oldest_descriptions(monkeypatch):
     """Requests for random names do not fill the memory."""
     monkeypatch.setattr(feeds, "MAX_DESCRIPTIONS", 3)
-    world = World()
+    world = TailWorld()
     for n in range(5):
         world.feeds.describe([f"unknown{n}"])
     for n in (4, 0):
@@ -490,9 +445,9 @@ def test_forgets_the_oldest_descriptions(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [[f"unknown{n}"] for n in (0, 1, 2, 3, 4, 0)] == world.log.described
 
 
-def test_the_checks_of_many_topics_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checks_of_many_topics_take_turns(monkeypatch):
     """A tail may read thousands of topics, and must not delay the other greenlets while it checks them."""
-    world = World()
+    world = TailWorld()
     names = [f"many-{n}" for n in range(50)]
     for name in names:
         world.log.create(name)
@@ -514,7 +469,7 @@ def test_the_checks_of_many_topics_take_turns(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("new_records", [2, 4])
 @pytest.mark.parametrize("is_live", [True, False])
-def test_a_client_that_missed_a_truncation_receives_a_gap(world: World, is_live: bool, new_records: int) -> None:
+def test_a_client_that_missed_a_truncation_receives_a_gap(world, is_live, new_records):
     """The log contains the client's offset again, so only the leader epoch shows that other records replaced its own."""
     returning = resumed_after_truncation(world, is_live, new_records)
 
@@ -528,7 +483,7 @@ def test_a_client_that_missed_a_truncation_receives_a_gap(world: World, is_live:
 
 
 @pytest.mark.parametrize("is_live", [True, False])
-def test_a_client_that_received_a_gap_notices_the_next_truncation(world: World, is_live: bool) -> None:
+def test_a_client_that_received_a_gap_notices_the_next_truncation(world, is_live):
     """The log was truncated twice without a record in between, and has grown past the end of the first gap again."""
     reader = reader_of_four_records(world)
     world.log.truncate("a", 3)
@@ -538,12 +493,12 @@ def test_a_client_that_received_a_gap_notices_the_next_truncation(world: World, 
     first = list(parser.receive(reader.read(0)))
     world.log.truncate("a", 1)
     for n in (11, 12, 13):
-        world.write("a", n)
+        world.write(n, topic="a")
     if is_live:
         for _ in range(2):
             world.turn()
     else:
-        world.feeds = Feeds(world.log, Config().feed, world.tails.append)
+        world.new_feeds()
         reader = world.open(*json.loads(parser.last_event_id))
     frames = b"".join([reader.begin(), *(reader.read(0) for _ in range(5))])
     second, *messages = Parser().receive(frames)
@@ -553,18 +508,18 @@ def test_a_client_that_received_a_gap_notices_the_next_truncation(world: World, 
     assert [11, 12, 13] == [json.loads(each.data)["n"] for each in messages if each.type == "message"]
 
 
-def test_a_client_that_is_ahead_of_the_feed_notices_a_truncation(world: World) -> None:
+def test_a_client_that_is_ahead_of_the_feed_notices_a_truncation(world):
     """Its own cursor has read a record that the log then loses. The tail reads only the record that replaced it."""
     world.log.elect_leader("a")
-    world.write("a", 0)
+    world.write(0, topic="a")
     world.open("a")  # the feed starts at offset 1
     ahead = world.open({"topic": "a", "partition": 0, "offset": 0}, {"topic": "a", "partition": 1, "offset": 0})
     for n in (1, 2):
-        world.write("a", n)
+        world.write(n, topic="a")
     assert [0, 1, 2] == numbers(ahead)
     world.log.truncate("a", 2)
     for n in (12, 13):
-        world.write("a", n)
+        world.write(n, topic="a")
     for _ in range(2):
         world.turn()
 
@@ -574,15 +529,15 @@ def test_a_client_that_is_ahead_of_the_feed_notices_a_truncation(world: World) -
     assert [12, 13] == [json.loads(each.data)["n"] for each in messages if each.type == "message"]
 
 
-def test_a_truncation_right_after_another_client_returned_is_reported(world: World) -> None:
+def test_a_truncation_right_after_another_client_returned_is_reported(world):
     """Each client causes a lookup of its leader epoch. The feed cannot notice the truncation: it has read no old record."""
     live = reader_of_four_records(world)
     position = json.loads(live.position_id)
-    world.feeds = Feeds(world.log, Config().feed, world.tails.append)
+    world.new_feeds()
     world.open(*position)
     world.log.truncate("a", 2)
     for n in (12, 13, 14):
-        world.write("a", n)
+        world.write(n, topic="a")
     world.turn()
 
     returning = world.open(*position)
@@ -593,15 +548,15 @@ def test_a_truncation_right_after_another_client_returned_is_reported(world: Wor
 
 @pytest.mark.parametrize("truncated", [False, True])
 @pytest.mark.parametrize("epoch", [{"leader_epoch": INT32_MAX}, {}])
-def test_a_client_with_an_epoch_that_the_log_does_not_know_joins(world: World, epoch: Any, truncated: bool) -> None:
+def test_a_client_with_an_epoch_that_the_log_does_not_know_joins(world, epoch, truncated):
     """A forged or foreign leader epoch counts as unknown. Otherwise its client would have a slot until the next record."""
     world.log.elect_leader("a")
     world.open("a")
-    world.write("a", 0)
+    world.write(0, topic="a")
     world.turn()
     if truncated:
         world.log.truncate("a", 0)
-        world.write("a", 0)
+        world.write(0, topic="a")
         world.turn()
     reader = world.open(
         {"topic": "a", "partition": 0, "offset": 1, **epoch}, {"topic": "a", "partition": 1, "offset": 0}
@@ -612,26 +567,26 @@ def test_a_client_with_an_epoch_that_the_log_does_not_know_joins(world: World, e
     assert str(INT32_MAX) not in reader.position_id
 
 
-def reader_of_four_records(world: World) -> Reader:
+def reader_of_four_records(world: TailWorld) -> Reader:
     """Return a live reader that has received four records with a leader epoch."""
     world.log.elect_leader("a")
     live = world.open("a")
     for n in range(4):
-        world.write("a", n)
+        world.write(n, topic="a")
     world.turn()
     numbers(live)
     return live
 
 
-def resumed_after_truncation(world: World, is_live: bool, new_records: int) -> Reader:
+def resumed_after_truncation(world: TailWorld, is_live: bool, new_records: int) -> Reader:
     """Return the reader of a client at offset 4 of a log that has lost the records from offset 2 on, and has grown."""
     live = reader_of_four_records(world)
     position = json.loads(live.position_id)
     world.log.truncate("a", 2)
     for n in range(12, 12 + new_records):
-        world.write("a", n)
+        world.write(n, topic="a")
     if is_live:
         world.turn()
     else:
-        world.feeds = Feeds(world.log, Config().feed, world.tails.append)
+        world.new_feeds()
     return world.open(*position)

@@ -10,68 +10,50 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafkasse.config import Config
 from kafkasse.errors import KafkaUnavailable
-from kafkasse.feed import Feeds, Reader
 from kafkasse.feed import versions as module
-from kafkasse.feed.tail import Tail
 from kafkasse.feed.versions import MAX_BYTES, Versions
 from kafkasse.filter import Dimension, Dimensions, Selector
 from kafkasse.frame import Encoder
 from kafkasse.log import Batch, OffsetRange, Partition
 from kafkasse.memory_log import MemoryLog, MemoryRecord
-from kafkasse.position import of_topics, parse
-from kafkasse.route import NewestBy, Route, StartAt
-from kafkasse.sse import Event, Parser
+from kafkasse.route import NewestBy, StartAt
+from kafkasse.sse import Event
+from tests.feed.world import Client, World
 from tests.support.examples import examples
 from tests.support.memory import kept_bytes
 from tests.support.sse import without_positions
-from tests.support.turns import turn
 from tests.support.waiting import wait_until
 
 VERSION = "kafkasse-version"
 PARTITION = Partition("t", 0)
 
 
-class Process:
+class Process(World):
     """One worker that serves the topic `t`."""
 
     def __init__(self, log: MemoryLog, encoder: Encoder | None = None, look_back: int = 1000, **limits: int) -> None:
-        self.log = log
-        self.encoder = encoder or Encoder()
-        self.tails: list[Tail] = []
-        self.feeds = Feeds(log, Config(**limits).feed, self.tails.append)
+        super().__init__(encoder, {}, log, **limits)
         self.newest_by = NewestBy(VERSION, look_back)
 
-    def open(self, last_id: str = "", start: StartAt = StartAt.LATEST, selector: Selector | None = None) -> Client:
-        position = parse(last_id) if last_id else of_topics(["t"])
-        route = Route("t", "/t", ("t",), start=start, newest_by=self.newest_by)
-        reader = self.feeds.open(route, position, self.feeds.describe(["t"]), self.encoder, selector=selector)
-        return Client(self, reader, last_id)
+    def client(self, *last_id: str, selector: Selector | None = None, **route: Any) -> VersionsClient:
+        reader = self.open(*last_id, selector=selector, newest_by=self.newest_by, **route)
+        return VersionsClient(self, reader, *last_id)
 
 
-class Client:
-    """A client that receives everything that is ready with read()."""
+class VersionsClient(Client):
+    def __init__(self, process: Process, *stream: Any) -> None:
+        super().__init__(*stream)
+        self.process = process
 
-    def __init__(self, process: Process, reader: Reader, last_id: str) -> None:
-        self.process, self.reader = process, reader
-        self.parser = Parser(last_event_id=last_id)
-        list(self.parser.receive(reader.begin()))
-
-    def read(self) -> list[Any]:
+    def versions(self) -> list[Any]:
         """Return the versions that the client receives now; None for a record without a value."""
         events: list[Event] = []
         for _ in range(5):  # read through a cursor, then join the feed
-            for tail in self.process.tails:
-                turn(tail)
-            while frames := self.reader.read(0):
-                events += without_positions(self.parser.receive(frames))
-        list(self.parser.receive(self.reader.id_if_moved()))
+            self.process.turn()
+            events += without_positions(self.read())
+        self.take(self.reader.id_if_moved())
         return [json.loads(event.data).get("n") for event in events]
-
-    @property
-    def last_id(self) -> str:
-        return self.parser.last_event_id
 
 
 @pytest.fixture
@@ -88,117 +70,94 @@ def write(log: MemoryLog, *versions: int, key: bytes = b"k", partition: int = 0)
         log.append("t", b'{"n":%d}' % version, partition, key, headers=[(VERSION, b"%d" % version)])
 
 
-def test_a_live_client_does_not_receive_older_or_equal_versions(log: MemoryLog) -> None:
+def test_a_live_client_does_not_receive_older_or_equal_versions(log):
     process = Process(log)
-    client = process.open()
+    client = process.client()
     write(log, 1, 2, 3, 1, 2, 3, 4)
 
-    received = client.read()
+    received = client.versions()
 
     assert [1, 2, 3, 4] == received
-    assert 3 == process.feeds.stats["t"].outdated
+    assert 3 == process.feeds.stats["r"].outdated
 
 
 @pytest.mark.parametrize(
     "headers", [[], [(VERSION, b"x")], [(VERSION, None)], [(VERSION, b"9" * 20)], [("other", b"1")]]
 )
-def test_a_record_without_a_version_is_sent(log: MemoryLog, headers: list[tuple[str, bytes | None]]) -> None:
+def test_a_record_without_a_version_is_sent(log, headers):
     """The version must be a decimal integer of at most 19 digits."""
-    client = Process(log).open()
+    client = Process(log).client()
     write(log, 5)
     log.append("t", b'{"n":0}', key=b"k", headers=headers)
 
-    received = client.read()
+    received = client.versions()
 
     assert [5, 0] == received
 
 
-def test_a_record_without_a_key_is_sent(log: MemoryLog) -> None:
+def test_a_record_without_a_key_is_sent(log):
     """Such records do not replace one another."""
-    client = Process(log).open()
+    client = Process(log).client()
     for version in (5, 4):
         log.append("t", b'{"n":%d}' % version, headers=[(VERSION, b"%d" % version)])
 
-    received = client.read()
+    received = client.versions()
 
     assert [5, 4] == received
 
 
-def test_a_tombstone_has_a_version(log: MemoryLog) -> None:
+def test_a_tombstone_has_a_version(log):
     """An older record does not bring a deleted key back."""
-    client = Process(log).open()
+    client = Process(log).client()
     write(log, 1)
     log.append("t", None, key=b"k", headers=[(VERSION, b"3")])
     write(log, 1, 2)
 
-    received = client.read()
+    received = client.versions()
 
     assert [1, None] == received
 
 
-def test_the_event_id_moves_past_dropped_records(log: MemoryLog) -> None:
-    """A client that resumes does not read the dropped records again."""
-    process = Process(log)
-    client = process.open()
-    write(log, 2, 1, 1)
-    client.read()
-
-    [entry] = json.loads(client.last_id)
-
-    assert 3 == entry["offset"]
-
-
-def test_a_new_feed_knows_the_records_before_its_start(log: MemoryLog) -> None:
-    """The first client of a feed does not receive a record that is older than those before it connected."""
-    write(log, 3)
-    client = Process(log).open()
-    write(log, 2, 4)
-
-    received = client.read()
-
-    assert [4] == received
-
-
-def test_a_snapshot_contains_the_newest_version(log: MemoryLog) -> None:
+def test_a_snapshot_contains_the_newest_version(log):
     """A repeated record does not replace the newer row, and records after the snapshot are newer than the row."""
     write(log, 1, 2, 3, 1, 2)
-    client = Process(log).open(start=StartAt.SNAPSHOT)
+    client = Process(log).client(start=StartAt.SNAPSHOT)
     snapshot: list[int] = []
-    wait_until(lambda: bool(snapshot.extend(client.read()) or snapshot))
+    wait_until(lambda: bool(snapshot.extend(client.versions()) or snapshot))
     write(log, 3, 4)
 
-    received = client.read()
+    received = client.versions()
 
     assert ([3], [4]) == (snapshot, received)
 
 
-def test_personal_streams_drop_older_versions(log: MemoryLog) -> None:
+def test_personal_streams_drop_older_versions(log):
     """A client that receives only its own key does not receive an older version of it, even after it has resumed."""
     encoder = Encoder(dimensions=Dimensions((Dimension("key"),)))
     selector = Selector.of("k")
-    client = Process(log, encoder).open(selector=selector)
+    client = Process(log, encoder).client(selector=selector)
     write(log, 2, 1, 3)
     write(log, 9, key=b"l")
-    received = client.read()
+    received = client.versions()
     write(log, 2, 3, 4)
 
-    resumed = Process(log, encoder).open(client.last_id, selector=selector).read()
+    resumed = Process(log, encoder).client(client.last_id, selector=selector).versions()
 
     assert ([2, 3], [4]) == (received, resumed)
 
 
-def test_looks_back_a_limited_number_of_offsets(log: MemoryLog) -> None:
+def test_looks_back_a_limited_number_of_offsets(log):
     """A record is sent if the newer one is further back, for a live client and for one that catches up."""
     process = Process(log, look_back=3)
-    live = process.open()
+    live = process.client()
     write(log, 5)
     write(log, 1, 2, key=b"l")
     write(log, 4)
     write(log, 3)
-    received = live.read()
+    received = live.versions()
     write(log, 2)
 
-    resumed = Process(log, look_back=3).open(live.last_id).read()
+    resumed = Process(log, look_back=3).client(live.last_id).versions()
 
     assert ([5, 1, 2, 3], []) == (received, resumed)
 
@@ -209,12 +168,12 @@ def test_looks_back_a_limited_number_of_offsets(log: MemoryLog) -> None:
     st.sampled_from([1, 3, 1000]),
 )
 @settings(deadline=None, max_examples=examples(60))
-def test_a_view_never_moves_back(writes: list[tuple[int, int, int]], step: int, max_ring_records: int) -> None:
+def test_a_view_never_moves_back(writes, step, max_ring_records):
     """Whenever and wherever a client reconnects, the versions of each key that it receives only grow."""
     log = MemoryLog()
     log.create("t", 2)
     processes = itertools.cycle([Process(log, max_ring_records=max_ring_records) for _ in range(2)])
-    client = next(processes).open(start=StartAt.EARLIEST)
+    client = next(processes).client(start=StartAt.EARLIEST)
     newest: dict[tuple[int, int], int] = {}
     expected: dict[tuple[int, int], int] = {}
     for number, (partition, key, version) in enumerate(writes):
@@ -224,15 +183,15 @@ def test_a_view_never_moves_back(writes: list[tuple[int, int, int]], step: int, 
         log.append("t", value, partition, b"%d" % key, headers=[(VERSION, b"%d" % version)])
         if number % step == 0:
             follow(client, newest)
-            client = next(processes).open(client.last_id)
+            client = next(processes).client(client.last_id)
     follow(client, newest)
 
     assert expected == newest
 
 
-def follow(client: Client, newest: dict[tuple[int, int], int]) -> None:
+def follow(client: VersionsClient, newest: dict[tuple[int, int], int]) -> None:
     """Apply the records that the client receives now. Each must be newer than the last of its key."""
-    for partition, key, version in client.read():
+    for partition, key, version in client.versions():
         assert version > newest.get((partition, key), -1)
         newest[partition, key] = version
 
@@ -248,12 +207,12 @@ def record(offset: int, key: bytes, version: int = 1) -> MemoryRecord:
     return MemoryRecord(offset, 0, key, b"", [(VERSION, b"%d" % version)])
 
 
-def test_the_memory_is_limited_and_counted() -> None:
+def test_the_memory_is_limited_and_counted():
     """Keys beyond the limit replace the oldest, and the count is close to the memory in use."""
     versions = Versions(NewestBy(VERSION, 100_000))
 
     def add() -> None:
-        for offset in range(20_000):
+        for offset in range(6_000):
             versions.newest(batch(record(offset, b"key-%d-%s" % (offset, b"x" * (offset % 200)))))
 
     kept = kept_bytes(add)
@@ -262,7 +221,7 @@ def test_the_memory_is_limited_and_counted() -> None:
     assert kept < 1.2 * MAX_BYTES
 
 
-def test_the_versions_of_records_too_far_back_are_removed() -> None:
+def test_the_versions_of_records_too_far_back_are_removed():
     """They would take up memory without an effect."""
     versions = Versions(NewestBy(VERSION, 10))
     for offset in range(1000):
@@ -273,7 +232,7 @@ def test_the_versions_of_records_too_far_back_are_removed() -> None:
     assert 11 * one.bytes >= versions.bytes
 
 
-def test_a_log_that_does_not_answer_ends_the_search(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_does_not_answer_ends_the_search(log, monkeypatch):
     """The client gets an error, or tries again, instead of a stream that may move back."""
     write(log, 1)
     monkeypatch.setattr(module, "MAX_POLL_S", 0)
@@ -283,7 +242,7 @@ def test_a_log_that_does_not_answer_ends_the_search(log: MemoryLog, monkeypatch:
         Versions(NewestBy(VERSION, 10)).read(log, {PARTITION: 1}, {PARTITION: OffsetRange(0, 1)}, 0.05)
 
 
-def test_records_that_retention_removes_meanwhile_are_not_searched(log: MemoryLog) -> None:
+def test_records_that_retention_removes_meanwhile_are_not_searched(log):
     """The search ends if the log no longer holds the records."""
     write(log, 1, 2, 3)
     log.drop_before("t", 3)

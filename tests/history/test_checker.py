@@ -135,7 +135,7 @@ CORRUPTIONS: dict[str, Callable[[list[Frame], int], list[Frame]]] = {
 
 @given(st.randoms(use_true_random=False), st.booleans(), st.data())
 @settings(max_examples=examples(150), deadline=None)
-def test_reports_nothing_for_a_correct_history(rng: random.Random, sparse: bool, data: st.DataObject) -> None:
+def test_reports_nothing_for_a_correct_history(rng, sparse, data):
     """The order of the partitions and the place of the cut make no difference."""
     correct = CorrectHistory(rng, sparse)
     size = len(correct.opening) + sum(map(len, correct.frames))
@@ -147,7 +147,7 @@ def test_reports_nothing_for_a_correct_history(rng: random.Random, sparse: bool,
 @pytest.mark.parametrize("name", CORRUPTIONS)
 @given(rng=st.randoms(use_true_random=False), data=st.data())
 @settings(max_examples=examples(40), deadline=None)
-def test_reports_any_single_change(name: str, rng: random.Random, data: st.DataObject) -> None:
+def test_reports_any_single_change(name, rng, data):
     """One event is dropped, repeated or changed, or its event ID is."""
     correct = CorrectHistory(rng)
     at = data.draw(st.integers(0, len(correct.frames) - 1))
@@ -186,7 +186,7 @@ def check(*connections: Connection, **promises: object) -> list[str]:
     return violations([history], stored_records(), reached={(TOPIC, 1): 3})
 
 
-def test_reports_lost_acknowledged_records() -> None:
+def test_reports_lost_acknowledged_records():
     """A record that was acknowledged but that the independent consumer did not read is reported, unless it is excused."""
     kept = Acknowledged(TOPIC, 1, 0, b"k0", stored_records()[0].value)
     lost = [kept._replace(offset=9), kept._replace(value=b"other")]
@@ -196,7 +196,7 @@ def test_reports_lost_acknowledged_records() -> None:
     assert [] == violations([], stored_records(), acknowledged=lost, excused=[TOPIC])
 
 
-def test_reports_records_that_never_arrived() -> None:
+def test_reports_records_that_never_arrived():
     """Missing records are listed. A client that never got a stream is reported too."""
     assert [] == check(Connection(None, 200, stream()))
     assert ["c, at the end: t/1: the position is 2 of 3, 1 records never came: [2]"] == check(
@@ -205,7 +205,7 @@ def test_reports_records_that_never_arrived() -> None:
     assert check(Connection(None, 0, b""))
 
 
-def test_reports_unexpected_statuses() -> None:
+def test_reports_unexpected_statuses():
     """An error response or an error event is reported unless the history allows its status."""
     refused = Connection(None, 503, b"{}")
     failed = Connection(None, 200, stream() + event("error", None, '{"status":410}'))
@@ -218,7 +218,7 @@ def test_reports_unexpected_statuses() -> None:
     assert check(failed._replace(body=failed.body + event("message", None, "{}")), statuses=frozenset({410}))
 
 
-def test_reports_a_reconnect_with_another_id() -> None:
+def test_reports_a_reconnect_with_another_id():
     """A client must reconnect with the last event ID that it received, as a browser does."""
     first = Connection(None, 200, stream(2))
 
@@ -226,7 +226,7 @@ def test_reports_a_reconnect_with_another_id() -> None:
     assert "reconnected with" in check(first, Connection(id_at({1: 1}), 200, stream(3, start=1)))[0]
 
 
-def test_reports_a_stream_that_ends_within_an_event() -> None:
+def test_reports_a_stream_that_ends_within_an_event():
     """A stream that the server ends must end with a complete event."""
     assert [] == check(Connection(None, 200, stream(), cut=False), max_ended=1)
     assert check(Connection(None, 200, stream() + b"event: mess", cut=False), max_ended=1)
@@ -240,7 +240,7 @@ def latest(start: int, bounds: dict[Partition, list[Bounds]] | None = None, **li
     return violations([history], stored_records(), reached={(TOPIC, 1): 3}, bounds=bounds, **limits)
 
 
-def test_a_client_without_an_id_starts_at_the_end() -> None:
+def test_a_client_without_an_id_starts_at_the_end():
     """The first ID is the end of the log at some time between the request and the arrival of the ID."""
     at_1 = {(TOPIC, 1): [Bounds(0.1, 0.2, 0, 0), Bounds(0.3, 0.4, 0, 1), Bounds(2.1, 2.2, 0, 1), Bounds(3, 3, 0, 3)]}
     from_0_to_2 = {(TOPIC, 1): [Bounds(0.1, 0.2, 0, 0), Bounds(0.9, 1.1, 0, 1), Bounds(2.1, 2.2, 0, 2)]}
@@ -253,7 +253,7 @@ def test_a_client_without_an_id_starts_at_the_end() -> None:
     assert [] == latest(0, at_1, began=0.0)  # the tail is still where the log ended when the server started
 
 
-def test_reports_a_gap_before_retention() -> None:
+def test_reports_a_gap_before_retention():
     """A gap over records that the log still held when the client received the gap is a loss."""
     gap = {"topic": TOPIC, "partition": 1, "from": 0, "to": 1, "reason": "removed by retention"}
     body = stream(0) + event("gap", id_at({1: 1}), json.dumps(gap)) + stream(3, start=1).split(b"\n\n", 2)[2]
@@ -268,7 +268,7 @@ def test_reports_a_gap_before_retention() -> None:
     assert "the log did not lose these offsets" in found(removed_at=3.0)[0]
 
 
-def test_an_added_partition_starts_at_the_first_record_that_the_log_holds() -> None:
+def test_an_added_partition_starts_at_the_first_record_that_the_log_holds():
     """Records that retention removed before the partition joined the stream need no gap. Later ones do."""
     opening = event("position", id_at({0: 0}), "{}")
     first = frame_of(record(1, 1), id_at({0: 0, 1: 2}))
@@ -283,7 +283,7 @@ def test_an_added_partition_starts_at_the_first_record_that_the_log_holds() -> N
     assert "offset 1 came, but 1 records before it did not" in found(removed_at=5.0)[0]
 
 
-def test_a_client_that_starts_at_a_timestamp_receives_the_first_record_that_the_log_holds() -> None:
+def test_a_client_that_starts_at_a_timestamp_receives_the_first_record_that_the_log_holds():
     """Records that retention removed before the client connected need no gap. Later ones do."""
 
     def found(removed_at: float) -> list[str]:
@@ -296,7 +296,7 @@ def test_a_client_that_starts_at_a_timestamp_receives_the_first_record_that_the_
     assert "[0] would be lost" in found(removed_at=3.0)[0]
 
 
-def test_reports_refused_connections() -> None:
+def test_reports_refused_connections():
     """A server that refuses more connections in a row than expected is not available."""
     refused = [Connection(None, 0, b"")] * 1000
 
@@ -306,7 +306,7 @@ def test_reports_refused_connections() -> None:
     )
 
 
-def test_reports_streams_that_the_server_ends() -> None:
+def test_reports_streams_that_the_server_ends():
     """A server that ends the stream after every record is not available, even though clients lose nothing."""
     one_by_one = [
         Connection(id_at({1: at}) if at else None, 200, stream(at + 1, start=at), cut=False) for at in range(3)
@@ -316,7 +316,7 @@ def test_reports_streams_that_the_server_ends() -> None:
     assert ["c, at the end: the server ended 3 streams, expected at most 0"] == check(*one_by_one)
 
 
-def test_a_fault_explains_only_what_happens_during_it() -> None:
+def test_a_fault_explains_only_what_happens_during_it():
     """Connections that are refused, and streams that the server ends, before or after the fault are reported."""
     fault = Allowance(10, 20, refused=2, ended=1)
 
@@ -337,7 +337,7 @@ def test_a_fault_explains_only_what_happens_during_it() -> None:
     assert "the server ended 2 streams, expected at most 1" in found(12, 13, status=200)
 
 
-def test_reports_a_stream_that_does_not_end_when_its_token_expires() -> None:
+def test_reports_a_stream_that_does_not_end_when_its_token_expires():
     """A stream must end when its token expires: not earlier, not much later, and with a reconnection time."""
 
     def found(ended_at: float, last: bytes = b"retry: 1\n\n", cut: bool = False) -> list[str]:
@@ -354,7 +354,7 @@ def test_reports_a_stream_that_does_not_end_when_its_token_expires() -> None:
     assert ["c, connection 0: the server ended the stream without a reconnection time"] == found(10.0, b"")
 
 
-def test_reports_a_401_unless_the_token_has_expired() -> None:
+def test_reports_a_401_unless_the_token_has_expired():
     """A token may expire before the server answers."""
 
     def found(answered_at: float) -> list[str]:
@@ -365,7 +365,7 @@ def test_reports_a_401_unless_the_token_has_expired() -> None:
     assert "c, connection 0: the response was 401" == found(9.0)[0]
 
 
-def test_reports_late_records() -> None:
+def test_reports_late_records():
     """A record that arrives too late is reported. Outages, and the time before the client connected, do not count."""
     acknowledged = [Acknowledged(*each[:3], *each[4:6], at=10.0) for each in stored_records()]
 
@@ -381,7 +381,7 @@ def test_reports_late_records() -> None:
     assert 3 == found(15.1) == found(25.1, began=20.0) == found(25.1, outages=[(5.0, 18.0), (19.0, 21.0)])
 
 
-def test_a_client_of_json_lines_resumes_after_its_last_line() -> None:
+def test_a_client_of_json_lines_resumes_after_its_last_line():
     """A client of JSON lines makes an ID from the lines that it received. A line that was cut off is sent again."""
     every = [frame_of(each, None).partition(b"data: ")[2][:-1] for each in stored_records()]
     body = b"".join(every)
@@ -397,7 +397,7 @@ def test_a_client_of_json_lines_resumes_after_its_last_line() -> None:
     assert found(len(body), 2)
 
 
-def test_a_recreated_topic_needs_a_gap() -> None:
+def test_a_recreated_topic_needs_a_gap():
     """The gap and another topic ID come between the records of the old topic and those of the new one."""
     recreated = [each._replace(topic_id=1, value=b'{"new":%d}' % each.offset) for each in stored_records()]
     gap = json.dumps({"topic": TOPIC, "partition": 1, "from": 3, "to": 0, "reason": "recreated"})
@@ -413,7 +413,7 @@ def test_a_recreated_topic_needs_a_gap() -> None:
     assert found(announced.replace(b"xyz", b"abc") + second)
 
 
-def test_a_truncated_log_needs_a_gap() -> None:
+def test_a_truncated_log_needs_a_gap():
     """After an unclean election the gap ends where the logs diverge; the records of the new log follow."""
     recreated = [
         stored_records()[0]._replace(epoch=1),
@@ -435,7 +435,7 @@ def test_a_truncated_log_needs_a_gap() -> None:
     assert ["c, at the end: t/1: the position is 3 in a log that no longer exists"] == found(b"")
 
 
-def test_compaction_may_remove_replaced_records() -> None:
+def test_compaction_may_remove_replaced_records():
     """Of two records with the same key the older one is optional; the newer one is required."""
     records = [stored_records()[0], stored_records()[1]._replace(key=b"k0"), stored_records()[2]]
     frames = [frame_of(each, id_at({1: each.offset + 1})) for each in records]
@@ -456,7 +456,7 @@ def test_compaction_may_remove_replaced_records() -> None:
 # The independent parsers.
 
 
-def test_parses_blocks_as_the_html_standard_does() -> None:
+def test_parses_blocks_as_the_html_standard_does():
     """All three line ends, a BOM, comments, IDs with NUL, fields without a colon, and an incomplete last block."""
     stream = b"\xef\xbb\xbf:c\n\ndata: a\r\ndata\r\n\r\nid: 1\rdata:b\r\rid: \x00\nevent: e\n\nretry: 5\n\ndata: c\n"
 
@@ -467,12 +467,12 @@ def test_parses_blocks_as_the_html_standard_does() -> None:
     assert "0" == last_id(b"id: 1\n", "0")
 
 
-def test_parses_lines() -> None:
+def test_parses_lines():
     """An incomplete line is dropped; an empty line is a heartbeat."""
     assert [Block(0, 2, "message", "1", None, None), Block(3, 5, "message", "2", None, None)] == lines(b"1\n\n2\n3")
 
 
-def test_parses_both_forms_of_an_id() -> None:
+def test_parses_both_forms_of_an_id():
     """The compact form means the same as the JSON form."""
     plain = parse_id(
         '[{"topic":"t","partition":0,"offset":5,"topic_id":"abc"},{"topic":"t","partition":3,"timestamp":7}]'
@@ -486,7 +486,7 @@ def test_parses_both_forms_of_an_id() -> None:
 @pytest.mark.parametrize("format", ["kafkasse", "value", "envelope", "cloudevents"])
 @given(st.binary(), st.text())
 @settings(max_examples=examples(50), deadline=None)
-def test_expects_an_event_for_any_value(format: str, raw: bytes, text: str) -> None:
+def test_expects_an_event_for_any_value(format, raw, text):
     """No value makes the checker itself fail, and no other data passes for the value."""
     for value in (raw, text.encode("utf-8", "replace"), None):
         expected = expected_event(record(0, 1)._replace(value=value), format)

@@ -37,7 +37,7 @@ def scenario(cluster: Cluster, tmp_path: Path) -> Iterator[Scenario]:
         yield scenario
 
 
-def test_every_type_of_client_receives_exactly_its_records(scenario: Scenario) -> None:
+def test_every_type_of_client_receives_exactly_its_records(scenario):
     """All formats, ID types, starts and wire formats; random cuts; reconnects to either worker; transactions."""
     scenario.fill_table()
     scenario.write(10, pause_s=0)
@@ -48,7 +48,7 @@ def test_every_type_of_client_receives_exactly_its_records(scenario: Scenario) -
 
 
 @pytest.mark.parametrize("types", first_of(*WITH_EVERY_CUT), ids=["unfiltered", "others"])
-def test_resumes_after_a_cut_at_any_byte(scenario: Scenario, types: tuple[str, ...]) -> None:
+def test_resumes_after_a_cut_at_any_byte(scenario, types):
     """A stream cut at every byte. Another server sends the rest for each event ID in it."""
     scenario.fill_table(turns=2)
     scenario.write(1, pause_s=0)
@@ -78,7 +78,7 @@ def every_cut(scenario: Scenario, client_type: ClientType, first: Server, second
     return [replace(whole, client=f"{client_type.name}, cut at {at}", connections=cut[at]) for at in cuts]
 
 
-def test_a_gap_starts_after_the_records_received() -> None:
+def test_a_gap_starts_after_the_records_received():
     """A joining reader that received some of the removed records gets a gap that covers only the others."""
     scenario = simulation.Simulation(RandomDraws(SEED))
     scenario.log.while_closing = lambda: None
@@ -101,7 +101,7 @@ def test_a_gap_starts_after_the_records_received() -> None:
     assert 1 == scenario.gaps
 
 
-def test_a_client_that_has_read_the_truncated_log_receives_no_gap() -> None:
+def test_a_client_that_has_read_the_truncated_log_receives_no_gap():
     """It does not join a feed that is at the same offsets, but has not noticed the truncation."""
     scenario = simulation.Simulation(RandomDraws(SEED))
     scenario.log.while_closing = lambda: None
@@ -126,7 +126,7 @@ def test_a_client_that_has_read_the_truncated_log_receives_no_gap() -> None:
     assert [0, 1] == [each.connections[-1].body.count(b"event: gap\n") for each in scenario.clients]
 
 
-def test_timestamp_ids_do_not_skip_late_records() -> None:
+def test_timestamp_ids_do_not_skip_late_records():
     """A client that resumes by timestamp receives a record that arrives late, with a later timestamp than the last one."""
     log = MemoryLog()
     log.create(simulation.TOPIC, 2)

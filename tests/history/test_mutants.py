@@ -98,13 +98,13 @@ def outcomes(request: pytest.FixtureRequest, scenario: Scenario) -> Outcomes:
 Outcomes = dict[str, Outcome]
 
 
-def test_reports_nothing_without_a_fault(outcomes: Outcomes) -> None:
+def test_reports_nothing_without_a_fault(outcomes):
     """With the same records, clients and cuts, but no fault, the checker reports nothing."""
     assert [] == outcomes[""].violations
 
 
 @each(BLACK_BOX)
-def test_reports_a_fault_from_outside(scenario: Scenario, outcomes: Outcomes, name: str) -> None:
+def test_reports_a_fault_from_outside(scenario, outcomes, name):
     """A server with the fault applies it, and the checker reports what the fault causes."""
     check(name, BLACK_BOX[name], outcomes[name], lambda: scenario.play([name], BATCHES, types=CLIENT_TYPES)[name])
 
@@ -133,19 +133,19 @@ def outcomes_of_expiry(request: pytest.FixtureRequest, gateway: Gateway) -> Outc
 
 
 @pytest.mark.long
-def test_reports_nothing_if_streams_end_when_their_tokens_expire(outcomes_of_expiry: Outcomes) -> None:
+def test_reports_nothing_if_streams_end_when_their_tokens_expire(outcomes_of_expiry):
     """With the same records, clients and cuts, but no fault, the checker reports nothing."""
     assert [] == outcomes_of_expiry[""].violations
 
 
 @each(EXPIRY)
-def test_reports_a_fault_at_expiry(gateway: Gateway, outcomes_of_expiry: Outcomes, name: str) -> None:
+def test_reports_a_fault_at_expiry(gateway, outcomes_of_expiry, name):
     """A server with the fault applies it, and the checker reports what the fault causes."""
     play = lambda: gateway.play([name], lambda servers: gateway.write(UNTIL_TOO_LATE_S))[name]  # noqa: E731
     check(name, EXPIRY[name], outcomes_of_expiry[name], play)
 
 
-def test_each_mutant_has_a_proof() -> None:
+def test_each_mutant_has_a_proof():
     """A mutant that needs a certain order of steps has a stored world, because no test from outside can force the order."""
     stored = {world.mutant for world in STORED if world.mutant}
 
@@ -153,14 +153,14 @@ def test_each_mutant_has_a_proof() -> None:
     assert not stored & (BLACK_BOX.keys() | EXPIRY.keys())
 
 
-def test_the_docs_list_every_mutant() -> None:
+def test_the_docs_list_every_mutant():
     """docs/delivery.md lists every mutant and no others."""
     listed = re.findall(r"^\| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
 
     assert sorted(mutants.MUTANTS) == sorted(listed)
 
 
-def test_a_mutant_without_a_target_raises() -> None:
+def test_a_mutant_without_a_target_raises():
     """A mutant whose target no longer exists raises an error. It does not count as caught."""
     with pytest.raises(mutants.TargetMissing, match="no_such_function"):
         mutants.patch(mutants, "no_such_function", print)

@@ -126,9 +126,9 @@ def test_returns_all_records_of_batches_of_all_sizes_in_order(queue, codec, deco
 @pytest.mark.parametrize("codec", [0, *first_of(ZSTD, GZIP, LZ4)])
 @pytest.mark.parametrize(("records", "value_bytes"), [(5000, 0), (SMALL, 1000), (MEDIUM, 1000), (LARGE, 1000)])
 def test_memory_does_not_grow_with_the_number_of_partitions(queue, codec, records, value_bytes):
-    """Without slots, the 20 partitions would take up to 60 MB. The test keeps no records."""
+    """Without slots, the 8 partitions would take up to 24 MB. The test keeps no records."""
     data = memoryview(b"".join(batch(at * records, *[b"x" * value_bytes] * records, codec=codec) for at in range(2)))
-    count = 20
+    count = 8
     fill(queue, *[data] * count)
     decoded = 0
     tracemalloc.start()

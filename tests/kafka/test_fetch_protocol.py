@@ -7,13 +7,14 @@ from itertools import groupby
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 
 from kafkasse.kafka import fetch_protocol
 from kafkasse.kafka.fetch_protocol import BY_NAME, NO_REPLICA, VERSIONS, FetchOptions, FetchPartition, PartitionData
 from kafkasse.kafka.fetch_protocol import FetchResponse as ParsedResponse
+from tests.support.examples import examples
 
 NAMES = ["t", "u" * 249, "ü"]
 FIRST_WITH_SESSIONS, FIRST_WITH_REPLICAS, FIRST_WITH_DIVERGENCE = 7, 11, 12
@@ -34,13 +35,14 @@ def of_topic(version: int, topic: int) -> dict:
     return {"topic": NAMES[topic]} if version <= BY_NAME else {"topic_id": IDS[topic]}
 
 
+@pytest.mark.parametrize("version", VERSIONS)
 @given(
-    version=st.sampled_from(VERSIONS),
     options=OPTIONS,
     session=st.tuples(INT32, INT32),
     topics=st.lists(st.tuples(st.integers(0, 2), COUNTS), max_size=3, unique_by=lambda each: each[0]),
     position=st.tuples(INT32, INT64, INT32),
 )
+@settings(max_examples=examples(30))
 def test_encodes_requests_like_kafka_python(version, options, session, topics, position):
     epoch, offset, last_epoch = position
     partitions = [
@@ -86,11 +88,12 @@ FETCHED = st.builds(
 )
 
 
+@pytest.mark.parametrize("version", VERSIONS)
 @given(
-    version=st.sampled_from(VERSIONS),
     head=st.tuples(INT32, INT32, st.integers(-1, 110), INT32),
     fetched=st.lists(FETCHED, max_size=5).map(lambda each: sorted(each, key=lambda one: one.topic)),
 )
+@settings(max_examples=examples(30))
 def test_parses_responses_of_kafka_python(version, head, fetched):
     correlation_id, throttle_ms, error_code, session_id = head
 

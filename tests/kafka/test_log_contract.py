@@ -58,20 +58,12 @@ def kafka_log(broker: EmbeddedBroker) -> Iterator[KafkaLog]:
         yield log
 
 
-@pytest.fixture(
-    params=[
-        "memory",
-        pytest.param("kafka", marks=pytest.mark.processes),
-        pytest.param("kafka, Python decoder", marks=pytest.mark.processes),
-    ]
-)
+@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.processes)])
 def world(request: pytest.FixtureRequest) -> tuple[Log, Writer]:
-    """A log and a writer. KafkaLog is tested with both decoders: the compiled one has no wheel for some platforms."""
+    """A log and a writer. test_batches.py tests both decoders of KafkaLog in all cases."""
     if request.param == "memory":
         log = MemoryLog()
         return log, MemoryWriter(log)
-    if request.param != "kafka":
-        request.getfixturevalue("python_decoder")
     return request.getfixturevalue("kafka_log"), request.getfixturevalue("cluster")
 
 
@@ -81,17 +73,12 @@ def needs_topic_ids() -> None:
         pytest.skip("this broker has no topic IDs")
 
 
-@pytest.fixture
-def python_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "CompiledDecoder", None)
-
-
 @pytest.fixture(params=["compiled", "python"])
-def both_decoders(request: pytest.FixtureRequest) -> None:
-    """Runs a test that needs Kafka with both decoders."""
+def both_decoders(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs a test with both decoders: the compiled one has no wheel for some platforms."""
     assert batches.CompiledDecoder is not None
     if request.param == "python":
-        request.getfixturevalue("python_decoder")
+        monkeypatch.setattr(batches, "CompiledDecoder", None)
 
 
 @pytest.fixture

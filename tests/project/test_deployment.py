@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import pytest
 import requests
 
-from kafkasse.broker import EmbeddedBroker
 from tests.support.client import Client, fetch
 from tests.support.kafka import Cluster
 from tests.support.waiting import TIMEOUT_S
@@ -49,7 +48,7 @@ def server(run_procfile: Callable[..., Any], variables: dict[str, str]) -> Any:
     return run_procfile(**variables)
 
 
-def test_the_procfile_needs_three_variables(server: Any, cluster: Cluster, fresh_name: str) -> None:
+def test_the_procfile_needs_three_variables(server, cluster, fresh_name):
     """With PORT, the address of Kafka and the allowed topics, the Procfile's command streams records."""
     cluster.send(cluster.create(fresh_name), b"1", b"2", b"3")
 
@@ -59,9 +58,7 @@ def test_the_procfile_needs_three_variables(server: Any, cluster: Cluster, fresh
     assert ["1", "2", "3"] == [event.data for event in events]
 
 
-def test_a_client_resumes_at_another_instance(
-    run_procfile: Callable[..., Any], variables: dict[str, str], server: Any, cluster: Cluster, fresh_name: str
-) -> None:
+def test_a_client_resumes_at_another_instance(run_procfile, variables, server, cluster, fresh_name):
     cluster.send(cluster.create(fresh_name), b"1", b"2", b"3")
     first = run_procfile(**variables)
 
@@ -101,20 +98,18 @@ def image(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Image:
     return image
 
 
-def test_the_image_and_the_procfile_run_the_same_command(image: Image, procfile: str) -> None:
+def test_the_image_and_the_procfile_run_the_same_command(image, procfile):
     assert shlex.split(procfile) == json.loads(image.last("CMD"))
 
 
-def test_the_image_does_not_run_as_root(image: Image) -> None:
+def test_the_image_does_not_run_as_root(image):
     names = [name for name, _ in image.instructions]
 
     assert all(int(number) >= 1000 for number in image.last("USER").split(":"))
     assert names.index("USER") > len(names) - 1 - names[::-1].index("FROM")
 
 
-def test_the_image_contains_everything_for_the_server(
-    image: Image, web_venv: Path, run: Callable[..., str], start: Callable[..., Any]
-) -> None:
+def test_the_image_contains_everything_for_the_server(image, web_venv, run, start):
     """The files and packages of the image are enough to serve. Its health check fails when the server has stopped."""
     check = json.loads(image.last("HEALTHCHECK").partition("CMD ")[2])
     variables = {"KAFKASSE_BOOTSTRAP_SERVERS": NO_BROKER, "KAFKASSE_ALLOWED_TOPICS": "*"}
@@ -139,9 +134,7 @@ def _copy(tree: Path, source: str, target: Path) -> None:
     copy(tree / source, target)
 
 
-def test_the_login_of_an_existing_app_protects_the_streams(
-    tree: Path, web_venv: Path, start: Callable[..., Any], broker: EmbeddedBroker, cluster: Cluster, fresh_name: str
-) -> None:
+def test_the_login_of_an_existing_app_protects_the_streams(tree, web_venv, start, broker, cluster, fresh_name):
     """The app is examples/legacy_app.py, started by the command that it shows, without kafkasse's gunicorn.conf.py.
 
     Without a login, it redirects a request for a stream to the login page, as any other request.

@@ -38,7 +38,6 @@ from kafkasse.web.registry import EndReason
 from tests.project.conftest import alerts
 from tests.support.client import Client
 from tests.support.docs import PAGES, Block, blocks, code, example, read
-from tests.support.kafka import Cluster
 from tests.support.process_group import end_group
 from tests.support.report import DOCS, named_tests
 from tests.support.server import ROOT, Server
@@ -108,9 +107,7 @@ TABLE = {
         "def logout(": "project/test_docs.py::test_the_guard_names_the_user_of_the_session",
         "def login(": "project/test_docs.py::test_the_guard_names_the_user_of_the_session",
     },
-    "docs/archive.md": {
-        "kafkasse-archive.json": "names of files",
-    },
+    "docs/archive.md": {"kafkasse-archive.json": "names of files"},
     "docs/clients.md": {
         "```sh": STREAMS,
         "```bash": "clients/test_clients.py::test_a_client_receives_each_record_once",
@@ -121,9 +118,7 @@ TABLE = {
         'follow("/topn/updates"': "javascript/test_javascript.py::test_the_examples_with_eventsource",
         "```python": "client/test_client.py::test_the_examples_of_the_docs",
     },
-    "docs/command-line.md": {
-        "_KAFKASSE_COMPLETE": "commands/test_commands.py::test_completes_commands_and_options",
-    },
+    "docs/command-line.md": {"_KAFKASSE_COMPLETE": "commands/test_commands.py::test_completes_commands_and_options"},
     "docs/configuration.md": {
         "```yaml": CONFIGURATIONS,
         "SCRAM-SHA-512": VARIABLES,
@@ -238,7 +233,7 @@ def checks(block: Block) -> list[str]:
 # Code blocks.
 
 
-def test_each_block_is_checked() -> None:
+def test_each_block_is_checked():
     """Each block has an entry, and each entry has a block."""
     entries = [(page, part) for page, parts in TABLE.items() for part in parts]
 
@@ -246,7 +241,7 @@ def test_each_block_is_checked() -> None:
     assert [] == [(page, part) for page, part in entries if not any(part in block.text for block in blocks(page))]
 
 
-def test_every_test_that_the_docs_name_exists() -> None:
+def test_every_test_that_the_docs_name_exists():
     """Finds a wrong name in seconds; only a run of the whole suite finds a test that did not run."""
     checked = {check for block in BLOCKS for check in checks(block) if "::" in check}
 
@@ -256,7 +251,7 @@ def test_every_test_that_the_docs_name_exists() -> None:
 
 
 @pytest.mark.processes
-def test_blocks_that_no_test_runs_are_valid() -> None:
+def test_blocks_that_no_test_runs_are_valid():
     """If the table gives only a reason for a block, the parser of its language accepts the block."""
     for block in BLOCKS:
         if not any("::" in check for check in checks(block)):
@@ -276,7 +271,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
 }
 
 
-def test_the_variables_are_settings() -> None:
+def test_the_variables_are_settings():
     found = [block for block in BLOCKS if VARIABLES in checks(block)]
     assert len(found) > 2
     for block in found:
@@ -286,12 +281,12 @@ def test_the_variables_are_settings() -> None:
         kafkasse.Config.load({"KAFKASSE_ALLOWED_TOPICS": "orders", "KAFKASSE_PUBLIC": "true", **variables})
 
 
-def test_the_filter_expressions_are_valid() -> None:
+def test_the_filter_expressions_are_valid():
     for expression in example("docs/filters.md", "value.customer").splitlines():
         compile_expression(expression)
 
 
-def test_the_guard_names_the_user_of_the_session() -> None:
+def test_the_guard_names_the_user_of_the_session():
     """The code in docs/access.md: after the login, a user can read a stream. After the logout, everyone gets 401."""
     names = _run(example("docs/access.md", "def login("))
     app = _app(names["config"], orders=[])
@@ -306,7 +301,7 @@ def test_the_guard_names_the_user_of_the_session() -> None:
     assert 401 == client.get("/orders").status_code
 
 
-def test_the_view_returns_metrics() -> None:
+def test_the_view_returns_metrics():
     app = _app(kafkasse.Config.load(allowed_topics=["orders"], public=True))
     _run(example("docs/operations.md", "service.observer.render()"), app=app)
 
@@ -316,7 +311,7 @@ def test_the_view_returns_metrics() -> None:
     assert "# TYPE kafkasse_" in response.text
 
 
-def test_the_examples_are_valid_configurations(tmp_path: Path) -> None:
+def test_the_examples_are_valid_configurations(tmp_path):
     file = tmp_path / "kafkasse.yaml"
     paths = []
     for block in [*code("docs/configuration.md", "yaml"), *code("docs/routes.md", "yaml")]:
@@ -329,7 +324,7 @@ def test_the_examples_are_valid_configurations(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", ["access", "archive", "filters", "pipelines", "schemas"])
-def test_the_settings_in_a_guide_are_valid(page: str, tmp_path: Path) -> None:
+def test_the_settings_in_a_guide_are_valid(page, tmp_path):
     """Each sample in YAML is valid together with the guards that it names, which another sample defines."""
     jwt = {"jwks_url": "https://id.example/jwks.json", "issuer": "i", "audience": "a", "algorithms": ["RS256"]}
     guards = {name: {"jwt": jwt} for name in ("customers", "staff")}
@@ -349,7 +344,7 @@ def test_the_settings_in_a_guide_are_valid(page: str, tmp_path: Path) -> None:
         kafkasse.Config.load({}, tmp_path / "kafkasse.yaml")
 
 
-def test_the_hooks_work_as_described(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_hooks_work_as_described(tmp_path, caplog):
     """The example of docs/configuration.md. Of a small country, text that is not JSON and a large country, it sends one.
 
     The response of on_connect_error replaces the default one. The log goes to the logger that the example configures.
@@ -371,9 +366,7 @@ def test_the_hooks_work_as_described(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert (404, "We do not have that.") == (rejected.status_code, rejected.text)
 
 
-def test_the_app_in_the_readme_streams_from_kafka(
-    tree: Path, web_venv: Path, start: Callable[..., Any], cluster: Cluster, fresh_name: str, tmp_path: Path
-) -> None:
+def test_the_app_in_the_readme_streams_from_kafka(tree, web_venv, start, cluster, fresh_name, tmp_path):
     """The README's app, saved as shop.py and started by the README's command, streams a record."""
     mount, _ = code("README.md", "python")
     command = re.findall(r"^gunicorn .*", read("README.md"), re.MULTILINE)[0]
@@ -388,9 +381,7 @@ def test_the_app_in_the_readme_streams_from_kafka(
     assert "1" == event.data
 
 
-def test_the_client_in_the_readme_reads_a_stream(
-    tree: Path, web_venv: Path, start: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_client_in_the_readme_reads_a_stream(tree, web_venv, start, tmp_path, capsys):
     """The README's client prints each event, and the event ID to resume from when the stream ends."""
     _, client = code("README.md", "python")
     (tmp_path / "topn.py").write_text(TOPN)
@@ -406,7 +397,7 @@ def test_the_client_in_the_readme_reads_a_stream(
     assert last.startswith('resume with Last-Event-ID: [{"topic":"topn","partition":0,"offset":1')
 
 
-def test_the_example_of_personal_streams_sends_each_visitor_its_own_records() -> None:
+def test_the_example_of_personal_streams_sends_each_visitor_its_own_records():
     """The example in docs/filters.md selects records by a field. The guard provides the claim."""
     (block,) = code("docs/filters.md", "python")
     client = _app(_run(block)["config"], orders=[b'{"customer": "ada"}', b'{"customer": "grace"}']).test_client()
@@ -418,7 +409,7 @@ def test_the_example_of_personal_streams_sends_each_visitor_its_own_records() ->
     assert (1, 0) == (text.count("ada"), text.count("grace"))
 
 
-def test_the_ids_in_the_docs_are_valid() -> None:
+def test_the_ids_in_the_docs_are_valid():
     text = read("docs/wire.md")
     ids = re.findall(r'^(?:id: )?(\[\{"topic".*\])$', text, re.MULTILINE)
 
@@ -426,13 +417,13 @@ def test_the_ids_in_the_docs_are_valid() -> None:
     assert all(parse(each).starts for each in ids)
 
 
-def test_the_example_of_an_error_matches_the_schema() -> None:
+def test_the_example_of_an_error_matches_the_schema():
     (problem,) = [each for each in map(json.loads, code("docs/wire.md", "json")) if isinstance(each, dict)]
 
     assert schemas.first_error("problem", problem) is None
 
 
-def test_the_app_in_the_guide_to_migration_streams(tmp_path: Path) -> None:
+def test_the_app_in_the_guide_to_migration_streams(tmp_path):
     """Its URL and its events are those of EventStreams, and IDs of EventStreams resume."""
     (block,) = code("docs/migrating.md", "python")
     (tmp_path / "app.py").write_text(block)
@@ -455,9 +446,7 @@ def test_the_app_in_the_guide_to_migration_streams(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
-def test_the_commands_in_the_docs_are_valid(
-    page: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_commands_in_the_docs_are_valid(page, monkeypatch, capsys):
     """Each `kafkasse` command in a sample has an existing name, existing options and valid values."""
     samples = COMMAND.findall("\n".join(code(page, "sh")).replace("\\\n", " "))
     for sample in samples:
@@ -471,13 +460,13 @@ def test_the_commands_in_the_docs_are_valid(
         assert 0 == main(words), f"{page}: kafkasse {sample}\n{capsys.readouterr().err}"
 
 
-def test_the_docs_name_only_make_commands_that_exist() -> None:
+def test_the_docs_name_only_make_commands_that_exist():
     commands = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
     assert set() == {name for page in PAGES for name in MAKE_COMMAND.findall(read(page))} - commands
 
 
-def test_the_docs_show_the_tested_files_of_proxies() -> None:
+def test_the_docs_show_the_tested_files_of_proxies():
     """Each file of deploy/proxies follows a link to it, as a whole."""
     found = r"^\[deploy/proxies/(\S+)\].*?\n```\w*\n(.*?)^```"
     shown = re.findall(found, read("docs/proxies.md"), re.MULTILINE | re.DOTALL)
@@ -487,7 +476,7 @@ def test_the_docs_show_the_tested_files_of_proxies() -> None:
 
 @pytest.mark.processes
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_the_commands_in_the_docs_that_read_streams_print_records(tmp_path: Path) -> None:
+def test_the_commands_in_the_docs_that_read_streams_print_records(tmp_path):
     """Each `kafkasse cat` and `curl` that reads a stream of http://127.0.0.1:6917. What follows a pipe does not run."""
     (tmp_path / "kafkasse").symlink_to(Path(sys.executable).with_name("kafkasse"))
     path = f"{tmp_path}:{os.environ['PATH']}"
@@ -525,12 +514,12 @@ def test_the_commands_in_the_docs_that_read_streams_print_records(tmp_path: Path
 
 
 @pytest.mark.parametrize("page", tables.PAGES)
-def test_the_tables_are_generated(page: str) -> None:
+def test_the_tables_are_generated(page):
     """The tables agree with the code. Run `python -m docs.site.tables`."""
     assert tables.updated(page) == read(page)
 
 
-def test_every_member_of_a_route_is_in_the_docs() -> None:
+def test_every_member_of_a_route_is_in_the_docs():
     text = read("docs/configuration.md")
 
     for name, member in schemas.read("config")["$defs"]["route"]["properties"].items():
@@ -538,7 +527,7 @@ def test_every_member_of_a_route_is_in_the_docs() -> None:
 
 
 @pytest.mark.parametrize("page", ["docs/migrating.md", "docs/troubleshooting.md", "docs/when-not.md"])
-def test_the_names_in_a_guide_exist(page: str) -> None:
+def test_the_names_in_a_guide_exist(page):
     """Every metric, setting, error and alert in code spans is kafkasse's, or one of the listed names of other programs."""
     spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", read(page), flags=re.M | re.S))
     words = {
@@ -554,7 +543,7 @@ def test_the_names_in_a_guide_exist(page: str) -> None:
     assert set() == words - known
 
 
-def test_the_messages_in_the_guide_to_problems_exist() -> None:
+def test_the_messages_in_the_guide_to_problems_exist():
     """Each log line, detail and reason of a gap that docs/troubleshooting.md quotes is in the code."""
     source = "".join(file.read_text() for file in ROOT.glob("kafkasse/**/*.py"))
     page = read("docs/troubleshooting.md")
@@ -566,7 +555,7 @@ def test_the_messages_in_the_guide_to_problems_exist() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_are_valid(page: str) -> None:
+def test_links_are_valid(page):
     for target, heading in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", read(page)):
         file = (ROOT / page).parent / target if target else ROOT / page
         assert file.exists(), f"{page} links to {target}"

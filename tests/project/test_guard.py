@@ -13,7 +13,7 @@ from tests.support.guard import NotAllowed
 ELSEWHERE = ("192.0.2.1", 80)  # reserved for documentation: no machine has this address
 
 
-def test_a_fast_test_cannot_start_a_process() -> None:
+def test_a_fast_test_cannot_start_a_process():
     """The error names the marker that allows it."""
     with pytest.raises(NotAllowed, match=r"pytest\.mark\.processes"):
         subprocess.run(["true"], check=True)
@@ -21,7 +21,7 @@ def test_a_fast_test_cannot_start_a_process() -> None:
         os.system("true")  # noqa: S605
 
 
-def test_a_fast_test_cannot_use_the_network() -> None:
+def test_a_fast_test_cannot_use_the_network():
     """Connections to other machines fail. Connections to this one are allowed."""
     with pytest.raises(NotAllowed, match="network"):
         socket.create_connection(ELSEWHERE, timeout=1)
@@ -30,7 +30,7 @@ def test_a_fast_test_cannot_use_the_network() -> None:
         pass
 
 
-def test_the_shell_does_not_configure_the_tests() -> None:
+def test_the_shell_does_not_configure_the_tests():
     """Variables such as KAFKASSE_ALLOWED_TOPICS in the developer's shell are removed."""
     allowed = {"KAFKASSE_CACHE_DIR", "KAFKASSE_IVY_SETTINGS"}
 

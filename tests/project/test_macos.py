@@ -8,7 +8,6 @@ import socket
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec, module_from_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,7 +45,7 @@ def linux_only_names(source: str) -> Iterator[tuple[str, str]]:
         yield from (each for each in used if each[1] in LINUX_ONLY.get(each[0], ()))
 
 
-def test_no_module_needs_names_that_only_linux_has(root: Path) -> None:
+def test_no_module_needs_names_that_only_linux_has(root):
     """A name that macOS lacks is used only after a check of the platform. No path starts with /proc."""
     sources = {each: each.read_text() for each in [*(root / "kafkasse").rglob("*.py"), *root.glob("*.py")]}
 
@@ -54,7 +53,7 @@ def test_no_module_needs_names_that_only_linux_has(root: Path) -> None:
     assert [] == [file for file, source in sources.items() if "/proc/" in source]
 
 
-def test_finds_names_that_only_linux_has() -> None:
+def test_finds_names_that_only_linux_has():
     source = "import os\nfrom gevent.select import epoll\nos.memfd_create('a')\nos.read(0, 1)\n"
 
     assert {("select", "epoll"), ("os", "memfd_create")} == set(linux_only_names(source))
@@ -75,9 +74,7 @@ def client_socket(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("queued", [OSError("not supported"), b"\1\0\0\0"])
-def test_a_socket_without_linux_options_is_not_silent(
-    client_socket: Any, queued: OSError | bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_socket_without_linux_options_is_not_silent(client_socket, queued, monkeypatch):
     """If the system does not report unacknowledged bytes or the last acknowledgment, the client counts as alive."""
 
     def ioctl(*_: object) -> bytes:

@@ -49,7 +49,7 @@ def pipeline_metrics() -> list[str]:
     return [f"{name}_total" if metric.is_counter else name for name, metric in pipelines.METRICS.items()]
 
 
-def test_every_expression_uses_metrics_and_labels_that_exist(root: Path) -> None:
+def test_every_expression_uses_metrics_and_labels_that_exist(root):
     """A misspelled name gives no data and no error: the alert would never fire."""
     names = exported()
     labels = FROM_PROMETHEUS.union(*names.values())
@@ -65,7 +65,7 @@ def test_every_expression_uses_metrics_and_labels_that_exist(root: Path) -> None
         assert set() == (words & labels) - own, expression
 
 
-def test_every_value_in_an_expression_exists(root: Path) -> None:
+def test_every_value_in_an_expression_exists(root):
     """Buckets, error classes and states are spelled as kafkasse spells them."""
     from kafkasse import errors
     from kafkasse.feed.reader import ReaderState
@@ -81,7 +81,7 @@ def test_every_value_in_an_expression_exists(root: Path) -> None:
             assert float(bucket) in STALL_BUCKETS
 
 
-def test_every_alert_has_a_section_in_the_docs(root: Path) -> None:
+def test_every_alert_has_a_section_in_the_docs(root):
     """The section has the cause and the remedy. The docs describe no other alert."""
     text = (root / "docs/operations.md").read_text()
 
@@ -95,14 +95,14 @@ def test_every_alert_has_a_section_in_the_docs(root: Path) -> None:
     ("name", "prefix", "names"),
     [("kafkasse", PREFIX, [*METRICS]), ("pipelines", pipelines.PREFIX, [*pipelines.METRICS])],
 )
-def test_every_metric_is_on_the_dashboard(root: Path, name: str, prefix: str, names: list[str]) -> None:
+def test_every_metric_is_on_the_dashboard(root, name, prefix, names):
     shown = " ".join(target["expr"] for panel in dashboard(root, name)["panels"] for target in panel["targets"])
 
     assert [] == [each for each in names if prefix + each not in shown]
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
-def test_the_dashboard_can_be_imported(root: Path, name: str) -> None:
+def test_the_dashboard_can_be_imported(root, name):
     """Grafana needs unique IDs, places that do not overlap, and a data source that the user chooses."""
     board = dashboard(root, name)
     places = [(each["gridPos"]["x"], each["gridPos"]["y"]) for each in board["panels"]]
@@ -118,7 +118,7 @@ def test_the_dashboard_can_be_imported(root: Path, name: str) -> None:
 
 @pytest.mark.processes
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian's package prometheus) is not installed")
-def test_promtool_accepts_every_expression(root: Path, tmp_path: Path) -> None:
+def test_promtool_accepts_every_expression(root, tmp_path):
     records = [
         {"record": f"kafkasse:expression{number}", "expr": re.sub(r"\$__rate_interval", "5m", expression)}
         for number, expression in enumerate(expressions(root))

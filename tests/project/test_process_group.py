@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,7 @@ from tests.tutorial.walk import Program
 
 
 @pytest.mark.processes
-def test_no_child_is_left(tmp_path: Path) -> None:
+def test_no_child_is_left(tmp_path):
     """A server that does not start, and a command of a tutorial. Each has a child that would sleep for ten minutes."""
     os.mkfifo(tmp_path / "pipe")
     alive = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)  # open for writing in the children only

@@ -17,7 +17,7 @@ from kafkasse.describe import problems
 HOME = "index.md"
 
 
-def test_every_page_is_in_the_navigation_once() -> None:
+def test_every_page_is_in_the_navigation_once():
     """The lists of links in docs/readers.md, docs/tutorials.md and the other sections name each page once."""
     listed = Counter(
         Path(target).name
@@ -29,7 +29,7 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert dict.fromkeys({Path(file).name for file in pages.files()} - sections - {HOME}, 1) == listed
 
 
-def test_each_problem_type_has_a_page() -> None:
+def test_each_problem_type_has_a_page():
     generated = reference.pages()
 
     assert {f"problems/{name}.md" for name in problems.pages()} == {name for name in generated if "/" in name}
@@ -47,12 +47,12 @@ def test_each_problem_type_has_a_page() -> None:
         ("docs/wire.md", "[x](https://example.org/a.md)", "[x](https://example.org/a.md)"),
     ],
 )
-def test_a_link_leads_to_a_page_of_the_site(path: str, text: str, expected: str) -> None:
+def test_a_link_leads_to_a_page_of_the_site(path, text, expected):
     """Links to pages, to files of the repository and to the README have targets on the site; code stays unchanged."""
     assert expected == pages.rewrite(text, path, {})
 
 
-def test_the_reference_contains_every_command_and_setting() -> None:
+def test_the_reference_contains_every_command_and_setting():
     """The generated pages contain the options of a subcommand, and each setting, those within other settings included."""
     generated = reference.pages()
     headings = re.findall(r"^### `(.+)`$", generated["settings.md"], re.M)
@@ -84,7 +84,7 @@ def _settings(schema: object) -> Iterator[str]:
         ('<link rel="stylesheet" href="//fonts.example/x.css">', "loads //fonts.example/x.css from another origin"),
     ],
 )
-def test_the_check_finds_broken_links_and_other_origins(tmp_path: Path, html: str, problem: str) -> None:
+def test_the_check_finds_broken_links_and_other_origins(tmp_path, html, problem):
     """A page with one defect has one problem."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a/index.html").write_text('<p id="here">')
@@ -93,7 +93,7 @@ def test_the_check_finds_broken_links_and_other_origins(tmp_path: Path, html: st
     assert [f"index.html: {problem}"] == list(check.problems(tmp_path))
 
 
-def test_the_check_finds_fonts_of_other_origins(tmp_path: Path) -> None:
+def test_the_check_finds_fonts_of_other_origins(tmp_path):
     """A style sheet may load only files of the site."""
     (tmp_path / "x.css").write_text(
         "@font-face { src: url(https://fonts.example/x.woff2) } p { background: url(x.png) }"
@@ -102,13 +102,13 @@ def test_the_check_finds_fonts_of_other_origins(tmp_path: Path) -> None:
     assert ["x.css: loads https://fonts.example/x.woff2 from another origin"] == list(check.problems(tmp_path))
 
 
-def test_the_check_finds_pages_that_the_search_does_not_know(tmp_path: Path) -> None:
+def test_the_check_finds_pages_that_the_search_does_not_know(tmp_path):
     (tmp_path / "searchindex.js").write_text('Search.setIndex({"docnames": ["a", "b/c"]})')
 
     assert ["the search does not find d"] == list(check.unsearchable(tmp_path, ["a", "b/c", "d"]))
 
 
-def test_every_diagram_has_a_source_and_dark_colors() -> None:
+def test_every_diagram_has_a_source_and_dark_colors():
     """Each SVG in docs/images is drawn from a file in docs/diagrams, and has colors for dark pages."""
     images = [*pages.ROOT.glob("docs/images/*.svg")]
     drawn = {image.stem for image in images}

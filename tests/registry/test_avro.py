@@ -111,8 +111,7 @@ def test_data_that_is_not_of_the_schema_is_an_error(schema, data):
 
 
 @pytest.mark.parametrize(
-    "items",
-    ["null", record(), record(a="null", b=record()), {"type": "fixed", "name": "F", "size": 0}],
+    "items", ["null", record(), record(a="null", b=record()), {"type": "fixed", "name": "F", "size": 0}]
 )
 def test_arrays_whose_items_take_up_no_bytes_are_rejected(items):
     """Ten bytes could be an array with 2**63 items."""

@@ -72,16 +72,6 @@ def skipped(client: FlaskClient, reason: str) -> int:
     return int(service.observer.metrics.value("records_skipped", topic="t", reason=reason))
 
 
-def test_all_kinds_of_schemas_in_one_topic(server, log):
-    log.append("t", avro(server.register("order", ORDER), 1.5))
-    log.append("t", framed(server.register("text", {"type": "string"}, "JSON"), b'"end"'))
-
-    order, end = events_of(client_of(log, server))
-
-    assert {"amount": 1.5, "raw": "/w=="} == {k: v for k, v in json.loads(order.data).items() if k != "_kafka"}
-    assert '"end"' == end.data
-
-
 def test_cloudevents_in_binary_mode(server, log):
     """The data of a CloudEvent is the decoded value, and its content type is JSON."""
     headers = [("ce_type", b"order.created"), ("ce_id", b"5"), ("content-type", b"application/avro")]

@@ -24,7 +24,10 @@ EMBEDDED = "4.3"  # the version in kafkasse/java/jars.lock.json
 WITH_ZOOKEEPER = ("2.6", "2.7", "2.8")
 WITHOUT_TOPIC_IDS = ("2.6", "2.7")
 JARS_OF = {"2.7": "2.8"}  # as after an upgrade to 2.8 without its inter.broker.protocol.version
-SETTINGS = {"log.retention.ms": "-1"}  # the tests write records with old timestamps
+SETTINGS = {
+    "log.retention.ms": "-1",  # the tests write records with old timestamps
+    "log.cleaner.backoff.ms": "50",  # some tests wait for compaction
+}
 STOP_TIMEOUT_S = 10.0
 JVM_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
