@@ -1,6 +1,6 @@
 """A pytest plugin that ends the greenlets of kafkasse that a test has left behind.
 
-A feed lives for some seconds after its last reader, and its greenlets would run, log and allocate memory during the next tests.
+A feed lives for some seconds after its last reader. Its greenlets would run, log and allocate memory during the next tests.
 """
 
 from __future__ import annotations
