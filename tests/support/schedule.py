@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import gevent
 import pytest
 
-SHARED = ("tests/pipelines/spark/", "tests/history/", "tests/chaos/", "tests/project/", "tests/secured/")
+SHARED = ("tests/pipelines/spark/", "tests/chaos/", "tests/project/", "tests/secured/")
 TICK_S = 0.05
 CACHE_KEY = "kafkasse/seconds_of_groups"
 
