@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import base64
 import os
 import re
 import signal
@@ -88,15 +88,6 @@ def reset(client: Client) -> None:
     """Make close() send a reset, as if the client had crashed."""
     assert client.socket is not None
     client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-
-def test_notices_at_once_that_an_idle_client_has_left(server: Server, topic: str) -> None:
-    """The worker closes the stream without a record or a heartbeat to send."""
-    with Client(server.port, f"/{topic}") as client:
-        client.ready()
-        assert 1 == streams_open(server)
-
-    wait_until(lambda: streams_open(server) == 0)
 
 
 def test_a_tls_client(broker: EmbeddedBroker, cluster: Cluster, topic: str, tmp_path: Path) -> None:
@@ -209,26 +200,6 @@ def test_sigterm_waits_for_a_stalled_client_until_the_graceful_timeout(
 # The stream ends by itself.
 
 
-def test_a_filter_skips_records_and_its_failure_ends_the_stream(
-    serve: Callable[..., Server], cluster: Cluster, topic: str
-) -> None:
-    """Skipped records move the event ID. An exception in the filter is the last event."""
-    server = serve("tests.support.apps:filtered()", heartbeat_s=0.2)
-    server.expect("KeyError in .*/tests/support/apps.py")
-    with Client(server.port, f"/{topic}") as client:
-        client.ready()
-        cluster.send(topic, b'{"n":1,"show":true}', b'{"n":2,"show":false}')
-        assert [1] == numbers(client.events(1))
-        client.read_until(lambda: '"offset":2' in client.last_id)
-        cluster.send(topic, b"{}")
-
-        [error] = client.rest()
-
-    assert ("error", 500, "FilterError") == (error.type, *(json.loads(error.data)[name] for name in ("status", "name")))
-    assert client.last_id == error.id
-    assert '"offset":2' in error.id
-
-
 def test_an_http_1_0_client_gets_no_chunks(server: Server, cluster: Cluster, topic: str) -> None:
     cluster.send(topic, value(1))
     with socket.create_connection(("127.0.0.1", server.port), 30) as connection:
@@ -253,3 +224,15 @@ def test_logs_each_stream_when_it_has_ended(server: Server, access_log: Path, to
     wait_until(lambda: len(statuses(f"/{topic}")) == 2)
 
     assert ["200"] * 2 == statuses(f"/{topic}")
+
+
+def test_a_user_name_cannot_add_a_line_to_the_access_log(server: Server, access_log: Path) -> None:
+    """gunicorn decodes the user name of Authorization and does not escape it."""
+    user = base64.b64encode(b'eve\r\n127.0.0.1 - - "GET /forged HTTP/1.1" 200\x1b[2J:password').decode()
+
+    fetch(server.port, "/-/health", Authorization=f"Basic {user}")
+    wait_until(lambda: "/forged" in access_log.read_text())
+
+    [line] = [each for each in access_log.read_text().splitlines() if "eve" in each]
+    assert line.isprintable()
+    assert "eve\\r\\n127" in line

@@ -140,11 +140,10 @@ def test_serves_ipv6() -> None:
         assert "::1" == only_client(lambda: HTTPConnection("::1", server.port, timeout=60))
 
 
-@pytest.mark.parametrize("trusted", ["1", "127.0.0.0/8"])
-def test_serves_a_unix_socket(trusted: str) -> None:
+def test_serves_a_unix_socket() -> None:
     """A proxy on the same machine connects without an address. It is trusted, because only local processes can connect."""
     with TemporaryDirectory() as folder:  # the path of a Unix socket must be short
         path = f"{folder}/socket"
         options = f"--bind 127.0.0.1:0 --bind unix:{path}"
-        with Server(TICKING, GUNICORN_CMD_ARGS=options, KAFKASSE_TRUSTED_PROXIES=trusted):
+        with Server(TICKING, GUNICORN_CMD_ARGS=options, KAFKASSE_TRUSTED_PROXIES="1"):
             assert "192.0.2.7" == only_client(lambda: OverSocket(path), **{"X-Forwarded-For": "192.0.2.7"})

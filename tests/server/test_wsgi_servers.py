@@ -55,11 +55,19 @@ REJECTED = {
     "uWSGI without gevent": (f"{UWSGI} --threads 4 --master", {}, True),
     "uWSGI that patches too late": (f"{UWSGI} --gevent 100 --gevent-monkey-patch", {}, False),
 }
+# Other tests of the gate run these servers, or another one with which kafkasse decides in the same way.
+LONG = {
+    *("our worker", "gunicorn's gevent worker", "gevent.pywsgi in a patched app"),
+    *("sync in a patched app", "gthread", "gevent.pywsgi", "waitress in a patched app"),
+}
 
 
 def names(commands: Iterable[str]) -> list[Any]:
     """Return the names as parameters of a test."""
-    return [pytest.param(name, marks=pytest.mark.long if name.startswith("uWSGI") else ()) for name in commands]
+    return [
+        pytest.param(name, marks=pytest.mark.long if name in LONG or name.startswith("uWSGI") else ())
+        for name in commands
+    ]
 
 
 @pytest.fixture

@@ -170,20 +170,6 @@ def test_head_has_the_status_and_headers_of_get(log: CountingLog, path: str, las
 # Rejections.
 
 
-def test_a_forbidden_topic_looks_like_a_missing_one(log: CountingLog) -> None:
-    client = client_of(log, allowed_topics=["t", "missing"])
-    log.create("forbid1")
-
-    forbidden, missing = (
-        client.get(f"/streams/t,{name}", headers={"X-Request-ID": "the-same"}) for name in ("forbid1", "missing")
-    )
-
-    assert 404 == forbidden.status_code
-    assert forbidden.data == missing.data.replace(b"missing", b"forbid1")
-    assert dict(forbidden.headers) == dict(missing.headers)
-    assert ["forbid1"] == forbidden.get_json()["topics"]
-
-
 def test_an_event_id_cannot_reach_a_topic_that_is_not_allowed(log: CountingLog) -> None:
     """Topics in an event ID replace those of the path, and need the same permission."""
     log.create("secret")
