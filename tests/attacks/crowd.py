@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
@@ -117,8 +118,11 @@ class Crowd:
 
     def statuses(self) -> dict[int, int]:
         """Return how many clients got each status."""
-        found = [client.status for client in self.clients]
-        return {status: found.count(status) for status in sorted(set(found))}
+        return Counter(client.status for client in self.clients)
+
+    def events(self) -> dict[int, int]:
+        """Return how many clients have received each number of events."""
+        return Counter(client.events for client in self.clients)
 
 
 def _address(n: int) -> str:

@@ -76,7 +76,7 @@ ELSEWHERE = [
     ("A random configuration file", "an error of one sentence", "attacks/test_fuzz.py::test_configuration_files"),
     ("A ticket that was changed, used, or issued for another stream", "401", "attacks/test_guards.py::test_tickets_that_were_changed"),
     ("One ticket in 20 requests at once, on two workers", "one stream; 19 times 401", "access/test_server.py::test_a_ticket_works_once_in_all_workers_together"),
-    ("A cookie that a page of another origin sends", "403", "attacks/test_guards.py::test_a_page_of_another_origin_cannot_use_the_cookie"),
+    ("A cookie that a page of another origin sends", "403", "access/test_requests.py::test_only_pages_of_allowed_origins_may_use_the_cookie"),
     ("A token in a URL", "400; masked in the access log", "access/test_server.py::test_the_access_log_contains_no_tokens"),
     ("Topics that exist or not, without a token", "identical responses", "attacks/test_guards.py::test_unidentified_visitors_learn_nothing_about_topics"),
     ("Tokens with unknown key IDs", "the keys are fetched at most every 30 s", "access/test_keys.py::test_an_unknown_key_causes_one_fetch_per_cooldown"),

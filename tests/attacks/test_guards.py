@@ -1,4 +1,4 @@
-"""Hostile tokens, tickets and cookies: none of them opens a stream, and none of them appears in the log."""
+"""Hostile tokens and tickets: none of them opens a stream, and none of them appears in the log."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from tests.support.issuer import SECRET, SETTINGS, key_set, payload, token
 from tests.support.server import Server
 
 CASES = {f"{where}: {case.name}": case for where, cases in TOKENS.items() for case in cases}
-COOKIE = "__Host-token"
-ATTACKER = b"evil.example"
 
 
 class Guarded(NamedTuple):
@@ -39,7 +37,7 @@ def guarded(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     hs256 = {**SETTINGS, "algorithms": ["HS256"], "secret_file": str(folder / "jwt-secret")}
     settings = {
         "guards": {
-            "customers": {"jwt": {**SETTINGS, "jwks_file": str(folder / "jwks.json"), "leeway_s": 0}, "cookie": COOKIE},
+            "customers": {"jwt": {**SETTINGS, "jwks_file": str(folder / "jwks.json"), "leeway_s": 0}},
             "partners": {"api_keys": {"file": str(folder / "keys")}},
             "machines": {"jwt": hs256},
         },
@@ -118,16 +116,6 @@ def test_tickets_that_were_changed(guarded: Guarded) -> None:
     assert NOT_VALID == answer(guarded, f"/other?ticket={ticket}")
     assert NOT_VALID == answer(guarded, f"/secret?ticket={ticket}")
     assert ["200 stream", NOT_VALID] == [answer(guarded, f"/t?ticket={ticket}") for _ in range(2)]
-
-
-@pytest.mark.parametrize("site", [b"cross-site", b"same-site", b""])
-def test_a_page_of_another_origin_cannot_use_the_cookie(guarded: Guarded, site: bytes) -> None:
-    """The browser sends the cookie, but kafkasse rejects it."""
-    cookie = f"Cookie: {COOKIE}={token()}".encode()
-    fields = [b"Origin: https://" + ATTACKER, *([b"Sec-Fetch-Site: " + site] if site else [])]
-
-    assert "403 ForbiddenError" == answer(guarded, "/t", cookie, *fields)
-    assert "200 stream" == answer(guarded, "/t", cookie, b"Sec-Fetch-Site: same-origin")
 
 
 def test_unidentified_visitors_learn_nothing_about_topics(guarded: Guarded) -> None:
