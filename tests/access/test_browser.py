@@ -93,10 +93,7 @@ def test_a_page_of_the_same_origin_opens_a_stream_with_the_cookie(logged_in: web
 
 
 def test_a_page_of_another_origin_needs_a_route_that_allows_the_cookie(logged_in: webdriver.Chrome, site: Site) -> None:
-    """The browser sends the cookie, but /own responds with 403. On /shared, `cors_origins` and `cors_credentials` allow it.
-
-    A page that does not send credentials is rejected.
-    """
+    """The browser sends the cookie, but /own responds with 403. `cors_origins` and `cors_credentials` allow it."""
     seen = [
         run(logged_in, site.other, FIRST_EVENT, f"{site.url}{path}", credentials)
         for path, credentials in (("/own?other", True), ("/shared", True), ("/shared?without", False))

@@ -82,10 +82,7 @@ def written_at(event: Event) -> float:
 
 
 def test_no_record_is_sent_after_the_token_expires(guarded: Guarded) -> None:
-    """The stream ends with its last event ID, the old token gets 401, and a new one resumes without loss or duplicates.
-
-    A ticket does not outlive the token for which it was issued.
-    """
+    """Nor to a ticket of that token. A new token resumes without loss or duplicates."""
     expires_at = int(time.time()) + LIFETIME_S
     old = signed(exp=expires_at)
     issued = fetch(guarded.server.port, "/-/ticket?path=/t", "POST", Authorization=f"Bearer {old}").json["ticket"]

@@ -26,10 +26,7 @@ def authority() -> Authority:
 
 
 def test_the_schema_lists_the_settings_of_kafka_python() -> None:
-    """The settings of `kafka` are those of KafkaAdminClient in the installed version, except the reserved ones.
-
-    The example of each setting has the type of kafka-python's default.
-    """
+    """They are those of KafkaAdminClient, except the reserved ones. Each example has the type of the default."""
     assert set(CLIENT_SETTINGS) == set(KafkaAdminClient.DEFAULT_CONFIG) - RESERVED
     assert set(SASL_MECHANISMS) == set(CLIENT_SETTINGS["sasl_mechanism"]["enum"])
     for name, default in KafkaAdminClient.DEFAULT_CONFIG.items():
@@ -123,10 +120,7 @@ def heroku(authority: Authority) -> dict[str, str]:
 
 
 def test_the_variables_of_heroku(authority: Authority, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The add-on's variables set several brokers, a trusted authority, no host name check, and the topic prefix.
-
-    OpenSSL reads the private key from a file, which is deleted when the context has been created.
-    """
+    """OpenSSL reads the private key from a file, which is deleted when the context has been created."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     config = Config.load(heroku(authority))
 

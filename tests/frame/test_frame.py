@@ -667,10 +667,7 @@ def test_a_position_is_an_event() -> None:
 
 
 def test_control_fields_dispatch_no_event() -> None:
-    """The opening, a heartbeat, retry and, without position events, a position dispatch no event.
-
-    The client stores the ID and the retry time.
-    """
+    """The client stores the ID and the retry time."""
     wire, parser = ServerSentEvents(position_events=False), Parser()
 
     stream = wire.opening + wire.heartbeat + wire.retry(2317) + wire.position(ID)

@@ -154,11 +154,7 @@ def test_closes_a_client_that_does_not_read(server: Server, cluster: Cluster, to
 
 @pytest.mark.parametrize("order", [["master"], ["master", "worker"], ["worker", "master"]], ids="-".join)
 def test_sigterm_ends_each_stream_with_its_id(serve: Callable[..., Server], topic: str, order: list[str]) -> None:
-    """Each stream ends with a reconnection time and an event ID, and gunicorn exits with 0.
-
-    Heroku sends SIGTERM to gunicorn's master and to its worker. The worker gets a second SIGTERM from the master.
-    chaos/test_servers.py shows that clients resume under load.
-    """
+    """Heroku sends SIGTERM to gunicorn's master and to its worker, which gets a second one from the master."""
     server = serve(heartbeat_s=300)
     processes = {"master": server.pid, "worker": server.worker}
     with ExitStack() as stack:

@@ -63,10 +63,7 @@ def test_a_server_can_start_before_kafka(broker: EmbeddedBroker, server: Server,
 
 
 def test_streams_survive_a_restart_of_kafka(broker: EmbeddedBroker, server: Server, fresh_name: str) -> None:
-    """While Kafka is down, open streams send heartbeats and new ones get 503. Afterwards both continue without a loss.
-
-    The server stays ready, because a platform should not remove all servers.
-    """
+    """Open streams send heartbeats, and new ones get 503. The server stays ready: a platform must not remove all."""
     broker.start()  # does nothing if it is running
     with closing(Cluster(broker.bootstrap_servers)) as cluster:
         cluster.create(fresh_name, 2)

@@ -129,10 +129,7 @@ def test_scrapes_succeed_while_workers_die(workers: Server, runtime: Path) -> No
 
 
 def test_the_endpoints_exist_only_at_the_second_address(start: Callable[..., Server], tmp_path: Path) -> None:
-    """They also report stalls of the event loop, and a request that gunicorn cannot parse, so that no app receives it.
-
-    The log names the reason, and no part of the request.
-    """
+    """They report stalls, and a request that gunicorn cannot parse. The log has the reason, and no part of it."""
     operations = tmp_path / "operations.sock"
     server = start(KAFKASSE_OPERATIONS_ACCESS="", KAFKASSE_OPERATIONS_BIND=f"unix:{operations}")
     request_id = fetch(server.port, "/t?last_event_id=" + "a" * 9_000).json["request_id"]
@@ -186,10 +183,7 @@ def test_the_logs_have_the_request_id(start: Callable[..., Server], tmp_path: Pa
 
 
 def test_the_server_survives_the_loss_of_its_private_directory(start: Callable[..., Server], tmp_path: Path) -> None:
-    """Some systems remove old files in the temporary directory. A worker that starts later has metrics again.
-
-    Only the owner of the directory can enter it, and a stopped server leaves nothing.
-    """
+    """Some systems remove old temporary files. Only the owner can enter it, and a stopped server leaves nothing."""
     server = start()
     wait_until(lambda: list(tmp_path.glob("run/*/worker-*.sock")))
     (folder,) = (tmp_path / "run").iterdir()

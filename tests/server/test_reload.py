@@ -106,10 +106,7 @@ INVALID = {
 
 
 def test_an_invalid_file_changes_nothing(world: Reloadable, cluster: Cluster, topic: str) -> None:
-    """Streams stay open, new clients are served, and so are those of a worker that replaces a killed one.
-
-    One log line gives the reason. After the file was repaired, the next SIGHUP applies it.
-    """
+    """Streams stay open, and a new worker serves with the old file. One log line gives the reason."""
     server, port = world.server, world.server.port
     worker = server.workers()
     with Client(port, "/old").ready() as client:

@@ -108,10 +108,7 @@ def test_workers_that_a_reload_replaces_log_no_errors(start: Callable[..., Serve
 
 
 def test_a_server_that_drains_is_alive_but_not_ready(start: Callable[..., Server]) -> None:
-    """On connections that were open before SIGTERM, a probe gets its answer, and a stream ends at once.
-
-    Its response says when to reconnect. A 503 would be final for a browser. New connections are refused.
-    """
+    """New connections are refused. On open ones, a stream ends with a retry time: a browser gives up after a 503."""
     server = start(GUNICORN_CMD_ARGS="--keep-alive 60")  # the connections must stay open until the worker stops
     paths = "/-/ready", "/-/health", "/t"
     connections = [HTTPConnection("127.0.0.1", server.port, timeout=READ_TIMEOUT_S) for _ in paths]

@@ -201,10 +201,7 @@ def test_sigterm_drains_the_streams(start: Callable[..., AnyServer], tmp_path: P
 
 
 def test_sigusr2_starts_a_second_master(start: Callable[..., AnyServer], tmp_path: Path) -> None:
-    """`kafkasse serve` starts gunicorn as a module. The new master serves after the old one has stopped.
-
-    The file of settings is the example in docs/deployment.md, which imports those of kafkasse.
-    """
+    """`kafkasse serve` starts gunicorn as a module. The file of settings is the example in docs/deployment.md."""
     (tmp_path / "example.py").write_text(example("docs/deployment.md", "keepalive = 75"))
     server = start(f"{sys.executable} -m gunicorn --bind 127.0.0.1:{{port}} -c {tmp_path}/example.py {SHOP}")
 

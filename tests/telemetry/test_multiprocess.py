@@ -32,10 +32,7 @@ def run(folder: Path, code: str) -> str:
 
 
 def test_dead_workers_leave_one_file_with_their_counters(tmp_path, monkeypatch):
-    """Their gauges are gone. The sums and the buckets of histograms are those of all workers.
-
-    The files of a worker that was killed when it had just created them are empty.
-    """
+    """Their gauges are gone. The files of a worker that was killed when it had just created them are empty."""
     monkeypatch.setenv(multiprocess.VARIABLE, str(tmp_path))
     workers = [1, *(int(run(tmp_path, WORKER)) for _ in range(2))]
     for each in ("counter", "gauge_livesum", "histogram"):

@@ -205,10 +205,7 @@ class UnavailableLog(MemoryLog):
 
 
 def test_answers_503_while_kafka_is_unavailable() -> None:
-    """The response has Retry-After, which pages of allowed origins can read, and does not contain the broker's address.
-
-    The handler of event.error is called for an error of the server, and not for one of the client.
-    """
+    """Pages of allowed origins can read Retry-After. event.error is called for errors of the server, not of clients."""
     calls: list[Exception] = []
     client = client_of(UnavailableLog(), cors_origins=[A], kafka_event_handlers={"event.error": calls.append})
 
@@ -333,10 +330,7 @@ def test_a_request_that_always_fails_is_slowed_down(
 
 
 def test_a_deserializer_replaces_the_message(log: CountingLog, caplog: pytest.LogCaptureFixture) -> None:
-    """A record for which it fails is skipped and counted. The log line names the record and the reason.
-
-    The text of a deserializer's exception may come from a producer, who must not be able to imitate a log line.
-    """
+    """A record for which it fails is skipped and counted. The text of its exception cannot imitate a log line."""
 
     def deserialize(record: TopicRecord) -> object:
         if record.offset != 1:
@@ -400,10 +394,7 @@ def test_a_filter_that_fails_in_a_shared_feed_is_logged_once(
 
 
 def test_on_connect_error_can_replace_the_response(log: CountingLog) -> None:
-    """The hook receives the error, and can abort. If the hook returns None, kafkasse's own response is sent.
-
-    The CORS headers are added to its response, and Vary keeps the hook's own fields.
-    """
+    """It can abort, or return None for kafkasse's own response. CORS headers and `Vary` are added to its response."""
     seen: list[Exception] = []
 
     def hook(error: Exception) -> object:

@@ -260,10 +260,7 @@ class TestBoard:
         assert {0} == set(page.highlights())
 
     def test_shows_the_state_of_the_pipeline(self, page: Page) -> None:
-        """If the server has a stream of the status topic, the page shows the health of the pipeline.
-
-        A second window shows the status that the first one has received.
-        """
+        """This needs a stream of the status topic. A second window shows the status that the first one has received."""
         page.site.catalog = [{"path": "/pipelines", "topics": ["_pipelines"], "parameters": []}]
         page.open()
         page.wait_for("#pipeline", "Pipeline: running, 9 records/s")
@@ -307,10 +304,7 @@ class TestBoard:
         page.wait_for_board(markup, "constructor")
 
     def test_is_robust_against_any_event(self, page: Page) -> None:
-        """Invalid events are counted, and an invalid number is a dash.
-
-        The page shows at most three rows and fifty continents, and counts the rest.
-        """
+        """Invalid events are counted. The page shows at most three rows and fifty continents, and counts the rest."""
         page.open()
         invalid = ["{", "null", "[]", '"a"', "{}", '{"continent":1,"nrs":[{"name":"a"}]}', '{"continent":"a","nrs":[]}']
         invalid += [f'{{"continent":"a","nrs":{numbers}}}' for numbers in ("{}", "[null]", '[{"name":1}]')]
@@ -353,10 +347,7 @@ class TestConnection:
             check_next_stream(response["is_retried"] or status == 404)
 
     def test_shows_why_it_reconnects(self, page: Page) -> None:
-        """The page counts down, and resumes with the last ID. A position event has an ID, too, and is not an update.
-
-        While the server is down, the page keeps its data.
-        """
+        """The page keeps its data, counts down, and resumes with the last ID, which may be that of a position event."""
         rejections = [
             (503, '{"detail":"Kafka cannot be reached."}', "Kafka cannot be reached."),
             (502, "<h1>Bad gateway</h1>", "The server responded with status 502."),
@@ -446,11 +437,7 @@ class TestTabs:
         return tabs
 
     def test_share_one_connection(self, page: Page, tabs: list[str]) -> None:
-        """A tab that opens later shows what the others show, and all of them receive each update.
-
-        After a permanent error, the button of any tab restarts all of them. When the tab with the connection closes, one
-        other tab resumes at the last event for all others.
-        """
+        """Any tab can restart all after an error. When the tab with the connection closes, another one resumes."""
         for tab in tabs:
             page.use(tab)
             assert ["Europe"] == list(page.board())
@@ -546,10 +533,7 @@ class TestAppearance:
         assert ["steps(1)"] == page.run("return document.getAnimations().map((a) => a.effect.getTiming().easing)")
 
     def test_works_with_a_screen_reader(self, page: Page) -> None:
-        """The accessibility tree has a table named after the continent, with row headers and column headers.
-
-        A burst of updates does not change the live regions, so a screen reader does not announce each update.
-        """
+        """The accessibility tree has a table with headers. A burst of updates does not change the live regions."""
         page.open()
         page.run(
             """

@@ -248,10 +248,7 @@ def test_an_unexpected_exception_ends_the_stream_with_an_error_event(
     method: str,
     failure: type[BaseException],
 ) -> None:
-    """The client receives a complete response that says 500, without the text of the exception, which is in the log.
-
-    The event has no ID, because the reader's position may be past records that it has not returned.
-    """
+    """The event has no ID: the reader's position may be past records that it has not returned. The log has the text."""
 
     def fail(*_: object) -> bytes:
         raise failure("a bug")
@@ -301,10 +298,7 @@ def test_notices_that_an_idle_client_has_left(world: World, connection: tuple[so
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems lack tcpi_last_ack_recv")
 def test_ends_the_stream_of_a_client_that_vanished(world: World) -> None:
-    """The client's system acknowledges nothing, as after a power failure. The stream ends after write_timeout_s.
-
-    The stream may be quiet or have heartbeats, and serve itself or be iterated.
-    """
+    """Its system acknowledges nothing, as after a power failure. The stream ends after write_timeout_s in each mode."""
     ended_at: list[float] = []
     with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as clients:
         for heartbeat_s, serves_itself in product((0.2, TIMEOUT_S * 10), (True, False)):
