@@ -18,6 +18,7 @@ from kafkasse.config import Config
 from kafkasse.errors import ConfigurationError, KafkaUnavailable
 from kafkasse.memory_log import MemoryLog
 from kafkasse.server import runtime
+from kafkasse.web import throttle
 
 
 @pytest.fixture
@@ -194,6 +195,19 @@ def test_serves_the_demo_page_next_to_its_stream(path: str, pages: bool, stream:
     client = create_app(Config(pages=pages, routes=routes, public=True), MemoryLog()).test_client()
 
     assert status == client.get(path).status_code
+
+
+@pytest.mark.parametrize("path", ["/missing", "/no/such/path"])
+def test_slows_down_a_client_that_repeats_rejected_requests(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """Also if no route has the path. Other requests of the same address succeed, and do not count."""
+    monkeypatch.setattr(throttle, "MAX_DELAY_S", 0.0)
+    log = MemoryLog()
+    log.create("t")
+    client = create_app(Config(allowed_topics=["*"], public=True, max_rejections_per_s=0.001), log).test_client()
+
+    statuses = [client.head(each).status_code for _ in range(throttle.BURST + 1) for each in ("/t", path)]
+
+    assert [200, 404] * throttle.BURST + [200, 429] == statuses
 
 
 def test_an_invalid_setting_is_an_error() -> None:
