@@ -1,6 +1,7 @@
 """Real headless browsers. A browser takes seconds to start, so all tests of a process share it.
 
-Each test gets a new tab, without the windows, cookies, stored data and emulated features of earlier tests.
+Each test gets a tab without the windows, cookies, stored data and emulated features of earlier tests. It is the tab of the
+last test, unless that test has opened others: a new tab takes as long as a page. Do not use sessionStorage with a shared server.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ CHROMIUM, CHROMEDRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver"
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --disable-dev-shm-usage --no-proxy-server "
-    "--ignore-certificate-errors"
+    "--ignore-certificate-errors --disable-extensions --disable-features=SpareRendererForSitePerProcess "
+    "--renderer-process-limit=1"
 )
 
 
@@ -36,7 +38,10 @@ def browser(
         pytestconfig.stash[CHROMIUM_KEY] = start_chromium(tmp_path_factory.mktemp("chromium"))
         pytestconfig.add_cleanup(pytestconfig.stash[CHROMIUM_KEY].quit)
     driver = pytestconfig.stash[CHROMIUM_KEY]
-    use_new_tab(driver)
+    if len(driver.window_handles) > 1:
+        use_new_tab(driver)
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
     driver.execute_cdp_cmd("Storage.clearDataForOrigin", {"origin": "*", "storageTypes": "all"})
     assert [] == driver.execute_cdp_cmd("Network.getAllCookies", {})["cookies"]

@@ -213,6 +213,7 @@ class TestBoard:
         rows = [["1", "Russia\u00a0RU", "17,100,000", "144M"], ["2", "Ukraine\u00a0UA", "603,700", "44.6M"]]
         assert [*rows, ["3", "France\u00a0FR", "547,030", "67M"]] == page.board()["Europe"]
         assert "" == page.text("#waiting")
+        assert "Spark pipeline topn" in page.text("#how")
         assert re.fullmatch(r"1 update\s*last at \d+:\d\d:\d\d\D*", page.text(".figures"))
         assert [0, 0, 0] == page.highlights()
 
@@ -272,6 +273,7 @@ class TestBoard:
 
         assert 1 == page.site.status_requests
 
+    @pytest.mark.long
     def test_works_in_firefox(self, firefox: Firefox, site: Site) -> None:
         """The page shows an update on the board and on the map, explains its origin, and resumes after a break."""
         site.preamble = SHORT_RETRY
@@ -473,6 +475,7 @@ class TestTabs:
 
     def test_without_locks_each_tab_has_its_own_stream(self, page: Page) -> None:
         """Browsers have no Web Locks for pages over HTTP from another machine. The page works there, too."""
+        page.browser.switch_to.new_window("tab")  # the script below stays in its tab
         hide = {"source": "Object.defineProperty(navigator, 'locks', {value: undefined})"}
         page.chromium.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", hide)
         page.open()
