@@ -18,6 +18,7 @@ for name in [name for name in os.environ if name.startswith(("KAFKASSE_", "KAFKA
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job; child processes inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+import gc  # noqa: E402
 import hashlib  # noqa: E402
 import random  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
@@ -46,6 +47,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(schedule)
     output: dict[str, object] | None = getattr(config, "workeroutput", None)
     config.pluginmanager.register(LongTests(output) if output is not None else Report(config, schedule))
+
+
+def pytest_collection_finish() -> None:
+    """The objects of pytest and of all test modules exist until the end, so garbage collections need not visit them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

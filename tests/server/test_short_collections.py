@@ -42,6 +42,8 @@ def collections(streams: list[object], monkeypatch: pytest.MonkeyPatch) -> Itera
     gc.callbacks[:] = callbacks
     gc.set_threshold(*thresholds)
     gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 def frozen_garbage(count: int) -> weakref.ref[Node]:
