@@ -11,12 +11,10 @@ import yaml
 
 from kafkasse.access.api_keys import create_key
 from tests.attacks.kit import answers, request
-from tests.attacks.tokens import NOT_VALID, TOKENS, HostileToken, bearer
+from tests.attacks.tokens import NOT_VALID, TOKENS, bearer
 from tests.support.client import fetch
 from tests.support.issuer import SECRET, SETTINGS, key_set, payload, token
 from tests.support.server import Server
-
-CASES = {f"{where}: {case.name}": case for where, cases in TOKENS.items() for case in cases}
 
 
 class Guarded(NamedTuple):
@@ -62,14 +60,15 @@ def answer(guarded: Guarded, path: str, *lines: bytes) -> str:
     return only
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_hostile_tokens(guarded: Guarded, case: HostileToken) -> None:
+@pytest.mark.parametrize("table", TOKENS)
+def test_hostile_tokens(guarded: Guarded, table: str) -> None:
     """Each token gets the answer of the table, and the log does not contain it."""
-    lines = case.create()
+    for case in TOKENS[table]:
+        lines = case.create()
 
-    assert case.answer == answer(guarded, "/t", *lines)
-    words = b" ".join(lines).split()
-    assert [] == [word for word in words if len(word) > 20 and word.decode("latin-1") in guarded.server.log]
+        assert case.answer == answer(guarded, "/t", *lines), case.name
+        words = b" ".join(lines).split()
+        assert [] == [word for word in words if len(word) > 20 and word.decode("latin-1") in guarded.server.log]
 
 
 @pytest.mark.parametrize("kid", ["rsa-1", "ec-1", "ed-1"])

@@ -53,7 +53,7 @@ def complete(count: int) -> Callable[[Visitor], bool]:
 def test_slow_readers_do_not_starve_catching_up(attack: NewAttack, cluster: Cluster, fresh_name: str) -> None:
     """Readers that take 4 KB per 15 s do not keep a client with another address from catching up."""
     topic = cluster.create(fresh_name)
-    values = records(3_000, 1_000)
+    values = records(2_000, 1_000)
     cluster.send(topic, *values)
     worker = attack(max_catch_ups=CATCH_UPS, write_timeout_s=120)
     path, port = f"/{topic}?timestamp=0", worker.port
@@ -296,7 +296,7 @@ def test_lookups_of_unknown_topics(
 @pytest.mark.parametrize("fleet", SIZES.fleets)
 def test_a_fleet_returns_to_an_empty_ring(attack: NewAttack, cluster: Cluster, fresh_name: str, fleet: int) -> None:
     """Each client missed some records while the server restarted. Each receives them; none gets 503."""
-    topic, missed = cluster.create(fresh_name, 3), 500
+    topic, missed = cluster.create(fresh_name, 3), 300
     limit = {} if SIZES is FULL else {"max_catch_ups": CATCH_UPS, "kafka_timeout_s": 1}
     with Client(attack().server.port, f"/{topic}") as client:
         last_id = client.ready().last_id

@@ -111,7 +111,7 @@ def test_scrapes_succeed_while_workers_die(workers: Server, runtime: Path) -> No
     opened = metric(workers, "streams_opened_total")
     workers.expect(KILLED)
     counts = []
-    for _ in range(6):
+    for _ in range(3):
         os.kill(workers.workers()[0], signal.SIGKILL)
         for _ in range(10):
             try:

@@ -18,7 +18,7 @@ from tests.support.kafka import Cluster
 from tests.support.server import KILLED, Server
 from tests.support.waiting import wait_until
 
-RECORDS = 300
+RECORDS = 150
 WRITE_INTERVAL_S = 0.02
 
 

@@ -1,7 +1,7 @@
 """Real headless browsers. A browser takes seconds to start, so all tests of a process share it.
 
 Each test gets a tab without the windows, cookies, stored data and emulated features of earlier tests. It is the tab of the
-last test, unless that test has opened others: a new tab takes as long as a page. Do not use sessionStorage with a shared server.
+last test, unless that test has opened others, because a new tab takes as long as a page.
 """
 
 from __future__ import annotations
