@@ -58,7 +58,7 @@ REJECTED = {
 # Other tests of the gate run these servers, or another one with which kafkasse decides in the same way.
 LONG = {
     *("our worker", "gunicorn's gevent worker", "gevent.pywsgi in a patched app"),
-    *("sync in a patched app", "gthread", "gevent.pywsgi", "waitress in a patched app"),
+    *("sync", "gthread", "flask run", "waitress in a patched app"),
 }
 
 
