@@ -55,8 +55,6 @@ def test_an_exception_is_a_problem_object_without_its_text(app: Flask, client: F
 
 
 class _Cluster(MemoryLog):
-    """A cluster that answers only while `is_up` is true."""
-
     is_up = False
 
     def topic_names(self) -> set[str]:
@@ -72,7 +70,6 @@ def kafka() -> _Cluster:
 
 @pytest.fixture
 def probed(kafka: _Cluster) -> Flask:
-    """An app whose cluster is down."""
     return create_app(Config(allowed_topics=["*"], public=True), kafka)
 
 

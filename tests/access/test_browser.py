@@ -44,7 +44,6 @@ class Site(NamedTuple):
     log: Path
 
     def statuses(self, path: str) -> list[str]:
-        """Return the statuses of the responses to GET requests for a path."""
         lines = self.log.read_text().splitlines()
         return [line.split('" ')[1].split()[0] for line in lines if f'"GET {path} HTTP' in line]
 
@@ -71,7 +70,6 @@ def site(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def logged_in(browser: webdriver.Chrome, site: Site) -> webdriver.Chrome:
-    """The browser after a login, which sets the cookie."""
     browser.get("about:blank")
     browser.set_script_timeout(SCRIPT_TIMEOUT_S)
     run(

@@ -18,8 +18,6 @@ from tests.support.waiting import wait_until
 
 
 class Issuer:
-    """A key set at a URL, and a clock."""
-
     def __init__(self) -> None:
         self.now, self.fetches, self.is_down = 0.0, 0, False
         self.keys = key_set("rsa-1")

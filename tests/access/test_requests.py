@@ -41,7 +41,6 @@ def guards(jwks_file: Path, tmp_path: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def client(client_of: ClientOf, guards: dict[str, Any]) -> FlaskClient:
-    """An app with streams of different access."""
     return client_of(
         guards=guards,
         allowed_topics=["*"],

@@ -37,7 +37,6 @@ class Guarded(NamedTuple):
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    """A server with one worker."""
     with serve(tmp_path_factory.mktemp("guarded"), 1) as guarded:
         yield guarded
 
@@ -72,7 +71,6 @@ def serve(folder: Path, workers: int) -> Iterator[Guarded]:
 
 
 def connected(guarded: Guarded, given: str, **headers: str) -> Client:
-    """Open a stream with a token."""
     return Client(guarded.server.port, "/t", **{"Authorization": f"Bearer {given}", **headers})
 
 

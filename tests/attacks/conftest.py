@@ -143,7 +143,6 @@ class Unharmed:
 
 
 def clients(server: Server) -> list[str]:
-    """Return the clients that are connected to the worker."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     accepted = {row[9]: row[2] for row in rows if int(row[1].split(":")[1], 16) == server.port and row[3] != LISTENING}
     held = {each[len("socket:[") : -1] for each in server.descriptors() if each.startswith("socket:")}

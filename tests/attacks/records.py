@@ -15,8 +15,6 @@ FORMATS = ("kafkasse", "value", "envelope", "cloudevents")
 
 
 class Outcome(NamedTuple):
-    """The outcome of a record in each format."""
-
     kafkasse: str
     value: str
     envelope: str

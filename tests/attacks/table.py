@@ -131,7 +131,6 @@ each of these tokens in the `Authorization` header of `GET /t`. No token may app
 
 
 def render() -> str:
-    """Return the whole page."""
     requests = sum(len(cases) for cases in TABLES.values())
     count = (
         f"{requests} requests, {len(RECORDS)} records in {len(FORMATS)} formats, {sum(map(len, TOKENS.values()))} tokens, "

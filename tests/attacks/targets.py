@@ -45,8 +45,6 @@ SETTINGS = sorted(read("config")["properties"])
 
 
 class Record(NamedTuple):
-    """A record as a log returns it."""
-
     offset: int
     timestamp: int | None
     key: bytes | None

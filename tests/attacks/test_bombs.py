@@ -29,7 +29,6 @@ def server(serve: Callable[..., Attacked], attacked: str) -> Attacked:
 def test_a_decompression_bomb_uses_bounded_memory(
     server: Attacked, unharmed: Unharmed, cluster: Cluster, codec: str
 ) -> None:
-    """A reader of the batch costs a bounded amount of memory."""
     topic = cluster.create(f"bomb-{codec}")
     producer = KafkaProducer(
         bootstrap_servers=cluster.bootstrap_servers,

@@ -134,7 +134,6 @@ def _pour(connection: socket.socket) -> None:
 
 
 def test_pipelined_requests_take_turns(server: Server, unharmed: Unharmed) -> None:
-    """Pipelined requests of one connection take turns with the requests of other clients."""
     before = bad_requests(server.port)
     with connect(server.port) as connection:
         sending = gevent.spawn(connection.sendall, request("/,") * PIPELINED)

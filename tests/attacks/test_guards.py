@@ -18,8 +18,6 @@ from tests.support.server import Server
 
 
 class Guarded(NamedTuple):
-    """A server and a valid API key."""
-
     server: Server
     key: str
 

@@ -220,7 +220,6 @@ def test_many_clients_with_forged_leader_epochs(attack: NewAttack, cluster: Clus
 
 
 def readers(server: Server) -> dict[str, int]:
-    """Return the number of readers in each state that has some."""
     metrics = fetch(server.port, "/-/metrics").body.decode()
     samples = re.findall(r'^kafkasse_stream_states\{.*state="(.*?)".*\} (.*)', metrics, re.MULTILINE)
     return {state: int(float(count)) for state, count in samples if float(count)}

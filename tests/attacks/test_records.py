@@ -49,7 +49,6 @@ document.head.append(script);
 
 @pytest.fixture(scope="module")
 def attacked(cluster: Cluster) -> str:
-    """The topic of the well-behaved clients."""
     return cluster.create("beside-records")
 
 
@@ -163,8 +162,6 @@ def test_lines_contain_only_our_lines(lines: dict[str, list[bytes]], name: str) 
 
 
 class NotUtf8(str):
-    """A header name that is not UTF-8."""
-
     def encode(self, *_: object) -> bytes:
         return b"\xff\xfe"
 

@@ -38,7 +38,6 @@ def tiny_topic(cluster: Cluster) -> str:
 
 
 def test_one_live_client_of_a_batch_of_tiny_records(attack: NewAttack, cluster: Cluster, fresh_name: str) -> None:
-    """The client receives all records."""
     topic = cluster.create(fresh_name, max_message_bytes="20000000")
     worker = attack()
     with Crowd(worker.port, [f"/{topic}"]) as crowd:
@@ -76,8 +75,6 @@ def _drip(client: Any) -> None:
 
 
 class Records(NamedTuple):
-    """The records of one batch."""
-
     codec: int
     count: int
     value_bytes: int
@@ -87,7 +84,6 @@ class Records(NamedTuple):
         return self.count * self.value_bytes > MB
 
     def produce_to_all(self, cluster: Cluster, topic: str) -> None:
-        """Append the batch to each partition."""
         values = [(None, b'{"n":%d,"x":"%b"}' % (n, b"x" * self.value_bytes)) for n in range(self.count)]
         batch = encode_batch(values, self.codec)
         for partition in range(SIZES.batches):

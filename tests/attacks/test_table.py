@@ -28,7 +28,6 @@ def test_the_page_is_up_to_date() -> None:
 
 
 def test_there_are_at_least_a_hundred_attacks() -> None:
-    """No two attacks of a table have the same name."""
     names = [(where, case.name) for where, cases in TABLES.items() for case in cases]
     names += [("records", record.name) for record in RECORDS]
 
@@ -37,7 +36,6 @@ def test_there_are_at_least_a_hundred_attacks() -> None:
 
 @pytest.mark.parametrize("module", ["test_stalls", "test_isolation"])
 def test_every_load_is_listed(module: str) -> None:
-    """The page lists every test of a load, and no others."""
     tests = re.findall(r"^def (test_\w+)", Path(__file__).with_name(f"{module}.py").read_text(), re.MULTILINE)
     listed = [test.rpartition("::")[2] for *_, test in LOADS if f"/{module}.py::" in test]
 
@@ -83,7 +81,6 @@ def test_every_answer_is_explained() -> None:
 
 
 def test_the_defaults_in_security_md_are_correct() -> None:
-    """docs/security.md lists the defaults of the configuration schema."""
     settings = read("config")["properties"]
     rows = re.findall(r"^\| `(\w+)` \| `([^`]*)` \|", SECURITY.read_text(), re.MULTILINE)
 

@@ -14,8 +14,6 @@ from kafkasse.errors import ConfigurationError
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str], Path]:
-    """Write a configuration file."""
-
     def write(text: str) -> Path:
         file = tmp_path / "kafkasse.yaml"
         file.write_text(text)

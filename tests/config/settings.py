@@ -9,7 +9,6 @@ from kafkasse.config import Config
 
 
 def settings_of(config: Config) -> dict[str, Any]:
-    """The settings of the typed objects by name."""
     return {
         name: list(value) if isinstance(value, tuple) else value
         for part in (config.kafka, config.feed, config.web)

@@ -108,7 +108,6 @@ def test_lists_become_the_tuples_that_kafka_python_needs() -> None:
 
 
 def heroku(authority: Authority) -> dict[str, str]:
-    """The variables that the add-on sets."""
     certificate, key = authority.issue("kafkasse")
     return {
         "KAFKA_URL": "kafka+ssl://ec2-1.example:9096,kafka+ssl://ec2-2.example:9096,kafka+ssl://ec2-3.example:9096",

@@ -24,7 +24,6 @@ RECORDS = 120  # of 100 kB: more than the sockets of a client that does not read
 
 @pytest.fixture
 def opened() -> Iterator[ExitStack]:
-    """Clients that are closed at the end of the test."""
     with ExitStack() as stack:
         yield stack
 
@@ -132,7 +131,6 @@ class TestDescriptors:
 
     @pytest.fixture(autouse=True)
     def limits(self, server: Server) -> Iterator[None]:
-        """Restores the limits after each test."""
         usual = resource.prlimit(server.worker, resource.RLIMIT_NOFILE)
         yield
         resource.prlimit(server.worker, resource.RLIMIT_NOFILE, usual)

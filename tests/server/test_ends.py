@@ -46,7 +46,6 @@ def streams_open(server: Server) -> int:
 
 @pytest.fixture(scope="module")
 def access_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The access log of the module's server."""
     return tmp_path_factory.mktemp("log") / "access.log"
 
 

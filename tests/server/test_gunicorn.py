@@ -112,8 +112,6 @@ def test_a_new_certificate_is_used_after_a_reload(tmp_path: Path) -> None:
 
 
 class OverSocket(HTTPConnection):
-    """A connection over a Unix socket."""
-
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.connect(self.host)

@@ -36,7 +36,6 @@ def broker(processes: None, tmp_path: Path) -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def server(broker: EmbeddedBroker) -> Iterator[Server]:
-    """A server that started while Kafka was down."""
     with Server(KAFKASSE_BOOTSTRAP_SERVERS=broker.bootstrap_servers, **SETTINGS) as server:
         yield server
 

@@ -20,7 +20,6 @@ from tests.support.waiting import wait_until
 
 
 def metric(server: Server, name: str) -> float:
-    """Return the sum of a metric over its labels."""
     lines = fetch(server.port, "/-/metrics").body.decode().splitlines()
     return sum(float(line.split()[-1]) for line in lines if re.split("[ {]", line)[0] == f"kafkasse_{name}")
 

@@ -65,7 +65,6 @@ def entry(**members: object) -> str:
 def test_rejects_an_invalid_id_with_the_reason(
     server: Server, broker: EmbeddedBroker, last_id: str, reason: str
 ) -> None:
-    """400 with the position of the mistake and the reason, for the header and for the parameter."""
     header = fetch(server.port, "/t-known", Last_Event_ID=last_id.encode().decode("latin-1"))
     parameter = checked(fetch(server.port, f"/t-known?last_event_id={quote(last_id)}"), 400, broker)
 
@@ -99,7 +98,6 @@ def test_says_how_to_fix_the_request(
 
 @pytest.mark.parametrize(("method", "path"), [("POST", "/t-known"), ("PROPFIND", "/t-known"), ("POST", "/-/health")])
 def test_rejects_other_methods(server: Server, broker: EmbeddedBroker, method: str, path: str) -> None:
-    """405 with the allowed methods."""
     answer = fetch(server.port, path, method)
 
     assert checked(answer, 405, broker)["name"].startswith("MethodNotAllowed")

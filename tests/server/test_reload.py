@@ -32,7 +32,6 @@ class Reloadable:
         self.server = Server(KAFKASSE_CONFIG=str(file))
 
     def configure(self, **routes: Any) -> None:
-        """Write a file with these routes."""
         self.file.write_text(yaml.safe_dump({"kafka": {"bootstrap_servers": self._servers}, "routes": routes}))
 
     def reload(self) -> None:
@@ -57,7 +56,6 @@ def topic(cluster: Cluster, fresh_name: str) -> str:
 
 @pytest.fixture
 def world(broker: EmbeddedBroker, tmp_path: Path, topic: str) -> Iterator[Reloadable]:
-    """A server with the route /old."""
     world = Reloadable(
         tmp_path / "kafkasse.yaml",
         broker.bootstrap_servers,

@@ -16,8 +16,6 @@ LIMIT = 5_000
 
 
 class Node:
-    """An object in a reference cycle."""
-
     def __init__(self) -> None:
         self.itself = self
 

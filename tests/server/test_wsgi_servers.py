@@ -63,7 +63,6 @@ LONG = {
 
 
 def names(commands: Iterable[str]) -> list[Any]:
-    """Return the names as parameters of a test."""
     return [
         pytest.param(name, marks=pytest.mark.long if name in LONG or name.startswith("uWSGI") else ())
         for name in commands
@@ -72,7 +71,6 @@ def names(commands: Iterable[str]) -> list[Any]:
 
 @pytest.fixture
 def start(processes: None, tmp_path: Path) -> Iterator[Callable[..., AnyServer]]:
-    """Starts servers that are stopped after the test."""
     with ExitStack() as servers:
 
         def start(command: str, **options: object) -> AnyServer:
@@ -155,7 +153,6 @@ def test_a_low_limit_of_open_files_limits_the_streams(start: Callable[..., AnySe
 
 
 def test_a_high_hard_limit_of_open_files_is_enough(start: Callable[..., AnyServer]) -> None:
-    """A soft limit of 64 does not limit the streams."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     server = start(f"{GUNICORN} {WORKER} {SHOP}", limits=(64, hard), KAFKASSE_MAX_STREAMS="1000")
     with ExitStack() as clients:

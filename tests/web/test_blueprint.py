@@ -30,8 +30,6 @@ from tests.web.clients import client_of
 
 
 class CountingLog(MemoryLog):
-    """A log that counts the cursors of clients."""
-
     def __init__(self) -> None:
         super().__init__()
         self.cursors = 0

@@ -195,8 +195,6 @@ class TestWhereItIsServed:
 
 
 class TestLinks:
-    """The header `Link` of streams and errors."""
-
     def test_a_stream_links_to_its_description(self, log: MemoryLog) -> None:
         """Browsers hide the header from pages of other origins unless the server exposes it."""
         assert "Link" not in mounted(log, catalog=False).head("/streams/prices").headers

@@ -88,8 +88,6 @@ def console(any_browser: webdriver.Chrome | Firefox, server: Server) -> Console:
 
 
 class TestSignIn:
-    """Which streams a visitor sees."""
-
     def test_shows_guarded_streams_after_the_sign_in(self, console: Console) -> None:
         """The token is neither in the URL nor in the browser's storage, and a reload forgets it. Markup stays text."""
         public = ["/orders", "/values", "/envelopes", "/cloudevents"]
@@ -203,8 +201,6 @@ class TestSignIn:
 
 
 class TestExplorer:
-    """The list of events."""
-
     def test_shows_an_event_in_three_ways(self, console: Console) -> None:
         """Large numbers stay as they are, and the frame is the text that the server sent."""
         console.explore("stream=orders")
@@ -427,11 +423,8 @@ class TestExplorer:
 
 
 class TestConnection:
-    """Tabs, and a network that fails."""
-
     @pytest.fixture(params=["window"])
     def windows(self, console: Console, request: pytest.FixtureRequest) -> list[str]:
-        """Windows, which are all visible, or tabs of one window."""
         for _ in range(TABS - 1):
             console.browser.switch_to.new_window(request.param)
         return list(console.browser.window_handles)
@@ -535,8 +528,6 @@ class TestConnection:
 
 
 class TestCode:
-    """The programs that a user can copy."""
-
     @pytest.mark.parametrize("language", first_of(*PROGRAMS))
     def test_each_program_resumes_exactly(self, console: Console, tmp_path: Path, language: str) -> None:
         """The stream is guarded, it ends, and the test kills the program, which the user copies as the page says."""
@@ -591,8 +582,6 @@ def running_program(words: list[str], code: str, output: Path) -> Iterator[None]
 
 
 class TestOperations:
-    """The state of the server, for operators."""
-
     def test_shows_the_pipelines(self, console: Console) -> None:
         """A value of the wrong type is a dash. A hidden page has no stream, because a browser opens six connections."""
         show = (
@@ -646,8 +635,6 @@ class TestOperations:
 
 
 class TestAppearance:
-    """Layout and accessibility."""
-
     VIEWS = ("streams", "explore?stream=orders&start=earliest", "operations")
 
     def prepare(self, console: Console, view: str) -> None:
@@ -742,8 +729,6 @@ def write_numbers(writer: Writer, topic: str, first: int, end: int) -> None:
 
 
 def worker_with_stream(server: Server) -> int:
-    """Return the process ID of the worker that serves the only stream."""
-
     def found() -> list[int]:
         streams = fetch(server.port, "/-/streams").json["streams"]
         return [pid for pid in server.workers() if any(each["id"].startswith(f"{pid}-") for each in streams)]

@@ -26,7 +26,6 @@ def page(processes: None) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The access log of the server."""
     return tmp_path_factory.mktemp("log") / "access.log"
 
 

@@ -60,7 +60,6 @@ def test_a_failed_request_is_not_counted(opened: ExitStack) -> None:
 
 
 def test_a_client_with_too_many_streams_receives_429(opened: ExitStack) -> None:
-    """Other clients are served."""
     client = client_of(max_streams_per_client=1)
     open_stream(client, opened)
 

@@ -57,13 +57,11 @@ class Site:
         self._port = self._server.server_port
 
     def stop(self) -> None:
-        """Stop listening and end all streams."""
         self._server.shutdown()
         self._server.server_close()
         self.end_streams()
 
     def send(self, *texts: str) -> None:
-        """Send texts to all open streams."""
         for stream in self._streams:
             for text in texts:
                 stream.put(text)
@@ -142,7 +140,6 @@ class Page(Document):
         return sorted(self.run(f"{colored}.map((path) => [path.textContent, path.getAttribute('class')])"))
 
     def highlights(self) -> list[int]:
-        """Return the number of running highlights of each row."""
         return list(self.run("return [...document.querySelectorAll('tbody tr')].map((r) => r.getAnimations().length)"))
 
     def update(self, *updates: str) -> None:
@@ -200,8 +197,6 @@ ASIA = update("Asia", country("China", 9_596_960))
 
 
 class TestBoard:
-    """The tables of countries."""
-
     def test_shows_the_newest_update_of_each_continent(self, page: Page) -> None:
         """The page has a table and a map. Only rows that changed are highlighted, and a row slides to its new rank."""
         finish = "document.getAnimations().forEach((animation) => animation.finish())"
@@ -487,8 +482,6 @@ class TestTabs:
 
 
 class TestAppearance:
-    """Layout, colors and accessibility."""
-
     def test_fits_every_window_width(self, page: Page) -> None:
         """The page needs no sideways scrolling, breaks very long words, and a figure of eight digits has one line."""
         long_name = country("South Georgia and the South Sandwich Islands", 14_000_000, 8_888_888)
@@ -563,7 +556,6 @@ class TestAppearance:
 
 @pytest.mark.parametrize("location", [{"prefix": "/demo"}, {"script_name": "/mounted"}])
 def test_works_under_a_prefix(browser: webdriver.Chrome, location: dict[str, str]) -> None:
-    """The prefix can come from the blueprint or from the server."""
     site = Site(**location)
     site.preamble = EUROPE
     page = Page(browser, site)

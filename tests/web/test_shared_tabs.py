@@ -73,7 +73,6 @@ class Site:
         return int((time.monotonic() - self._began_s) / INTERVAL_S)
 
     def stall(self) -> None:
-        """Do not respond to requests for a stream."""
         self._responds.clear()
 
     def resume(self, newest: int) -> None:
@@ -114,12 +113,10 @@ def site() -> Iterator[Site]:
 
 
 def seen(browser: Any, name: str) -> list[str]:
-    """Return the numbers that a frame has received."""
     return str(browser.execute_script("return sessionStorage.getItem(arguments[0]) ?? ''", name)).split()
 
 
 def wait_for_more(browser: Any, count: int = 5) -> None:
-    """Wait until each frame has received more numbers."""
     wanted = {name: len(seen(browser, name)) + count for name in FRAMES}
     wait_until(lambda: all(len(seen(browser, name)) >= wanted[name] for name in FRAMES))
 
