@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from types import TracebackType
 
 import gevent
 import pytest
@@ -100,9 +99,7 @@ class Crowd:
     def __enter__(self) -> Crowd:
         return self
 
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         gevent.killall(self._reading)
         for client in self.clients:
             client.socket.close()

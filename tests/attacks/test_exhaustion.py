@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
 import gevent
@@ -38,12 +38,6 @@ def server(serve: Callable[..., Server]) -> Server:
     )
 
 
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
 def bad_requests(port: int) -> int:
     """Return how many requests the server has answered with 400."""
     lines = fetch(port, "/-/metrics").body.decode().splitlines()
@@ -76,18 +70,18 @@ def _trickle(connection: socket.socket, text: bytes) -> None:
         gevent.sleep(0.01)
 
 
-def test_closes_idle_connections(server: Server, unharmed: Unharmed, stack: ExitStack) -> None:
+def test_closes_idle_connections(server: Server, unharmed: Unharmed, opened: ExitStack) -> None:
     """Hundreds of idle connections are closed and delay no other client."""
-    silent = [stack.enter_context(connect(server.port)) for _ in range(IDLE)]
+    silent = [opened.enter_context(connect(server.port)) for _ in range(IDLE)]
 
     unharmed.serves()
 
     assert [b""] * IDLE == [receive(each) for each in silent]
 
 
-def test_closes_clients_that_do_not_read_responses(server: Server, unharmed: Unharmed, stack: ExitStack) -> None:
+def test_closes_clients_that_do_not_read_responses(server: Server, unharmed: Unharmed, opened: ExitStack) -> None:
     """A client that requests files without reading them is closed. Its other requests are not answered."""
-    connection = stack.enter_context(socket.socket())
+    connection = opened.enter_context(socket.socket())
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.connect((HOST, server.port))
     connection.settimeout(0.2)

@@ -52,20 +52,14 @@ def test_capacity_md_states_the_bound_on_memory() -> None:
     )
 
     assert f"use at most {usual / memory.MIB:.0f} MiB, or {large / memory.MIB / 1024:.1f} GiB if" in text
+    mib, cursor, tail = memory.MIB, memory.MIN_CURSOR_BYTES // memory.MIB, memory.MIN_TAIL_BYTES // memory.MIB
     for term, size in (
-        ("idle worker", f"{memory.IDLE_WORKER_BYTES // memory.MIB} MiB"),
-        ("reserve for requests and garbage", f"{memory.RESERVE_BYTES // memory.MIB} MiB"),
+        ("idle worker", f"{memory.IDLE_WORKER_BYTES // mib} MiB"),
+        ("reserve for requests and garbage", f"{memory.RESERVE_BYTES // mib} MiB"),
         ("stream", f"{memory.STREAM_BYTES // memory.KIB} KiB"),
         ("slow client", f"{memory.CHUNKS_PER_STALLED_CLIENT} \u00d7 `max_chunk_bytes`"),
-        (
-            "cursor",
-            f"{memory.FETCHES_PER_CURSOR} \u00d7 `max_fetch_bytes`,"
-            f" but at least {memory.MIN_CURSOR_BYTES // memory.MIB} MiB",
-        ),
-        (
-            "tail",
-            f"{memory.FETCHES_OF_TAIL} \u00d7 `max_fetch_bytes`, but at least {memory.MIN_TAIL_BYTES // memory.MIB} MiB",
-        ),
+        ("cursor", f"{memory.FETCHES_PER_CURSOR} \u00d7 `max_fetch_bytes`, but at least {cursor} MiB"),
+        ("tail", f"{memory.FETCHES_OF_TAIL} \u00d7 `max_fetch_bytes`, but at least {tail} MiB"),
         ("partition", f"{memory.PARTITION_BYTES // memory.KIB} KiB"),
         ("partition of a cursor", f"{memory.CURSOR_PARTITION_BYTES // memory.KIB} KiB"),
     ):

@@ -37,8 +37,10 @@ def test_connects_with_herokus_variables(authority: Authority, ports: dict[str, 
     """KAFKA_URL and the certificates in the environment give TLS both ways. Clients see topics without their prefix."""
     with Server(**heroku(authority, ports["SSL"])) as server, Client(server.port, f"/{topic}?timestamp=0") as stream:
         [event] = stream.events(1)
+        assert 404 == fetch(server.port, f"/wabash-1.{topic}").status
 
     assert [1] == numbers([event])
+    assert "wabash-1." not in stream.body.decode()
     assert f'"topic":"{topic}"' in event.data
 
 

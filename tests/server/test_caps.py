@@ -22,12 +22,6 @@ SMALL_PIECE_BYTES = 16_384  # so small that the socket is not writable for much 
 RECORDS = 120  # of 100 kB: more than the sockets of a client that does not read can hold
 
 
-@pytest.fixture
-def opened() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
 def value(n: int, size: int = 0) -> bytes:
     return b'{"n":%d,"x":"%b"}' % (n, b"x" * size)
 

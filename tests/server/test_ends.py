@@ -17,6 +17,7 @@ import gevent
 import pytest
 
 from kafkasse.broker import EmbeddedBroker
+from tests.server.conftest import metric
 from tests.support.certificates import Authority
 from tests.support.client import Client, fetch, numbers, value
 from tests.support.kafka import Cluster
@@ -30,11 +31,6 @@ MAX_GROWTH_BYTES = 20_000_000  # half of what is sent, so that a server that buf
 
 def large_values(count: int = RECORDS) -> Iterator[bytes]:
     return (b'{"n":%d,"x":"%b"}' % (n, b"x" * 100_000) for n in range(count))
-
-
-def metric(server: Server, name: str) -> int:
-    lines = fetch(server.port, "/-/metrics").body.decode().splitlines()
-    return sum(int(float(line.split()[-1])) for line in lines if line.startswith(f"kafkasse_{name}"))
 
 
 def streams_open(server: Server) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -13,15 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.conftest import IN_MEMORY
+from tests.server.conftest import IN_MEMORY, metric
 from tests.support.client import Client, fetch
 from tests.support.server import KILLED, Server
 from tests.support.waiting import wait_until
-
-
-def metric(server: Server, name: str) -> float:
-    lines = fetch(server.port, "/-/metrics").body.decode().splitlines()
-    return sum(float(line.split()[-1]) for line in lines if re.split("[ {]", line)[0] == f"kafkasse_{name}")
 
 
 def streams(server: Server) -> list[dict[str, object]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -150,16 +149,6 @@ def test_a_low_limit_of_open_files_limits_the_streams(start: Callable[..., AnySe
         "The server can have 150 open streams instead of max_streams=8000, because the limit of open files (ulimit -n) is"
         " 300. Raise it to 8200 or more." in server.log
     )
-
-
-def test_a_high_hard_limit_of_open_files_is_enough(start: Callable[..., AnyServer]) -> None:
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    server = start(f"{GUNICORN} {WORKER} {SHOP}", limits=(64, hard), KAFKASSE_MAX_STREAMS="1000")
-    with ExitStack() as clients:
-        streams = [clients.enter_context(Client(server.port, "/streams/t")).ready() for _ in range(100)]
-
-    assert [200] * 100 == [stream.status for stream in streams]
-    assert "open streams instead of" not in server.log
 
 
 def test_gunicorns_worker_connections_limit_the_streams(start: Callable[..., AnyServer]) -> None:

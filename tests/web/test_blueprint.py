@@ -134,9 +134,12 @@ def test_leaves_the_host_app_alone(host: FlaskClient) -> None:
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"])
 @pytest.mark.parametrize("path", ["/streams/t", "/streams/t?timestamp=0", "/streams/missing", "/streams/t?timestamp=x"])
 def test_rejects_every_method_but_get_without_opening_a_cursor(log: CountingLog, method: str, path: str) -> None:
-    client_of(log).open(path, method=method)
+    client = client_of(log)
 
-    assert 0 == log.cursors
+    client.open(path, method=method)
+
+    metrics = client.application.extensions["kafkasse"]["kafkasse"].observer.metrics
+    assert (0, 0) == (log.cursors, metrics.value("streams_opened"))
 
 
 @pytest.mark.parametrize(
