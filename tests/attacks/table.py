@@ -97,6 +97,7 @@ LOADS = [
     ("Many full rings", "50 topics, 4 MB each", "each client receives all records", "attacks/test_stalls.py::test_many_rings"),
     ("Full rings, a snapshot that becomes too large, and clients that catch up but do not read, all at once", "12 topics of 9 MB, 80 MB, 60 clients; the small size is the same", "the memory stays below the sum of the bounds; each live client receives all records", "attacks/test_stalls.py::test_all_limits_at_once"),
     ("Records that are not JSON", "300,000 records", "less than 10 kB of log; the next valid record arrives", "attacks/test_stalls.py::test_many_records_that_are_not_json"),
+    ("A record that is small in Kafka and huge when decompressed", "64 MB, gzip and zstd; the small size is the same", "a gap", "attacks/test_stalls.py::test_a_decompression_bomb"),
     ("Readers from the start that take 4 KB per 15 s", "150 clients", "a client with another address catches up", "attacks/test_isolation.py::test_slow_readers_do_not_starve_catching_up"),
     ("A partition without a leader", "1 of 12", "its topic opens; the records of the other partitions arrive; other topics open", "attacks/test_isolation.py::test_a_partition_without_a_leader"),
     ("Many live topics", "50 topics, 500 records/s", "one connection for data to each broker", "attacks/test_isolation.py::test_many_topics"),

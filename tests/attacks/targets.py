@@ -26,7 +26,7 @@ from kafkasse.log import Batch, Partition
 from kafkasse.position import IdWriter, parse
 from kafkasse.schemas import first_error, read
 from kafkasse.sse import Parser
-from tests.config.settings import settings_of
+from tests.config.conftest import settings_of
 from tests.support.sse import read_blocks, read_events
 
 MAX_SENTENCE_CHARS = 600  # of an error message

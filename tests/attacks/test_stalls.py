@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import gevent
 import pytest
+from kafka import KafkaProducer
 
 from tests.attacks.batches import UNCOMPRESSED, ZSTD, encode_batch, produce, produce_batch
 from tests.attacks.conftest import NewAttack, Probe
@@ -294,3 +296,22 @@ def test_many_records_that_are_not_json(attack: NewAttack, cluster: Cluster, fre
         worker.is_bounded(Load(streams=1, catching_up=1, large_batches=1))
         assert worker.measured["log_bytes"] < 10_000
         assert 1 == crowd.clients[0].events
+
+
+# Batches that are small in Kafka and huge when decompressed.
+
+
+@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+def test_a_decompression_bomb(attack: NewAttack, cluster: Cluster, fresh_name: str, codec: str) -> None:
+    """A client that reads the batch receives a gap."""
+    topic, sizes = cluster.create(fresh_name), {"max_request_size": 2**31 - 1, "batch_size": 2**28}
+    with closing(
+        KafkaProducer(bootstrap_servers=cluster.bootstrap_servers, compression_type=codec, **sizes)
+    ) as producer:
+        producer.send(topic, b'{"x":"' + b"x" * 64 * MB + b'"}').get(30)
+    worker = attack()
+    worker.server.expect("too large when decompressed")
+    with Client(worker.port, f"/{topic}?timestamp=0") as client:
+        client.read_until(lambda: len(client.body) > 64 * MB or b"event: gap" in client.body[:10_000])
+
+        worker.is_bounded(Load(streams=1, catching_up=1))

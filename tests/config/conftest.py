@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -32,3 +33,11 @@ def problems() -> Callable[..., list[str]]:
         return rejected.value.detail.splitlines()
 
     return problems
+
+
+def settings_of(config: Config) -> dict[str, Any]:
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for part in (config.kafka, config.feed, config.web)
+        for name, value in asdict(part).items()
+    }

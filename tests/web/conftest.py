@@ -24,6 +24,7 @@ FLAGS = (
 )
 
 
+AnyBrowser = webdriver.Chrome | Firefox
 CHROMIUM_KEY, FIREFOX_KEY = pytest.StashKey[webdriver.Chrome](), pytest.StashKey[Firefox]()
 
 
@@ -74,7 +75,7 @@ def start_chromium(profile: Path) -> webdriver.Chrome:
     return webdriver.Chrome(options, webdriver.ChromeService(str(CHROMEDRIVER)))
 
 
-def use_new_tab(browser: webdriver.Chrome | Firefox) -> None:
+def use_new_tab(browser: AnyBrowser) -> None:
     """Open a tab and close all other windows and tabs, with their session storage."""
     used = browser.window_handles
     browser.switch_to.new_window("tab")
@@ -88,6 +89,6 @@ def use_new_tab(browser: webdriver.Chrome | Firefox) -> None:
 
 
 @pytest.fixture(params=first_of("browser", "firefox"), ids=["chromium", "firefox"])
-def any_browser(request: pytest.FixtureRequest) -> webdriver.Chrome | Firefox:
-    browser: webdriver.Chrome | Firefox = request.getfixturevalue(request.param)
+def any_browser(request: pytest.FixtureRequest) -> AnyBrowser:
+    browser: AnyBrowser = request.getfixturevalue(request.param)
     return browser

@@ -16,8 +16,7 @@ from kafkasse.errors import ConfigurationError
 from kafkasse.memory_log import MemoryLog
 from kafkasse.web.registry import OPERATIONS_KEY
 from tests.support.server import ROOT
-from tests.web.clients import HTML, client_of
-from tests.web.files import check_headers
+from tests.web.clients import HTML, check_headers, client_of
 
 FILES = ROOT / "kafkasse/web/console"
 ASSETS = sorted(each.name for each in (FILES / "assets").iterdir())

@@ -16,7 +16,6 @@ from typing import Any
 
 import gevent
 import pytest
-from selenium import webdriver
 
 from kafkasse.broker import EmbeddedBroker
 from tests.chaos.network import Network
@@ -30,6 +29,7 @@ from tests.support.kafka import Cluster
 from tests.support.server import KILLED, Server
 from tests.support.waiting import wait_until
 from tests.web.accessibility import violations
+from tests.web.conftest import AnyBrowser
 from tests.web.console import MAX_EVENTS, MAX_NODES, Console, change
 from tests.web.console_app import MARKUP, ROUTES, SHORT_TOKEN, TIMESTAMP_MS, TOKEN
 
@@ -83,7 +83,7 @@ def server(running: Server) -> Server:
 
 
 @pytest.fixture
-def console(any_browser: webdriver.Chrome | Firefox, server: Server) -> Console:
+def console(any_browser: AnyBrowser, server: Server) -> Console:
     return Console(any_browser, server)
 
 
@@ -681,7 +681,7 @@ class TestAppearance:
 @pytest.mark.long
 @pytest.mark.parametrize("format", ["sse", "ndjson"])
 def test_receives_each_event_once_while_workers_are_killed(
-    any_browser: webdriver.Chrome | Firefox, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str, format: str
+    any_browser: AnyBrowser, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str, format: str
 ) -> None:
     """The worker that serves the page is killed four times during writes, the last time while the list is paused."""
     topic = cluster.create(fresh_name, partitions=3)

@@ -21,8 +21,8 @@ from tests.support.firefox import Firefox
 from tests.support.server import ROOT
 from tests.support.waiting import wait_until
 from tests.web.accessibility import violations
+from tests.web.clients import check_headers
 from tests.web.document import Document
-from tests.web.files import check_headers
 from tests.web.serve import serve
 
 RETRY_CONTRACT = json.loads((ROOT / "tests/client/retry_contract.json").read_text())
