@@ -229,6 +229,7 @@ def test_small_records_on_many_partitions(attack: NewAttack, cluster: Cluster, f
         assert {SIZES.id_records: 1} == crowd.events()
 
 
+@pytest.mark.long  # test_all_limits_at_once fails without the limit, too
 def test_many_rings(attack: NewAttack, cluster: Cluster, fresh_name: str) -> None:
     """All rings together have at most max_total_ring_bytes."""
     topics = cluster.create_all([f"{fresh_name}-{n}" for n in range(SIZES.rings)])
