@@ -175,6 +175,7 @@ def table(keys: int, value_bytes: int) -> Iterator[list[tuple[bytes, bytes]]]:
         yield [(b"k%d" % n, b'{"n":%d,"x":"%b"}' % (n, b"x" * value_bytes)) for n in numbers]
 
 
+@pytest.mark.long  # test_all_limits_at_once fails without the limit, too
 def test_a_snapshot_of_a_large_table(attack: NewAttack, cluster: Cluster, fresh_name: str) -> None:
     """Readers of a table that is larger than max_snapshot_bytes get an error that names the setting."""
     topic = cluster.create(fresh_name, max_message_bytes="20000000")
