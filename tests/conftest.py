@@ -22,7 +22,7 @@ import gc  # noqa: E402
 import hashlib  # noqa: E402
 import random  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
-from contextlib import closing  # noqa: E402
+from contextlib import ExitStack, closing  # noqa: E402
 
 import pytest  # noqa: E402
 from werkzeug.wrappers import Response  # noqa: E402
@@ -78,6 +78,13 @@ def cluster(broker: EmbeddedBroker) -> Iterator[Cluster]:
     """Creates topics on the broker and writes to them."""
     with closing(Cluster(broker.bootstrap_servers)) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def opened() -> Iterator[ExitStack]:
+    """Clients that are closed at the end of the test."""
+    with ExitStack() as stack:
+        yield stack
 
 
 @pytest.fixture(autouse=True)

@@ -15,9 +15,10 @@ from kafkasse import schemas
 from kafkasse.access import Visitor
 from kafkasse.app import create_app
 from kafkasse.config import Config
-from kafkasse.errors import ConfigurationError, KafkaUnavailable
+from kafkasse.errors import KafkaUnavailable
 from kafkasse.memory_log import MemoryLog
 from kafkasse.server import runtime
+from kafkasse.web import throttle
 
 
 @pytest.fixture
@@ -54,8 +55,6 @@ def test_an_exception_is_a_problem_object_without_its_text(app: Flask, client: F
 
 
 class _Cluster(MemoryLog):
-    """A cluster that answers only while `is_up` is true."""
-
     is_up = False
 
     def topic_names(self) -> set[str]:
@@ -71,7 +70,6 @@ def kafka() -> _Cluster:
 
 @pytest.fixture
 def probed(kafka: _Cluster) -> Flask:
-    """An app whose cluster is down."""
     return create_app(Config(allowed_topics=["*"], public=True), kafka)
 
 
@@ -196,9 +194,17 @@ def test_serves_the_demo_page_next_to_its_stream(path: str, pages: bool, stream:
     assert status == client.get(path).status_code
 
 
-def test_an_invalid_setting_is_an_error() -> None:
-    with pytest.raises(ConfigurationError, match="heartbeat_s"):
-        create_app(Config(heartbeat_s=0, allowed_topics=["*"], public=True))
+@pytest.mark.parametrize("path", ["/missing", "/no/such/path"])
+def test_slows_down_a_client_that_repeats_rejected_requests(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """Also if no route has the path. Other requests of the same address succeed, and do not count."""
+    monkeypatch.setattr(throttle, "MAX_DELAY_S", 0.0)
+    log = MemoryLog()
+    log.create("t")
+    client = create_app(Config(allowed_topics=["*"], public=True, max_rejections_per_s=0.001), log).test_client()
+
+    statuses = [client.head(each).status_code for _ in range(throttle.BURST + 1) for each in ("/t", path)]
+
+    assert [200, 404] * throttle.BURST + [200, 429] == statuses
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from kafkasse.log_line import MAX_CHARS, one_line
     ],
 )
 def test_escapes_control_characters_and_shortens(text: str, shown: str) -> None:
-    """Other text is unchanged."""
     assert shown == one_line(text)
 
 

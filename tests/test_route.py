@@ -82,7 +82,6 @@ EDITED = Route("edited", "/edited", ("kept", "added"))
 
 
 def issued(*topics: str, only: bool = False) -> str:
-    """Return an event ID that the server issued."""
     entries = [{"topic": topic, "partition": 0, "offset": 5, "topic_id": "x"} for topic in topics]
     return json.dumps([entry | {"only": True} for entry in entries] if only else entries)
 

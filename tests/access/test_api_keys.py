@@ -20,7 +20,6 @@ def file(tmp_path: Path) -> Path:
 
 
 def guard_of(file: Path, *lines: str) -> ApiKeys:
-    """A guard for a file with these lines."""
     if lines:
         file.write_text("\n".join(lines))
     return ApiKeys("partners", str(file), LOGGER)

@@ -18,8 +18,6 @@ from tests.support.waiting import wait_until
 
 
 class Issuer:
-    """A key set at a URL, and a clock."""
-
     def __init__(self) -> None:
         self.now, self.fetches, self.is_down = 0.0, 0, False
         self.keys = key_set("rsa-1")
@@ -95,10 +93,7 @@ def test_keys_survive_an_outage_for_a_limited_time(issuer: Issuer, caplog: pytes
 
 
 def test_an_outage_at_the_start_is_temporary(issuer: Issuer) -> None:
-    """Without any keys, requests get 503, and the keys are fetched again after RETRY_S.
-
-    A key that becomes unknown during an outage may be new, so the client should retry.
-    """
+    """An unknown key may be new, so the client should retry. The keys are fetched again after RETRY_S."""
     issuer.is_down = True
     for _ in range(10):
         with pytest.raises(AccessUnavailable):

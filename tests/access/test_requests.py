@@ -41,7 +41,6 @@ def guards(jwks_file: Path, tmp_path: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def client(client_of: ClientOf, guards: dict[str, Any]) -> FlaskClient:
-    """An app with streams of different access."""
     return client_of(
         guards=guards,
         allowed_topics=["*"],
@@ -113,10 +112,7 @@ def test_a_public_route_needs_no_token(client: FlaskClient, path: str) -> None:
 
 
 def test_keys_come_from_a_url(client_of: ClientOf) -> None:
-    """The first token makes the server fetch the keys. A token with another key is rejected.
-
-    Without the keys, the answer is a 503 with Retry-After, so that clients retry. A request without a token gets 401.
-    """
+    """The first token makes the server fetch them. Without the keys, a token gets 503 with Retry-After."""
     with served([key_set("rsa-1")]) as url:
         guards = {"customers": {"jwt": {**SETTINGS, "jwks_url": url}}}
         client, late = (client_of(guards=guards, allowed_topics=["t"], access=["customers"]) for _ in range(2))
@@ -180,10 +176,7 @@ def test_only_pages_of_allowed_origins_may_use_the_cookie(
 
 
 def test_a_guard_reads_only_its_own_cookie(client: FlaskClient) -> None:
-    """A cookie with another name is ignored, and so is a cookie if there is a header.
-
-    The origins of one route may not use the cookie on another.
-    """
+    """Not if there is a header, either. The origins of one route may not use the cookie on another."""
     assert 403 == status(client, "/t", Cookie=f"{COOKIE}={token()}", Origin=ORIGIN)
     assert 401 == status(client, "/t", Cookie=f"token={token()}")
     assert 401 == status(client, "/t", Cookie=f"{COOKIE}={token()}", Authorization="Bearer x")
@@ -280,11 +273,7 @@ def test_a_token_in_a_url_is_rejected_with_advice(client: FlaskClient) -> None:
 
 
 def test_a_function_of_the_app_can_be_a_guard(client_of: ClientOf) -> None:
-    """It receives Flask's request, and returns the visitor or None. Its claims count as those of a token.
-
-    If it aborts, the client gets the response of the app, such as a redirect to a login page. After an exception, it gets
-    500. The name of a guard has no special meaning.
-    """
+    """It returns the visitor or None, or aborts, for example with a redirect to a login page."""
 
     def session(request: Request) -> Visitor | None:
         user = request.headers.get("X-User")
@@ -356,10 +345,7 @@ def test_a_guard_that_returns_no_visitor_is_named_in_the_log(
 
 
 def test_a_slow_client_gets_no_records_after_its_visitor_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under a server that iterates over the response, the chunk after the expiry time is the end of the stream.
-
-    A jump of the wall clock does not end the stream.
-    """
+    """This server iterates over the response. A jump of the wall clock does not end the stream."""
     log = MemoryLog()
     log.create("t")
     for n in range(1000):

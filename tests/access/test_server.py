@@ -37,7 +37,6 @@ class Guarded(NamedTuple):
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    """A server with one worker."""
     with serve(tmp_path_factory.mktemp("guarded"), 1) as guarded:
         yield guarded
 
@@ -72,7 +71,6 @@ def serve(folder: Path, workers: int) -> Iterator[Guarded]:
 
 
 def connected(guarded: Guarded, given: str, **headers: str) -> Client:
-    """Open a stream with a token."""
     return Client(guarded.server.port, "/t", **{"Authorization": f"Bearer {given}", **headers})
 
 
@@ -82,10 +80,7 @@ def written_at(event: Event) -> float:
 
 
 def test_no_record_is_sent_after_the_token_expires(guarded: Guarded) -> None:
-    """The stream ends with its last event ID, the old token gets 401, and a new one resumes without loss or duplicates.
-
-    A ticket does not outlive the token for which it was issued.
-    """
+    """Nor to a ticket of that token. A new token resumes without loss or duplicates."""
     expires_at = int(time.time()) + LIFETIME_S
     old = signed(exp=expires_at)
     issued = fetch(guarded.server.port, "/-/ticket?path=/t", "POST", Authorization=f"Bearer {old}").json["ticket"]

@@ -19,7 +19,6 @@ SECRET = b"s" * 32
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder for temporary files."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return tmp_path
 
@@ -30,7 +29,6 @@ def open_with(guards: dict[str, object], name: str = "kafkasse", secret_file: st
 
 @pytest.mark.parametrize("visitor", [VISITOR, Visitor("partners", "a", {"sub": "a"}, key_hash="0" * 64)])
 def test_a_ticket_contains_the_whole_visitor(tmp_path: Path, visitor: Visitor) -> None:
-    """Nobody can read the visitor in the ticket."""
     tickets = Tickets(SECRET, "", tmp_path)
 
     ticket = tickets.issue(visitor, "/t")
@@ -40,7 +38,6 @@ def test_a_ticket_contains_the_whole_visitor(tmp_path: Path, visitor: Visitor) -
 
 
 def test_a_ticket_is_valid_for_half_a_minute(tmp_path: Path) -> None:
-    """After that, it is rejected, even if it was not used."""
     now = 1_000_000.0
     tickets = Tickets(SECRET, "", tmp_path, lambda: now)
     first, second = tickets.issue(VISITOR, "/t"), tickets.issue(VISITOR, "/t")

@@ -22,7 +22,6 @@ def produce(bootstrap_servers: str, topic: str, records: Sequence[tuple[bytes | 
 
 
 def produce_batch(bootstrap_servers: str, topic: str, partition: int, batch: bytes) -> None:
-    """Append a batch to a partition."""
     data = struct.pack(">ii", partition, len(batch)) + batch
     name = topic.encode()
     topics = struct.pack(">ih", 1, len(name)) + name + struct.pack(">i", 1) + data

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
-from types import TracebackType
 
 import gevent
 import pytest
@@ -99,9 +99,7 @@ class Crowd:
     def __enter__(self) -> Crowd:
         return self
 
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         gevent.killall(self._reading)
         for client in self.clients:
             client.socket.close()
@@ -117,8 +115,11 @@ class Crowd:
 
     def statuses(self) -> dict[int, int]:
         """Return how many clients got each status."""
-        found = [client.status for client in self.clients]
-        return {status: found.count(status) for status in sorted(set(found))}
+        return Counter(client.status for client in self.clients)
+
+    def events(self) -> dict[int, int]:
+        """Return how many clients have received each number of events."""
+        return Counter(client.events for client in self.clients)
 
 
 def _address(n: int) -> str:

@@ -10,8 +10,6 @@ from tests.attacks.meter import VARIABLE, Meter
 
 
 class Worker(DefaultWorker):
-    """Measures its event loop."""
-
     def run(self) -> None:
         self._meter = Meter(Path(os.environ[VARIABLE]))
         super().run()

@@ -15,8 +15,6 @@ FORMATS = ("kafkasse", "value", "envelope", "cloudevents")
 
 
 class Outcome(NamedTuple):
-    """The outcome of a record in each format."""
-
     kafkasse: str
     value: str
     envelope: str
@@ -83,10 +81,10 @@ RECORDS = [
     Hostile("an escaped member _kafka", b'{"\\u005f\\u006bafka":{"offset":99},"a":1}', JSON),
     Hostile("a member _kafka after a brace in a string", b'{"a":"}","_kafka":{"offset":99}}', JSON),
     Hostile("a last member _kafka, followed by white space", b'{"a":1,"_kafka":{"offset":99} } \n', JSON),
-    Hostile("100,000 empty objects, and members _kafka and event",
-        b'{"a":[' + b",".join([b"{}"] * 100_000) + b'],"_kafka":1,"event":"delete"}', JSON),
-    Hostile("300,000 empty objects, a member _kafka, and a lone surrogate in a name",
-        b'{"\\ud800":1,"_kafka":1,"a":[' + b",".join([b"{}"] * 300_000) + b"]}", JSON),
+    Hostile("50,000 empty objects, and members _kafka and event",
+        b'{"a":[' + b",".join([b"{}"] * 50_000) + b'],"_kafka":1,"event":"delete"}', JSON),
+    Hostile("100,000 empty objects, a member _kafka, and a lone surrogate in a name",
+        b'{"\\ud800":1,"_kafka":1,"a":[' + b",".join([b"{}"] * 100_000) + b"]}", JSON),
     Hostile("a member __proto__", b'{"__proto__":{"admin":true},"constructor":{"prototype":1}}', JSON),
     Hostile("a thousand members with the same name", b"{" + b",".join([b'"a":1'] * 1000) + b"}", JSON),
     Hostile("nesting 900 deep", deep(900), JSON),

@@ -211,7 +211,7 @@ QUERIES = [
         ("an ID with a topic that is not allowed", "/attacked?last_event_id=[%22hidden%22]", NO_TOPIC),
         ("an empty ID counts as absent", "/attacked?last_event_id=", STREAM),
         (
-            "two IDs: the first one counts",
+            "two IDs: the first counts",
             "/attacked?last_event_id=[%22hidden%22]&last_event_id=[%22attacked%22]",
             NO_TOPIC,
         ),

@@ -18,22 +18,22 @@ class Sizes(NamedTuple):
     table_mb: int = 40
     table_readers: int = 4
     keys: int = 30_000
-    keys_readers: int = 8
+    keys_readers: int = 4
     partitions: int = 400
     batches: int = 40
     batch_readers: int = 20
     id_records: int = 3_000
     rings: int = 24
     ring_batches: int = 3
-    not_json: int = 30_000
+    not_json: int = 5_000
     slow_readers: int = 20
     seconds: int = 1
     combinations: int = 40
-    clients: int = 100
-    sent: int = 100
-    lookups: int = 200
-    connecting: int = 1_500
-    fleets: tuple[int, ...] = (400,)
+    clients: int = 50
+    sent: int = 50
+    lookups: int = 100
+    connecting: int = 500
+    fleets: tuple[int, ...] = (100,)
     wait_s: float = TIMEOUT_S
 
 

@@ -10,9 +10,8 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kafka.errors import CorruptRecordError
 from kafka.record.memory_records import MemoryRecordsBuilder
@@ -27,6 +26,7 @@ from kafkasse.log import Batch, Partition
 from kafkasse.position import IdWriter, parse
 from kafkasse.schemas import first_error, read
 from kafkasse.sse import Parser
+from tests.config.conftest import settings_of
 from tests.support.sse import read_blocks, read_events
 
 MAX_SENTENCE_CHARS = 600  # of an error message
@@ -45,8 +45,6 @@ SETTINGS = sorted(read("config")["properties"])
 
 
 class Record(NamedTuple):
-    """A record as a log returns it."""
-
     offset: int
     timestamp: int | None
     key: bytes | None
@@ -150,7 +148,7 @@ def _check_load(environ: dict[str, str], file: Path | None, source: str) -> None
     except ConfigurationError as rejected:
         _check_rejection(rejected.detail, source)
         return
-    assert first_error("config", _settings(config)) is None
+    assert first_error("config", settings_of(config)) is None
     assert PASSWORD == config.kafka.kafka["sasl_plain_password"]
     assert PASSWORD not in repr(config)
 
@@ -161,13 +159,6 @@ def _check_rejection(detail: str, source: str) -> None:
     for sentence in detail.split("\n"):
         assert source in sentence
         assert len(sentence) < MAX_SENTENCE_CHARS
-
-
-def _settings(config: Config) -> dict[str, Any]:
-    """The settings of a configuration, as its schema names them."""
-    parts = (config.kafka, config.feed, config.web)
-    found = {each.name: getattr(part, each.name) for part in parts for each in fields(part)}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 
 def _records(data: bytes) -> list[Record]:

@@ -28,7 +28,6 @@ def test_the_page_is_up_to_date() -> None:
 
 
 def test_there_are_at_least_a_hundred_attacks() -> None:
-    """No two attacks of a table have the same name."""
     names = [(where, case.name) for where, cases in TABLES.items() for case in cases]
     names += [("records", record.name) for record in RECORDS]
 
@@ -37,7 +36,6 @@ def test_there_are_at_least_a_hundred_attacks() -> None:
 
 @pytest.mark.parametrize("module", ["test_stalls", "test_isolation"])
 def test_every_load_is_listed(module: str) -> None:
-    """The page lists every test of a load, and no others."""
     tests = re.findall(r"^def (test_\w+)", Path(__file__).with_name(f"{module}.py").read_text(), re.MULTILINE)
     listed = [test.rpartition("::")[2] for *_, test in LOADS if f"/{module}.py::" in test]
 
@@ -54,20 +52,14 @@ def test_capacity_md_states_the_bound_on_memory() -> None:
     )
 
     assert f"use at most {usual / memory.MIB:.0f} MiB, or {large / memory.MIB / 1024:.1f} GiB if" in text
+    mib, cursor, tail = memory.MIB, memory.MIN_CURSOR_BYTES // memory.MIB, memory.MIN_TAIL_BYTES // memory.MIB
     for term, size in (
-        ("idle worker", f"{memory.IDLE_WORKER_BYTES // memory.MIB} MiB"),
-        ("reserve for requests and garbage", f"{memory.RESERVE_BYTES // memory.MIB} MiB"),
+        ("idle worker", f"{memory.IDLE_WORKER_BYTES // mib} MiB"),
+        ("reserve for requests and garbage", f"{memory.RESERVE_BYTES // mib} MiB"),
         ("stream", f"{memory.STREAM_BYTES // memory.KIB} KiB"),
         ("slow client", f"{memory.CHUNKS_PER_STALLED_CLIENT} \u00d7 `max_chunk_bytes`"),
-        (
-            "cursor",
-            f"{memory.FETCHES_PER_CURSOR} \u00d7 `max_fetch_bytes`,"
-            f" but at least {memory.MIN_CURSOR_BYTES // memory.MIB} MiB",
-        ),
-        (
-            "tail",
-            f"{memory.FETCHES_OF_TAIL} \u00d7 `max_fetch_bytes`, but at least {memory.MIN_TAIL_BYTES // memory.MIB} MiB",
-        ),
+        ("cursor", f"{memory.FETCHES_PER_CURSOR} \u00d7 `max_fetch_bytes`, but at least {cursor} MiB"),
+        ("tail", f"{memory.FETCHES_OF_TAIL} \u00d7 `max_fetch_bytes`, but at least {tail} MiB"),
         ("partition", f"{memory.PARTITION_BYTES // memory.KIB} KiB"),
         ("partition of a cursor", f"{memory.CURSOR_PARTITION_BYTES // memory.KIB} KiB"),
     ):
@@ -83,7 +75,6 @@ def test_every_answer_is_explained() -> None:
 
 
 def test_the_defaults_in_security_md_are_correct() -> None:
-    """docs/security.md lists the defaults of the configuration schema."""
     settings = read("config")["properties"]
     rows = re.findall(r"^\| `(\w+)` \| `([^`]*)` \|", SECURITY.read_text(), re.MULTILINE)
 

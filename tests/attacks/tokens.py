@@ -39,7 +39,6 @@ class HostileToken(NamedTuple):
 
 
 def encoded(data: bytes | Mapping[str, Any]) -> str:
-    """Return a part of a token."""
     raw = data if isinstance(data, bytes) else json.dumps(data).encode()
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
@@ -80,7 +79,6 @@ def _public_pem() -> bytes:
 
 
 def _signature(data: bytes, kid: str = "ec-1") -> str:
-    """Return a token with this signature."""
     header, claims, _ = token(kid).split(".")
     return f"{header}.{claims}.{encoded(data)}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,6 @@ from kafkasse.errors import ConfigurationError
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str], Path]:
-    """Write a configuration file."""
-
     def write(text: str) -> Path:
         file = tmp_path / "kafkasse.yaml"
         file.write_text(text)
@@ -34,3 +33,11 @@ def problems() -> Callable[..., list[str]]:
         return rejected.value.detail.splitlines()
 
     return problems
+
+
+def settings_of(config: Config) -> dict[str, Any]:
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for part in (config.kafka, config.feed, config.web)
+        for name, value in asdict(part).items()
+    }

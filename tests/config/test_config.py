@@ -17,7 +17,7 @@ from kafkasse.config.sources import NO_VARIABLES
 from kafkasse.errors import ConfigurationError
 from kafkasse.position import IdType
 from kafkasse.route import StartAt
-from tests.config.settings import settings_of
+from tests.config.conftest import settings_of
 
 SETTINGS = schemas.read("config")["properties"]
 ROUTE_SETTINGS = schemas.read("config")["$defs"]["route"]["properties"]

@@ -26,10 +26,7 @@ def authority() -> Authority:
 
 
 def test_the_schema_lists_the_settings_of_kafka_python() -> None:
-    """The settings of `kafka` are those of KafkaAdminClient in the installed version, except the reserved ones.
-
-    The example of each setting has the type of kafka-python's default.
-    """
+    """They are those of KafkaAdminClient, except the reserved ones. Each example has the type of the default."""
     assert set(CLIENT_SETTINGS) == set(KafkaAdminClient.DEFAULT_CONFIG) - RESERVED
     assert set(SASL_MECHANISMS) == set(CLIENT_SETTINGS["sasl_mechanism"]["enum"])
     for name, default in KafkaAdminClient.DEFAULT_CONFIG.items():
@@ -111,7 +108,6 @@ def test_lists_become_the_tuples_that_kafka_python_needs() -> None:
 
 
 def heroku(authority: Authority) -> dict[str, str]:
-    """The variables that the add-on sets."""
     certificate, key = authority.issue("kafkasse")
     return {
         "KAFKA_URL": "kafka+ssl://ec2-1.example:9096,kafka+ssl://ec2-2.example:9096,kafka+ssl://ec2-3.example:9096",
@@ -123,10 +119,7 @@ def heroku(authority: Authority) -> dict[str, str]:
 
 
 def test_the_variables_of_heroku(authority: Authority, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The add-on's variables set several brokers, a trusted authority, no host name check, and the topic prefix.
-
-    OpenSSL reads the private key from a file, which is deleted when the context has been created.
-    """
+    """OpenSSL reads the private key from a file, which is deleted when the context has been created."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     config = Config.load(heroku(authority))
 

@@ -56,5 +56,4 @@ def test_the_token_provider_of_msk_is_valid(tmp_path: Path) -> None:
 
 
 def test_every_service_of_the_table_has_a_section() -> None:
-    """The table says how each service was checked."""
     assert set(re.findall(r"^\| \[(.+?)\]\(#", PAGE, re.MULTILINE)) < SECTIONS.keys()

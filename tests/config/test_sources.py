@@ -11,7 +11,7 @@ import pytest
 
 from kafkasse.config import Config, names
 from kafkasse.errors import ConfigurationError
-from tests.config.settings import settings_of
+from tests.config.conftest import settings_of
 
 ROOT = Path(__file__).parents[2]
 Problems = Callable[..., list[str]]

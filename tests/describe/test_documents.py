@@ -127,7 +127,6 @@ def test_the_parser_of_asyncapi_accepts_the_document(client: FlaskClient) -> Non
 
 
 def test_only_guarded_streams_need_credentials(client: FlaskClient) -> None:
-    """A guarded stream lists each way to send credentials, and the errors 401 and 403."""
     found = document(client, "openapi")
     guarded, public = (found["paths"][path]["get"] for path in ("/mine/{customer}", "/value"))
 
@@ -139,7 +138,6 @@ def test_only_guarded_streams_need_credentials(client: FlaskClient) -> None:
 
 
 def test_the_parameters_of_a_stream_are_in_the_document(client: FlaskClient) -> None:
-    """Path parameters, client filters and the parameters that all streams have."""
     parameters = document(client, "openapi")["paths"]["/mine/{customer}"]["get"]["parameters"]
 
     own = [each["name"] for each in parameters if "name" in each]
@@ -223,7 +221,6 @@ class TestSchemas:
 
 
 def test_the_parameter_topics_lists_the_groups(client: FlaskClient) -> None:
-    """A client can choose groups of topics, and topics."""
     found = document(client, "openapi")
     (parameter, *_) = found["paths"]["/{topics}"]["get"]["parameters"]
 

@@ -59,7 +59,6 @@ def test_reads_the_last_of_repeated_headers() -> None:
 
 
 def test_parts_without_a_value_are_null() -> None:
-    """The key, the value, the value of a header and the timestamp can be null."""
     view = view_of(None, None, [("h", None)], timestamp=-1)
 
     assert compile_expression("key == null && value == null && headers.h == null && timestamp == null").matches(view)

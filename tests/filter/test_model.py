@@ -125,8 +125,6 @@ def test_equivalent_queries_are_equal(query: list[tuple[str, str]], random: Any)
 
 @given(conditions, st.randoms())
 def test_equivalent_conditions_are_equal(where: dict[str, Any], random: Any) -> None:
-    """The order of conditions and values does not matter."""
-
     def shuffled(value: Any) -> Any:
         if isinstance(value, dict):
             return dict(random.sample([(name, shuffled(each)) for name, each in value.items()], len(value)))

@@ -245,10 +245,7 @@ def test_clients_with_the_same_filter_share_a_feed(
 
 @pytest.mark.parametrize("template", ["filter=offset>{}", "header.name{}=a"])
 def test_the_number_of_different_filters_is_limited(client_of: Open, template: str) -> None:
-    """An address can have half of the places, so it cannot use up the places and the CPU time of other clients.
-
-    If it has half, a further filter gets 429. If it has less because others have the other places, the filter gets 503.
-    """
+    """An address can have half of the places: a further filter gets 429, or 503 if others have the other places."""
     client = client_of(settings={"max_client_filters": 4, "trusted_proxies": 1}, client_filters=["filter", "header.*"])
 
     def opened(address: str, number: int) -> Response:

@@ -43,8 +43,6 @@ line_breaks = st.lists(st.sampled_from(["\r", "\n", "\r\n", "a", ":", " ", "\0",
 
 
 class Record(NamedTuple):
-    """A minimal record."""
-
     value: bytes | None
     key: bytes | None = None
     headers: Sequence[tuple[str, bytes | None]] = ()
@@ -72,13 +70,11 @@ def event(record: Record, format: str = "kafkasse", **hooks: Any) -> Event:
 
 
 def data(value: str | bytes, format: str = "kafkasse", **hooks: Any) -> Any:
-    """The JSON data of the event for a record with this value."""
     raw = value.encode() if isinstance(value, str) else value
     return json.loads(event(Record(raw), format, **hooks).data)
 
 
 def line(record: Record, format: str = "kafkasse") -> Any:
-    """The JSON line for a record."""
     raw = sent(Encoder(format, JsonLines()), record)
 
     assert 1 == raw.count(b"\n") == raw.endswith(b"\n")
@@ -295,7 +291,6 @@ def test_a_key_is_text_or_base64(key: bytes | None, members: dict[str, str | Non
 
 @pytest.mark.parametrize("timestamp", [None, -1])
 def test_an_unknown_timestamp_is_null(timestamp: int | None) -> None:
-    """A record without a timestamp has the timestamp null, not a date in 1969."""
     record = Record(b"{}", timestamp=timestamp)
 
     assert json.loads(event(record).data)["_kafka"]["timestamp"] is None
@@ -438,7 +433,6 @@ def test_a_cloudevent_embeds_declared_json(content_type: str) -> None:
 )
 @pytest.mark.parametrize("value", [b'{"a":1}', b"\xff", None])
 def test_headers_cannot_forge_members_of_a_cloudevent(name: str, value: bytes | None) -> None:
-    """No header adds a second value, or a member that CloudEvents does not allow."""
     text = event(Record(value, headers=[(name, b"forged")]), "cloudevents").data
     names = [pair[0] for pair in json.loads(text, object_pairs_hook=list)]
 
@@ -667,10 +661,7 @@ def test_a_position_is_an_event() -> None:
 
 
 def test_control_fields_dispatch_no_event() -> None:
-    """The opening, a heartbeat, retry and, without position events, a position dispatch no event.
-
-    The client stores the ID and the retry time.
-    """
+    """The client stores the ID and the retry time."""
     wire, parser = ServerSentEvents(position_events=False), Parser()
 
     stream = wire.opening + wire.heartbeat + wire.retry(2317) + wire.position(ID)
@@ -691,7 +682,6 @@ def test_gap_and_error_events_state_the_reason() -> None:
 
 
 def test_an_error_without_an_id_keeps_the_last_id() -> None:
-    """The client keeps the last event ID that it received."""
     error = frame.error(ServerSentEvents(), TopicGone("Gone."), "")
 
     assert "5" == read_events(b"id: 5\n\n" + error)[0].id

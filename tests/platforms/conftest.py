@@ -14,7 +14,7 @@ from tests.support.server import ROOT
 RESERVE_S = 2  # between the end of gunicorn's graceful_timeout and SIGKILL
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def gunicorn(processes: None) -> dict[str, Any]:
     """gunicorn's settings, read in another process, because they patch the standard library and configure logging."""
     code = "import json, kafkasse.server.gunicorn_conf as c; print(json.dumps([c.graceful_timeout, c.timeout, c.bind]))"

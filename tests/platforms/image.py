@@ -106,7 +106,6 @@ class Image:
         self.root = Path(buildah("mount", self._container).strip())
 
     def remove(self) -> None:
-        """Remove the image and the container, but not the base image."""
         buildah("rm", self._container)
         buildah("rmi", NAME)
 

@@ -95,7 +95,6 @@ def test_compose_waits_until_the_streams_have_ended(gunicorn: dict[str, Any]) ->
 
 
 def test_the_image_of_kafka_has_the_version_of_the_embedded_broker() -> None:
-    """The tests above are valid for that version."""
     modules = json.loads(jars.LOCK_FILE.read_text())["groups"]["kafka"]["modules"]
 
     assert f"org.apache.kafka:kafka_2.13:{SERVICES['kafka']['image'].partition(':')[2]}" in modules

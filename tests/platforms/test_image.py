@@ -40,7 +40,6 @@ def image(processes: None) -> Iterator[Image]:
 
 @pytest.fixture
 def start(image: Image, broker: EmbeddedBroker) -> Iterator[Start]:
-    """Starts the image's command in the container."""
     with ExitStack() as servers:
 
         def start() -> Deployed:

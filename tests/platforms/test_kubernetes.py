@@ -26,7 +26,6 @@ Manifest = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def manifests() -> dict[str, Manifest]:
-    """The manifests by kind."""
     files = (DIRECTORY / "kafkasse.yaml", DIRECTORY / "autoscaler.yaml")
     return {each["kind"]: each for file in files for each in yaml.safe_load_all(file.read_text())}
 
@@ -39,7 +38,6 @@ def pod(manifests: dict[str, Manifest]) -> Manifest:
 
 @pytest.fixture(scope="module")
 def container(pod: Manifest) -> Manifest:
-    """The only container of a pod."""
     (container,) = pod["containers"]
     return dict(container)
 

@@ -23,14 +23,12 @@ FILE = re.compile(r"(?:deploy/[\w./-]+|requirements\.txt)")
 
 
 def option(name: str) -> int:
-    """Return the number that follows an option of a command."""
     (number,) = re.findall(rf"{name}[ =](\d+)", "".join(code("docs/platforms.md", "sh")))
     return int(number)
 
 
 @pytest.fixture
 def fly() -> dict[str, Any]:
-    """The sample of fly.toml."""
     (block,) = code("docs/platforms.md", "toml")
     return tomllib.loads(block)
 

@@ -28,7 +28,6 @@ needs_systemd = pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="
 
 
 def setting(name: str) -> str:
-    """Return the value of a setting that the unit has once."""
     (value,) = re.findall(rf"^{name}=(.*)$", UNIT.read_text(), re.MULTILINE)
     return str(value)
 

@@ -54,7 +54,6 @@ class Curl(Client):
 
     @property
     def status(self) -> int:
-        """The status of the response; 0 if there is none."""
         return int((re.findall(r"^HTTP/\S+ (\d+)", self._head(), re.MULTILINE) or ["0"])[-1])
 
     def close(self) -> None:

@@ -61,8 +61,6 @@ each_client = pytest.mark.parametrize(
 
 
 class Site:
-    """A server behind a proxy."""
-
     def __init__(self, program: Program, environment: dict[str, str], home: Path, exits: ExitStack) -> None:
         self.program = program
         self.environment = environment
@@ -78,7 +76,6 @@ class Site:
         )
 
     def streams(self) -> list[Any]:
-        """Return the server's open streams."""
         streams: list[Any] = fetch(self.server.port, "/-/streams").json["streams"]
         return streams
 
@@ -155,7 +152,6 @@ def test_each_event_arrives_at_once(
     options: tuple[str, ...],
     coding: str | None,
 ) -> None:
-    """Each event arrives before the next record is written."""
     stream = connect(f"/streams/{topic}", *options).ready()
 
     assert statistics.median(latencies(stream, cluster, topic)) < MAX_LATENCY_S or not is_alone

@@ -21,7 +21,6 @@ def authority() -> Authority:
 
 @pytest.fixture(scope="package")
 def ports() -> Iterator[dict[str, int]]:
-    """The port of each listener of the broker."""
     with reserved_ports(*LISTENERS) as ports:
         yield ports
 

@@ -37,42 +37,21 @@ def test_connects_with_herokus_variables(authority: Authority, ports: dict[str, 
     """KAFKA_URL and the certificates in the environment give TLS both ways. Clients see topics without their prefix."""
     with Server(**heroku(authority, ports["SSL"])) as server, Client(server.port, f"/{topic}?timestamp=0") as stream:
         [event] = stream.events(1)
+        assert 404 == fetch(server.port, f"/wabash-1.{topic}").status
 
     assert [1] == numbers([event])
+    assert "wabash-1." not in stream.body.decode()
     assert f'"topic":"{topic}"' in event.data
-
-
-def rejected(topic: str, error: str, variables: dict[str, str]) -> tuple[str, str]:
-    """Return the body of a permanent 500, and the log of a server whose connection fails with this error."""
-    with Server(**variables) as server:
-        server.expect(error)
-        answer = fetch(server.port, f"/{topic}")
-
-    assert (500, False) == (answer.status, "retry-after" in answer.headers)
-    return answer.body.decode(), server.log
 
 
 def test_untrusted_broker_is_a_configuration_error(authority: Authority, ports: dict[str, int], topic: str) -> None:
     """A broker's certificate from another authority: the log gives the reason, and the client gets a 500 without it."""
     variables = heroku(authority, ports["SSL"]) | {"KAFKA_TRUSTED_CERT": Authority().certificate}
 
-    body, log = rejected(topic, "The broker's certificate is not trusted", variables)
+    with Server(**variables) as server:
+        server.expect("The broker's certificate is not trusted")
+        answer = fetch(server.port, f"/{topic}")
 
-    assert "certificate" not in body.lower()
-    assert "KAFKA_TRUSTED_CERT" in log
-
-
-def test_wrong_password_is_a_configuration_error(ports: dict[str, int], topic: str) -> None:
-    """The log names the setting to check. The password is neither in the response nor in the log."""
-    variables = {
-        "KAFKASSE_BOOTSTRAP_SERVERS": f"{HOST}:{ports['SASL_PLAINTEXT']}",
-        "KAFKASSE_KAFKA_SECURITY_PROTOCOL": "SASL_PLAINTEXT",
-        "KAFKASSE_KAFKA_SASL_MECHANISM": "PLAIN",
-        "KAFKASSE_KAFKA_SASL_PLAIN_USERNAME": "ada",
-        "KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD": "s3cret",
-    }
-
-    body, log = rejected(topic, "SaslAuthenticationFailedError", variables)
-
-    assert "s3cret" not in body + log
-    assert "kafka.sasl_plain_password" in log
+    assert (500, False) == (answer.status, "retry-after" in answer.headers)
+    assert b"certificate" not in answer.body.lower()
+    assert "KAFKA_TRUSTED_CERT" in server.log

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import yaml
 
 from kafkasse.broker import EmbeddedBroker
-from tests.support.client import Client
+from tests.support.client import Client, fetch
 from tests.support.kafka import Cluster
 from tests.support.server import Server
 
@@ -62,3 +63,9 @@ def connect(server: Server) -> Iterator[Callable[..., Client]]:
 def topic(cluster: Cluster, fresh_name: str) -> str:
     """A topic with three partitions."""
     return cluster.create(fresh_name, 3)
+
+
+def metric(server: Server, name: str) -> float:
+    """Return the sum of a metric over its labels."""
+    lines = fetch(server.port, "/-/metrics").body.decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if re.split("[ {]", line)[0] == f"kafkasse_{name}")

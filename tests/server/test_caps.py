@@ -22,13 +22,6 @@ SMALL_PIECE_BYTES = 16_384  # so small that the socket is not writable for much 
 RECORDS = 120  # of 100 kB: more than the sockets of a client that does not read can hold
 
 
-@pytest.fixture
-def opened() -> Iterator[ExitStack]:
-    """Clients that are closed at the end of the test."""
-    with ExitStack() as stack:
-        yield stack
-
-
 def value(n: int, size: int = 0) -> bytes:
     return b'{"n":%d,"x":"%b"}' % (n, b"x" * size)
 
@@ -80,10 +73,7 @@ def test_a_full_server_rejects_clients_and_serves_those_inside(
 def test_a_client_that_must_catch_up_waits_in_its_open_stream(
     serve: Callable[..., Server], cluster: Cluster, topic: str, opened: ExitStack
 ) -> None:
-    """Two clients that do not read have all slots. A third client waits until one of them loses its slot.
-
-    Live clients, old and new, are not affected. No client receives an error, and each receives all records.
-    """
+    """It waits until one of the clients that do not read loses its slot. Live clients are not affected."""
     server = serve(max_catch_ups=2, max_ring_bytes=100_000, write_timeout_s=300)
     cluster.send(topic, *(value(n, 100_000) for n in range(RECORDS)))
     live = opened.enter_context(Client(server.port, f"/{topic}")).ready()
@@ -135,7 +125,6 @@ class TestDescriptors:
 
     @pytest.fixture(autouse=True)
     def limits(self, server: Server) -> Iterator[None]:
-        """Restores the limits after each test."""
         usual = resource.prlimit(server.worker, resource.RLIMIT_NOFILE)
         yield
         resource.prlimit(server.worker, resource.RLIMIT_NOFILE, usual)

@@ -18,8 +18,6 @@ STREAMS = 5_000
 
 
 class Stream:
-    """An open stream without a client."""
-
     def __init__(self) -> None:
         self.info = StreamInfo.new("a-request-id", "orders", "203.0.113.7", "visitor")
         self.ended = False
@@ -41,7 +39,6 @@ def streams() -> list[Stream]:
 
 @pytest.fixture
 def path(streams: list[Stream], tmp_path: Path) -> Iterator[Path]:
-    """The socket of a worker with these streams."""
     registry = StreamRegistry()
     for stream in streams:
         registry.add(stream)

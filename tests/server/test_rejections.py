@@ -6,7 +6,6 @@ Each status has a case here, with the whole body. tests/attacks/requests.py list
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
@@ -15,7 +14,7 @@ import pytest
 
 from kafkasse import schemas
 from kafkasse.broker import EmbeddedBroker
-from tests.support.client import READ_TIMEOUT_S, Answer, fetch
+from tests.support.client import Answer, fetch
 from tests.support.kafka import Cluster
 from tests.support.server import Server
 
@@ -27,7 +26,6 @@ def server(serve: Callable[..., Server], cluster: Cluster) -> Server:
         allowed_topics=["t-*", "missing"],
         max_last_event_id_bytes=32_768,
         max_rejections_per_s=0,
-        cors_origins=["https://a.example"],
     )
 
 
@@ -65,7 +63,6 @@ def entry(**members: object) -> str:
 def test_rejects_an_invalid_id_with_the_reason(
     server: Server, broker: EmbeddedBroker, last_id: str, reason: str
 ) -> None:
-    """400 with the position of the mistake and the reason, for the header and for the parameter."""
     header = fetch(server.port, "/t-known", Last_Event_ID=last_id.encode().decode("latin-1"))
     parameter = checked(fetch(server.port, f"/t-known?last_event_id={quote(last_id)}"), 400, broker)
 
@@ -97,15 +94,6 @@ def test_says_how_to_fix_the_request(
     assert expected in str(checked(fetch(server.port, path, **fields), status, broker)[member])
 
 
-@pytest.mark.parametrize(("method", "path"), [("POST", "/t-known"), ("PROPFIND", "/t-known"), ("POST", "/-/health")])
-def test_rejects_other_methods(server: Server, broker: EmbeddedBroker, method: str, path: str) -> None:
-    """405 with the allowed methods."""
-    answer = fetch(server.port, path, method)
-
-    assert checked(answer, 405, broker)["name"].startswith("MethodNotAllowed")
-    assert {"GET", "HEAD", "OPTIONS"} <= set(answer.headers["allow"].split(", "))
-
-
 def test_a_forbidden_topic_looks_like_a_missing_one(
     server: Server, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str
 ) -> None:
@@ -128,21 +116,3 @@ def _without_request(answer: Answer) -> list[Any]:
     request_id = answer.headers["x-request-id"]
     headers = {name: text for name, text in answer.headers.items() if name not in ("date", "x-request-id")}
     return [answer.body.replace(request_id.encode(), b""), headers]
-
-
-@pytest.mark.parametrize("request_bytes", [b"GET\r\n\r\n", b"GET /t-known HTTP/1.1\r\nLast-Event-ID: \0\r\n\r\n"])
-def test_rejects_invalid_http_in_json(server: Server, broker: EmbeddedBroker, request_bytes: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), READ_TIMEOUT_S) as connection:
-        connection.sendall(request_bytes)
-        connection.shutdown(socket.SHUT_WR)
-        head, _, body = b"".join(iter(lambda: connection.recv(65_536), b"")).partition(b"\r\n\r\n")
-    status, *fields = head.decode().split("\r\n")
-    headers = dict(field.lower().split(": ", 1) for field in fields)
-
-    checked(Answer(int(status.split()[1]), headers, body), 400, broker)
-
-
-def test_a_page_of_an_allowed_origin_can_read_the_error(server: Server) -> None:
-    answer = fetch(server.port, "/missing", Origin="https://a.example")
-
-    assert (404, "https://a.example") == (answer.status, answer.headers["access-control-allow-origin"])

@@ -84,21 +84,6 @@ def test_a_tombstone_deletes_a_row(connect: Connect, cluster: Cluster) -> None:
     assert 1 == late.body.count(b"event: message")
 
 
-def test_a_table_with_a_topic_prefix(serve: Callable[..., Server], cluster: Cluster, fresh_name: str) -> None:
-    """The route names its topics without the prefix. Neither event IDs nor errors show the prefix."""
-    prefix = f"{fresh_name}."
-    server = serve(topic_prefix=prefix, routes={"topn": {"path": "/topn/updates", "topics": ["topn"], **SNAPSHOT}})
-    europe = write(cluster, cluster.create(f"{prefix}topn", 2), "Europe", "DE")
-
-    with Client(server.port, "/topn/updates") as stream:
-        assert [europe] == [event.data for event in stream.events(1)]
-        stream.ready()
-
-    assert prefix not in stream.body.decode()
-    assert stream.last_id.startswith('[{"topic":"topn",')
-    assert 404 == fetch(server.port, f"/{prefix}topn").status
-
-
 def test_topics_that_are_created_later_join(cluster: Cluster, connect: Connect) -> None:
     """An open stream and one that resumes receive their first record. A deleted topic leaves, and nothing is lost."""
     for name in ("a", "b"):

@@ -16,8 +16,6 @@ LIMIT = 5_000
 
 
 class Node:
-    """An object in a reference cycle."""
-
     def __init__(self) -> None:
         self.itself = self
 
@@ -42,6 +40,8 @@ def collections(streams: list[object], monkeypatch: pytest.MonkeyPatch) -> Itera
     gc.callbacks[:] = callbacks
     gc.set_threshold(*thresholds)
     gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 def frozen_garbage(count: int) -> weakref.ref[Node]:

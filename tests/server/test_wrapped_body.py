@@ -15,8 +15,6 @@ variable: ContextVar[str] = ContextVar("variable", default="outside")
 
 
 class Body:
-    """A body of two parts that records its calls."""
-
     def __init__(self) -> None:
         self.calls: list[str] = []
 

@@ -93,12 +93,3 @@ def event_streams() -> Flask:
     app = Flask("event_streams")
     app.register_blueprint(blueprint(Config.load(deserializer=deserialize)), url_prefix="/v2/stream")
     return app
-
-
-def filtered() -> Flask:
-    """An app whose filter sends the messages with a true member `show`. A message without the member makes it fail."""
-
-    def show(message: dict[str, Any]) -> object:
-        return message["show"]
-
-    return create_app(Config.load(filterer=show))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from kafkasse.log import Partition
 from kafkasse.position import PartitionStart, parse
 from kafkasse.sse import Event, Parser
-from tests.support.sse import read_events, without_positions
+from tests.support.sse import without_positions
 from tests.support.waiting import TIMEOUT_S
 
 READ_TIMEOUT_S = TIMEOUT_S
@@ -139,9 +139,3 @@ def value(n: int) -> bytes:
 def numbers(events: list[Event]) -> list[Any]:
     """Return the member `n` of each event. Tests use it to tell records apart."""
     return [json.loads(event.data)["n"] for event in events]
-
-
-def parsers_agree(client: Client) -> bool:
-    """Return whether kafkasse's parser and the tests' own reader find the same events."""
-    body = bytes(client.body)
-    return [tuple(event) for event in read_events(body)] == [tuple(event) for event in Parser().receive(body)]

@@ -45,7 +45,6 @@ def client() -> FlaskClient:
 
 
 def test_a_span_lasts_from_the_request_to_the_first_byte(spans, client):
-    """Its parent is the span of the client, which traceparent names."""
     with client.get("/t", headers={"traceparent": f"00-{TRACE_ID}-{PARENT_ID}-01"}, buffered=False) as stream:
         chunks = iter(stream.response)
         next(chunks)

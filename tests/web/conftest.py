@@ -1,6 +1,7 @@
 """Real headless browsers. A browser takes seconds to start, so all tests of a process share it.
 
-Each test gets a new tab, without the windows, cookies, stored data and emulated features of earlier tests.
+Each test gets a tab without the windows, cookies, stored data and emulated features of earlier tests. It is the tab of the
+last test, unless that test has opened others, because a new tab takes as long as a page.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ CHROMIUM, CHROMEDRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver"
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --disable-dev-shm-usage --no-proxy-server "
-    "--ignore-certificate-errors"
+    "--ignore-certificate-errors --disable-extensions --disable-features=SpareRendererForSitePerProcess "
+    "--renderer-process-limit=1"
 )
 
 
+AnyBrowser = webdriver.Chrome | Firefox
 CHROMIUM_KEY, FIREFOX_KEY = pytest.StashKey[webdriver.Chrome](), pytest.StashKey[Firefox]()
 
 
@@ -36,7 +39,10 @@ def browser(
         pytestconfig.stash[CHROMIUM_KEY] = start_chromium(tmp_path_factory.mktemp("chromium"))
         pytestconfig.add_cleanup(pytestconfig.stash[CHROMIUM_KEY].quit)
     driver = pytestconfig.stash[CHROMIUM_KEY]
-    use_new_tab(driver)
+    if len(driver.window_handles) > 1:
+        use_new_tab(driver)
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
     driver.execute_cdp_cmd("Storage.clearDataForOrigin", {"origin": "*", "storageTypes": "all"})
     assert [] == driver.execute_cdp_cmd("Network.getAllCookies", {})["cookies"]
@@ -69,7 +75,7 @@ def start_chromium(profile: Path) -> webdriver.Chrome:
     return webdriver.Chrome(options, webdriver.ChromeService(str(CHROMEDRIVER)))
 
 
-def use_new_tab(browser: webdriver.Chrome | Firefox) -> None:
+def use_new_tab(browser: AnyBrowser) -> None:
     """Open a tab and close all other windows and tabs, with their session storage."""
     used = browser.window_handles
     browser.switch_to.new_window("tab")
@@ -83,6 +89,6 @@ def use_new_tab(browser: webdriver.Chrome | Firefox) -> None:
 
 
 @pytest.fixture(params=first_of("browser", "firefox"), ids=["chromium", "firefox"])
-def any_browser(request: pytest.FixtureRequest) -> webdriver.Chrome | Firefox:
-    browser: webdriver.Chrome | Firefox = request.getfixturevalue(request.param)
+def any_browser(request: pytest.FixtureRequest) -> AnyBrowser:
+    browser: AnyBrowser = request.getfixturevalue(request.param)
     return browser

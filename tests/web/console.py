@@ -40,7 +40,6 @@ class Console(Document):
             self.go_to(fragment)
 
     def enter(self, token: str) -> None:
-        """Enter a token in the open form, and sign in."""
         self.type("#token", token)
         self.click("#sign-in-form [type=submit]")
 

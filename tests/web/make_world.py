@@ -88,7 +88,6 @@ def path(ring: list[Point], left: int, top: int) -> str:
 
 
 def main() -> None:
-    """Write the module to standard output."""
     topology, codes = (json.loads(Path(each).read_text()) for each in sys.argv[1:])
     alpha2 = {number: short for short, _, number, *_ in codes}
     lines = arcs(topology)

@@ -74,21 +74,17 @@ class Peer:
         self.received = b""
 
     def has_ended(self) -> bool:
-        """Return whether the stream ends."""
         return self.left.wait(TIMEOUT_S)
 
     def read(self) -> bytes:
-        """Read what has arrived, or wait for something."""
         data = self.socket.recv(65536)
         self.received += data
         return data
 
     def read_all(self) -> None:
-        """Read to the end of the stream."""
         while self.read():
             pass
 
     @property
     def body(self) -> tuple[bytes, bool]:
-        """The body so far, and whether it is complete."""
         return unchunked(self.received)

@@ -40,10 +40,7 @@ def mounted(log: MemoryLog, prefix: str | None = "/streams", **settings: Any) ->
 
 class TestCatalog:
     def test_describes_each_stream_to_programs(self, log: MemoryLog) -> None:
-        """A program receives the streams as JSON, with everything that it needs to open them.
-
-        So does a client whose header `Accept` is very long: parsing 32 KB would stall the event loop.
-        """
+        """As JSON, also to a client whose header `Accept` is very long: parsing 32 KB would stall the event loop."""
         client = mounted(log)
         response = client.get("/streams/")
 
@@ -127,10 +124,7 @@ class TestCatalog:
 
     @pytest.mark.parametrize("path", DOCUMENTS)
     def test_accepts_only_requests_that_read(self, log: MemoryLog, path: str) -> None:
-        """HEAD and OPTIONS work. Other methods get our JSON error, also in a host app.
-
-        The documents depend on the visitor, so no cache may store them.
-        """
+        """Other methods get our JSON error. The documents depend on the visitor, so no cache may store them."""
         client = mounted(log)
 
         head = client.head(f"/streams{path}")
@@ -174,10 +168,7 @@ class TestWhereItIsServed:
         ("prefix", "path"), [(None, ""), ("/streams", "/streams"), ("/<tenant>/streams", "/acme/streams")]
     )
     def test_all_urls_contain_the_prefix(self, log: MemoryLog, prefix: str | None, path: str) -> None:
-        """Every link refers to a document, under any prefix and in an app that is itself mounted.
-
-        Both URLs of the root respond without a redirect, which would repeat the Host header.
-        """
+        """Both URLs of the root respond without a redirect, which would repeat the Host header."""
         client = mounted(log, prefix)
         environ = {"SCRIPT_NAME": "/mounted"}
 
@@ -204,13 +195,8 @@ class TestWhereItIsServed:
 
 
 class TestLinks:
-    """The header `Link` of streams and errors."""
-
     def test_a_stream_links_to_its_description(self, log: MemoryLog) -> None:
-        """A client finds the documents from any stream, if they are served.
-
-        Browsers hide the header from pages of other origins unless the server exposes it.
-        """
+        """Browsers hide the header from pages of other origins unless the server exposes it."""
         assert "Link" not in mounted(log, catalog=False).head("/streams/prices").headers
         client = mounted(log, cors_origins=["https://shop.example"])
         for path in ("/streams/-/catalog", "/streams/prices"):

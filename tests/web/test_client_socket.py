@@ -16,28 +16,12 @@ from kafkasse.feed import Feeds
 from kafkasse.feed.tail import Tail
 from kafkasse.frame import Encoder
 from kafkasse.memory_log import MemoryLog
-from kafkasse.sse import Parser
-from tests.support.sse import without_positions
 from tests.support.turns import TurnClock
 from tests.support.waiting import wait_until
 from tests.web.served import TIMEOUT_S, Peer
 
 PEERS = 12
 VALUE = b'{"pad":"' + b"x" * 4096 + b'"}'
-
-
-def offsets(peer: Peer, count: int) -> list[int]:
-    """Read until `count` records have arrived, then end the stream, and read the rest. Return the offsets."""
-
-    def received() -> list[int]:
-        events = without_positions(Parser().receive(peer.body[0]))
-        return [int(event.data.split('"offset":')[1].split(",")[0]) for event in events]
-
-    while len(received()) < count:
-        peer.read()
-    peer.stream.end()
-    peer.read_all()
-    return received()
 
 
 @pytest.fixture
@@ -64,32 +48,6 @@ def peers(log: MemoryLog, tails: list[Tail]) -> Iterator[list[Peer]]:
         peer.stream.end()
         peer.socket.close()
     gevent.joinall([peer.greenlet for peer in opened], timeout=10)
-
-
-def test_clients_whose_sockets_are_full_miss_nothing(log: MemoryLog, tails: list[Tail], peers: list[Peer]) -> None:
-    """Frames that the feed flushes before a full client's greenlet runs come from the ring: none is lost or duplicated."""
-    for count in range(40):
-        log.append("t", VALUE)
-        tails[0].turn(0)
-        if count % 10 == 9:
-            gevent.sleep(0)
-
-    assert [list(range(40))] * PEERS == [offsets(peer, 40) for peer in peers]
-
-
-def test_a_stalled_client_does_not_delay_the_others(log: MemoryLog, tails: list[Tail], peers: list[Peer]) -> None:
-    """The tail never waits for a socket."""
-    stalled, *others = peers
-
-    for _ in range(30):
-        log.append("t", VALUE)
-        tails[0].turn(0)
-        gevent.sleep(0)
-        for peer in others:
-            peer.read()
-
-    assert [list(range(30))] * len(others) == [offsets(peer, 30) for peer in others]
-    assert list(range(30)) == offsets(stalled, 30)
 
 
 def test_a_new_stream_sends_its_first_bytes_before_others_take_their_turns(

@@ -72,7 +72,6 @@ def client(clusters: Clusters) -> FlaskClient:
 
 
 def first_record(client: FlaskClient, path: str) -> str:
-    """Return the name of the cluster in the first record of a stream."""
     with client.get(path, buffered=False) as response:
         assert 200 == response.status_code
         return re.findall(r'"cluster": "(\w+)"', read_until(response.response, b"cluster").decode())[0]

@@ -16,8 +16,7 @@ from kafkasse.errors import ConfigurationError
 from kafkasse.memory_log import MemoryLog
 from kafkasse.web.registry import OPERATIONS_KEY
 from tests.support.server import ROOT
-from tests.web.clients import HTML, client_of
-from tests.web.files import check_headers
+from tests.web.clients import HTML, check_headers, client_of
 
 FILES = ROOT / "kafkasse/web/console"
 ASSETS = sorted(each.name for each in (FILES / "assets").iterdir())
@@ -39,8 +38,6 @@ def mounted(**settings: Any) -> FlaskClient:
 
 
 class TestWhereItIsServed:
-    """The setting `console`."""
-
     def test_browsers_get_the_page_and_programs_the_catalog(self) -> None:
         """Both are at the root of a standalone server."""
         client = app()
@@ -63,7 +60,6 @@ class TestWhereItIsServed:
             Config(console=True, catalog=False, allowed_topics=["*"], public=True)
 
     def test_a_blueprint_serves_it_only_on_request(self) -> None:
-        """With `console: true`, the blueprint serves its catalog, too."""
         for path in ("/", "/-/console/app.js", "/-/catalog"):
             assert 404 == mounted().get(f"/streams{path}").status_code
             assert 404 == mounted(catalog=True).get("/streams/-/console/app.js").status_code
@@ -79,8 +75,6 @@ class TestWhereItIsServed:
 
 
 class TestFiles:
-    """The page, its scripts and its styles."""
-
     @pytest.mark.parametrize(
         "path",
         ["/", *[f"/-/console/{name}" for name in [*ASSETS, "kafkasse.js", "pipelines.js", "shared.css", "slots.js"]]],
@@ -106,8 +100,6 @@ class TestFiles:
 
 
 class TestFeatures:
-    """What the server offers to the visitor."""
-
     def test_operators_are_recognized(self) -> None:
         """The console shows the link to the operations only to those who may use it, or could after a sign-in."""
         client = app(operations_access=["staff"], tickets=True)

@@ -16,7 +16,6 @@ from typing import Any
 
 import gevent
 import pytest
-from selenium import webdriver
 
 from kafkasse.broker import EmbeddedBroker
 from tests.chaos.network import Network
@@ -30,6 +29,7 @@ from tests.support.kafka import Cluster
 from tests.support.server import KILLED, Server
 from tests.support.waiting import wait_until
 from tests.web.accessibility import violations
+from tests.web.conftest import AnyBrowser
 from tests.web.console import MAX_EVENTS, MAX_NODES, Console, change
 from tests.web.console_app import MARKUP, ROUTES, SHORT_TOKEN, TIMESTAMP_MS, TOKEN
 
@@ -83,18 +83,13 @@ def server(running: Server) -> Server:
 
 
 @pytest.fixture
-def console(any_browser: webdriver.Chrome | Firefox, server: Server) -> Console:
+def console(any_browser: AnyBrowser, server: Server) -> Console:
     return Console(any_browser, server)
 
 
 class TestSignIn:
-    """Which streams a visitor sees."""
-
     def test_shows_guarded_streams_after_the_sign_in(self, console: Console) -> None:
-        """The token is neither in the URL nor in the browser's storage, and a reload forgets it. Markup stays text.
-
-        The page does not show "Signed in" if the server rejects the token.
-        """
+        """The token is neither in the URL nor in the browser's storage, and a reload forgets it. Markup stays text."""
         public = ["/orders", "/values", "/envelopes", "/cloudevents"]
         console.open()
         assert public == console.texts(".card h2")
@@ -126,10 +121,7 @@ class TestSignIn:
 
     @pytest.mark.parametrize("with_ticket", [False, True])
     def test_reads_a_guarded_stream(self, console: Console, with_ticket: bool) -> None:
-        """The token is in a header, or is exchanged for a ticket; no URL contains it, and neither does the copied code.
-
-        A ticket opens one stream, so the page requests another one when it reconnects.
-        """
+        """No URL contains the token. A ticket opens one stream, so the page requests another one when it reconnects."""
         console.open("explore?stream=mine&p.customer=k1", TOKEN)
         console.run(
             "window.sent = []; const original = fetch; window.fetch = (url, options) => {"
@@ -209,8 +201,6 @@ class TestSignIn:
 
 
 class TestExplorer:
-    """The list of events."""
-
     def test_shows_an_event_in_three_ways(self, console: Console) -> None:
         """Large numbers stay as they are, and the frame is the text that the server sent."""
         console.explore("stream=orders")
@@ -252,10 +242,7 @@ class TestExplorer:
         assert "orders" in console.text("#reason")
 
     def test_keeps_a_bounded_number_of_events_and_elements(self, console: Console) -> None:
-        """The counter counts all events; the list keeps the newest, and has elements only for the rows in view.
-
-        At its bound, a paused page closes the connection. It resumes after the last event that it kept.
-        """
+        """The counter counts all events. At its bound, a paused page closes the connection, and resumes later."""
         total = 10 + MAX_EVENTS + 500
         console.open("explore?stream=orders&start=earliest")
         console.change(append=[0, 10])
@@ -303,11 +290,7 @@ class TestExplorer:
 
     @pytest.mark.parametrize("stream", first_of("orders", "envelopes", "cloudevents"))
     def test_resumes_json_lines_at_their_offsets(self, console: Console, stream: str) -> None:
-        """JSON lines have no IDs, so the page builds an ID from the offsets. No event is lost or repeated.
-
-        The server wraps a record with a member `event`. A partition without events since the last break resumes at its
-        position, not at the start of the stream.
-        """
+        """They have no IDs, so the page builds one from the offsets. The server wraps a record with a member `event`."""
         console.change(recreate=2, append_to=[0, [1, 2]])
         console.explore(f"stream={stream}&start=earliest&format=ndjson")
         console.change(append_to=[1, [3]])
@@ -357,10 +340,7 @@ class TestExplorer:
 
     @pytest.mark.parametrize("stream", first_of("orders", "values", "envelopes", "cloudevents"))
     def test_binary_keys_and_values_are_marked_as_base64(self, console: Console, stream: str) -> None:
-        """The list says which keys and values are base64. The file contains each record as docs/wire.md promises.
-
-        Base64 that looks like a number or like null is a string. Markup in keys, values and headers stays text.
-        """
+        """The file contains each record as docs/wire.md promises. Base64 that looks like a number is a string."""
         for record in BINARY_RECORDS:
             given = [record.value, record.key, record.headers[0][1]]
             console.change(record=[None if each is None else b64encode(each).decode() for each in given])
@@ -414,10 +394,7 @@ class TestExplorer:
             assert re.fullmatch(r"M[-\d. ,]+L[-\d. ,ML]+", path), chart
 
     def test_follows_the_stream_until_the_user_selects_an_event(self, console: Console) -> None:
-        """The end of the list stays in view when the window becomes smaller.
-
-        The arrow keys select an event, and Enter opens it. Escape returns to the list.
-        """
+        """The arrow keys select an event, Enter opens it, Escape returns. A smaller window still shows the end."""
         press = (
             "const at = document.activeElement; for (const key of arguments)"
             " document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }))"
@@ -446,11 +423,8 @@ class TestExplorer:
 
 
 class TestConnection:
-    """Tabs, and a network that fails."""
-
     @pytest.fixture(params=["window"])
     def windows(self, console: Console, request: pytest.FixtureRequest) -> list[str]:
-        """Windows, which are all visible, or tabs of one window."""
         for _ in range(TABS - 1):
             console.browser.switch_to.new_window(request.param)
         return list(console.browser.window_handles)
@@ -524,10 +498,7 @@ class TestConnection:
             console.read()
 
     def test_resumes_exactly_after_each_break(self, console: Console) -> None:
-        """The network fails; the machine sleeps; the page is in the back/forward cache.
-
-        After sleep, the clock has jumped forward, and the connection is dead, but neither side has closed it.
-        """
+        """The network fails; the page is in the back/forward cache; the machine sleeps, and the connection dies."""
         console.change(append=[0, 5])
         with closing(Network(console.server.port)) as network:
             console.port = network.port
@@ -557,14 +528,9 @@ class TestConnection:
 
 
 class TestCode:
-    """The programs that a user can copy."""
-
     @pytest.mark.parametrize("language", first_of(*PROGRAMS))
     def test_each_program_resumes_exactly(self, console: Console, tmp_path: Path, language: str) -> None:
-        """The program receives each event of the query once, although its stream ends and the test kills it.
-
-        The stream is guarded. The user copies the program, does what its comment and the page say, and starts it.
-        """
+        """The stream is guarded, it ends, and the test kills the program, which the user copies as the page says."""
         console.open("explore?stream=mine&p.customer=k0&f.filter=value.n >= 1", TOKEN)
         console.click("#code-open")
         console.click(f"#tab-{language}")
@@ -616,13 +582,8 @@ def running_program(words: list[str], code: str, output: Path) -> Iterator[None]
 
 
 class TestOperations:
-    """The state of the server, for operators."""
-
     def test_shows_the_pipelines(self, console: Console) -> None:
-        """The status topic has the newest status of each pipeline. A value of the wrong type is a dash.
-
-        A hidden page has no stream, because a browser opens six connections to a server for all tabs.
-        """
+        """A value of the wrong type is a dash. A hidden page has no stream, because a browser opens six connections."""
         show = (
             "Object.defineProperty(document, 'visibilityState', { value: arguments[0], configurable: true });"
             "document.dispatchEvent(new Event('visibilitychange'))"
@@ -674,8 +635,6 @@ class TestOperations:
 
 
 class TestAppearance:
-    """Layout and accessibility."""
-
     VIEWS = ("streams", "explore?stream=orders&start=earliest", "operations")
 
     def prepare(self, console: Console, view: str) -> None:
@@ -690,10 +649,7 @@ class TestAppearance:
 
     @pytest.mark.parametrize("view", first_of(*VIEWS))
     def test_is_accessible(self, console: Console, view: str) -> None:
-        """axe-core finds no violation of WCAG 2.2 AA in light and in dark colors, and on a small screen.
-
-        No view needs sideways scrolling at any width, and Chromium reports no errors.
-        """
+        """Neither axe-core nor Chromium reports a problem, in light and in dark colors, at any width."""
         console.messages()  # discards earlier messages
         self.prepare(console, view)
 
@@ -725,12 +681,9 @@ class TestAppearance:
 @pytest.mark.long
 @pytest.mark.parametrize("format", ["sse", "ndjson"])
 def test_receives_each_event_once_while_workers_are_killed(
-    any_browser: webdriver.Chrome | Firefox, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str, format: str
+    any_browser: AnyBrowser, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str, format: str
 ) -> None:
-    """The worker that serves the page is killed four times during writes, the last time while the list is paused.
-
-    The page resumes at its last event. The checker judges the exported list; the page counts the same number of events.
-    """
+    """The worker that serves the page is killed four times during writes, the last time while the list is paused."""
     topic = cluster.create(fresh_name, partitions=3)
     environment = {"KAFKASSE_BOOTSTRAP_SERVERS": broker.bootstrap_servers, "KAFKASSE_ALLOWED_TOPICS": topic}
     with (
@@ -776,8 +729,6 @@ def write_numbers(writer: Writer, topic: str, first: int, end: int) -> None:
 
 
 def worker_with_stream(server: Server) -> int:
-    """Return the process ID of the worker that serves the only stream."""
-
     def found() -> list[int]:
         streams = fetch(server.port, "/-/streams").json["streams"]
         return [pid for pid in server.workers() if any(each["id"].startswith(f"{pid}-") for each in streams)]

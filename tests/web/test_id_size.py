@@ -31,7 +31,6 @@ MANY = {f"a.name.of.usual.length.{n}": 50 for n in range(50)}
 
 
 def test_a_stream_of_as_many_topics_as_the_defaults_allow_can_be_resumed() -> None:
-    """50 topics with 50 partitions each."""
     client = client_of(MANY)
     path = "/" + ",".join(MANY)
 

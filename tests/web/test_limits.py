@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -21,12 +20,6 @@ def client_of(**settings: object) -> FlaskClient:
     log = MemoryLog()
     log.create("t")
     return clients.client_of(log, None, **settings)
-
-
-@pytest.fixture
-def opened() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def open_stream(client: FlaskClient, opened: ExitStack, forwarded: str = "", peer: str = "10.0.0.1") -> TestResponse:
@@ -60,7 +53,6 @@ def test_a_failed_request_is_not_counted(opened: ExitStack) -> None:
 
 
 def test_a_client_with_too_many_streams_receives_429(opened: ExitStack) -> None:
-    """Other clients are served."""
     client = client_of(max_streams_per_client=1)
     open_stream(client, opened)
 

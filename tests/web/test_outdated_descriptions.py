@@ -29,7 +29,6 @@ def log() -> MemoryLog:
 
 @pytest.fixture
 def current(log: MemoryLog) -> FlaskClient:
-    """A server that has not described the topics yet."""
     return client_of(log, routes=ROUTES)
 
 

@@ -14,8 +14,6 @@ from tests.support.waiting import wait_until
 
 
 class Stream:
-    """A stream that notes what the registry did to it."""
-
     def __init__(self, visitor: str = "") -> None:
         self.calls: list[str] = []
         self.info = StreamInfo.new(visitor=visitor)

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 from flask import Flask, Response, request, send_from_directory
-from selenium import webdriver
 
 from kafkasse.web.pages import CLIENT
-from tests.support.firefox import Firefox
 from tests.support.waiting import wait_until
+from tests.web.conftest import AnyBrowser
 from tests.web.serve import serve
 
 pytestmark = pytest.mark.processes
@@ -73,7 +72,6 @@ class Site:
         return int((time.monotonic() - self._began_s) / INTERVAL_S)
 
     def stall(self) -> None:
-        """Do not respond to requests for a stream."""
         self._responds.clear()
 
     def resume(self, newest: int) -> None:
@@ -114,12 +112,10 @@ def site() -> Iterator[Site]:
 
 
 def seen(browser: Any, name: str) -> list[str]:
-    """Return the numbers that a frame has received."""
     return str(browser.execute_script("return sessionStorage.getItem(arguments[0]) ?? ''", name)).split()
 
 
 def wait_for_more(browser: Any, count: int = 5) -> None:
-    """Wait until each frame has received more numbers."""
     wanted = {name: len(seen(browser, name)) + count for name in FRAMES}
     wait_until(lambda: all(len(seen(browser, name)) >= wanted[name] for name in FRAMES))
 
@@ -149,9 +145,7 @@ def check(browser: Any, site: Site) -> None:
 
 
 @pytest.mark.parametrize("action", ["frame.contentWindow.location.reload()", "frame.replaceWith(frame.cloneNode())"])
-def test_frames_that_come_and_go_receive_each_event_once(
-    any_browser: webdriver.Chrome | Firefox, site: Site, action: str
-) -> None:
+def test_frames_that_come_and_go_receive_each_event_once(any_browser: AnyBrowser, site: Site, action: str) -> None:
     """Each frame in turn is reloaded, or closed and opened again, whether or not it has the connection."""
     any_browser.get(site.url)
     wait_for_more(any_browser)
@@ -163,9 +157,7 @@ def test_frames_that_come_and_go_receive_each_event_once(
     check(any_browser, site)
 
 
-def test_a_page_that_was_left_resumes_when_the_user_goes_back(
-    any_browser: webdriver.Chrome | Firefox, site: Site
-) -> None:
+def test_a_page_that_was_left_resumes_when_the_user_goes_back(any_browser: AnyBrowser, site: Site) -> None:
     """This is exact with and without the back/forward cache. While the user is away, the page has no connection."""
     any_browser.get(site.url)
     wait_for_more(any_browser)
@@ -179,9 +171,7 @@ def test_a_page_that_was_left_resumes_when_the_user_goes_back(
     check(any_browser, site)
 
 
-def test_a_frame_that_is_ahead_of_the_leader_receives_each_event_once(
-    any_browser: webdriver.Chrome | Firefox, site: Site
-) -> None:
+def test_a_frame_that_is_ahead_of_the_leader_receives_each_event_once(any_browser: AnyBrowser, site: Site) -> None:
     """If all frames are loaded again, the one that connects may have received fewer events than the others."""
     any_browser.get(site.url + "other")
     site.stall()
@@ -194,9 +184,7 @@ def test_a_frame_that_is_ahead_of_the_leader_receives_each_event_once(
 
 
 @pytest.mark.parametrize("next_leader", ["b", "c"])
-def test_the_next_leader_may_be_ahead_of_other_frames(
-    any_browser: webdriver.Chrome | Firefox, site: Site, next_leader: str
-) -> None:
+def test_the_next_leader_may_be_ahead_of_other_frames(any_browser: AnyBrowser, site: Site, next_leader: str) -> None:
     """The leader is closed before it has caught up. No frame loses events without a gap, or receives them again."""
     positions = {"b": 30, "c": 10}
     any_browser.get(site.url + "other")

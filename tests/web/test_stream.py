@@ -39,8 +39,6 @@ ROUTE = Route("topics", "/{topics}", None)
 
 
 class World:
-    """A log in memory, and the streams that are opened on it."""
-
     def __init__(self) -> None:
         self.log = MemoryLog()
         self.log.create("t")
@@ -81,7 +79,6 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 @pytest.fixture
 def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """The server's end and the client's end of a connection."""
     server_end, client_end = socket.socketpair()
     with server_end, client_end:
         yield server_end, client_end
@@ -173,7 +170,6 @@ def _received(client: socket.socket) -> bytes:
 
 
 def test_a_stream_at_its_maximum_age_ends_with_a_retry_time_and_an_event_id(world: World, reading: Whole) -> None:
-    """The client resumes with that event ID."""
     body = reading(max_stream_age_s=0.2, heartbeat_s=0.05).get(timeout=TIMEOUT_S)
 
     parser = Parser()
@@ -248,10 +244,7 @@ def test_an_unexpected_exception_ends_the_stream_with_an_error_event(
     method: str,
     failure: type[BaseException],
 ) -> None:
-    """The client receives a complete response that says 500, without the text of the exception, which is in the log.
-
-    The event has no ID, because the reader's position may be past records that it has not returned.
-    """
+    """The event has no ID: the reader's position may be past records that it has not returned. The log has the text."""
 
     def fail(*_: object) -> bytes:
         raise failure("a bug")
@@ -273,8 +266,6 @@ def test_an_unexpected_exception_ends_the_stream_with_an_error_event(
 def test_an_exception_while_the_client_is_parked_ends_the_stream_with_an_error_event(
     world: World, connection: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client also receives the last chunk."""
-
     def fail(*_: object) -> bytes:
         raise RuntimeError("a bug")
 
@@ -301,10 +292,7 @@ def test_notices_that_an_idle_client_has_left(world: World, connection: tuple[so
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems lack tcpi_last_ack_recv")
 def test_ends_the_stream_of_a_client_that_vanished(world: World) -> None:
-    """The client's system acknowledges nothing, as after a power failure. The stream ends after write_timeout_s.
-
-    The stream may be quiet or have heartbeats, and serve itself or be iterated.
-    """
+    """Its system acknowledges nothing, as after a power failure. The stream ends after write_timeout_s in each mode."""
     ended_at: list[float] = []
     with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as clients:
         for heartbeat_s, serves_itself in product((0.2, TIMEOUT_S * 10), (True, False)):
@@ -324,7 +312,6 @@ def test_ends_the_stream_of_a_client_that_vanished(world: World) -> None:
 
 
 def send_all(server_end: socket.socket, stream: Stream) -> None:
-    """Send the chunks of a stream, as gunicorn does."""
     for chunk in stream:
         server_end.sendall(chunk)
 

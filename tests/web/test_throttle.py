@@ -39,10 +39,7 @@ def rejections(time: Time) -> RejectionThrottle:
 
 
 def test_delays_a_client_that_ignores_rejections(time: Time, rejections: RejectionThrottle) -> None:
-    """The first rejections are sent at once. A client that then repeats its request in a loop gets PER_S per second.
-
-    Other addresses, and a client that retries as seldom as it should, are never delayed.
-    """
+    """A client in a loop gets PER_S per second. Others, and one that retries as seldom as it should, are not delayed."""
     for _ in range(BURST * 10):
         rejections.delay("seldom")
         time.now += 1 / PER_S
