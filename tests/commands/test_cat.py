@@ -15,7 +15,8 @@ import pytest
 
 from kafkasse.commands.cat import Positions
 from kafkasse.errors import CommandError
-from tests.commands.cat import ID, Serve, event, rejection, stream
+from tests.client.script import Answers, Sends, Serve, chunk, sent_ids
+from tests.commands.cat import ID, event
 from tests.commands.run import TIMEOUT_S, Run, process
 
 URL = "http://127.0.0.1/t"
@@ -23,7 +24,7 @@ URL = "http://127.0.0.1/t"
 
 def test_prints_one_line_for_each_event(cat: Run, serve: Serve) -> None:
     """The line is the event's data. After --max events, the command exits with 0 and shows the last event ID."""
-    server = serve(stream(b":ok\n\n" + event(0) + event(1) + event(2), end="hold"))
+    server = serve(Sends(b":ok\n\n" + event(0) + event(1) + event(2)))
 
     done = cat(server.url, "--max", "2")
 
@@ -43,11 +44,11 @@ def test_prints_one_line_for_each_event(cat: Run, serve: Serve) -> None:
 )  # fmt: skip
 def test_options_become_parameters(cat: Run, serve: Serve, query: str, options: list[str], line: str) -> None:
     """The other parts of the request are those of an EventSource. The command to resume contains the filters."""
-    server = serve(stream(event(0), end="hold"))
+    server = serve(Sends(event(0)))
 
     done = cat(server.url + query, *options, "--max", "1")
 
-    ((sent, headers),) = server.requests
+    [sent], [headers] = server.lines, server.requests
     assert (line, "text/event-stream") == (sent, headers["accept"])
     assert headers["user-agent"].startswith("kafkasse/")
     assert "last-event-id" not in headers
@@ -59,15 +60,14 @@ def test_a_position_event_is_stored_and_not_printed(cat: Run, serve: Serve, outp
     """A position event has no record. The command resumes from its ID, and --max does not count it."""
     position = b"event: position\ndata: {}\nid: 6\n\n"
     end = b'event: position\ndata: {"snapshot":"complete"}\nid: 7\n\n'
-    server = serve(stream(position + end), stream(position + event(9), end="hold"))
+    server = serve(Sends(position + end, "ends"), Sends(position + event(9)))
 
     done = cat(server.url, "--max", "1", "--output", output, "--last-event-id", "é 1")
 
     assert 1 == done.out.count("\n")
     assert "{}" not in done.out
     assert "snapshot" not in done.out
-    sent = [request.headers["last-event-id"].encode("latin-1").decode() for request in server.requests]
-    assert ["é 1", "7"] == sent
+    assert ["é 1", "7"] == sent_ids(server)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_rejects_what_cannot_work(cat: Run, words: list[str], code: int, sentenc
 )
 def test_json_output_contains_the_data_as_json(cat: Run, serve: Serve, data: str, member: str) -> None:
     """JSON is copied with its digits, on one line. Other text becomes a string."""
-    server = serve(stream(f"id: 7\ndata: {data}\n\n".encode(), end="hold"))
+    server = serve(Sends(f"id: 7\ndata: {data}\n\n".encode()))
 
     done = cat(server.url, "--max", "1", "-o", "json")
 
@@ -115,21 +115,21 @@ def test_json_output_contains_the_data_as_json(cat: Run, serve: Serve, data: str
 
 def test_reads_several_streams(cat: Run, serve: Serve) -> None:
     """Events are printed as they arrive, with their URL in JSON. Each stream resumes after its own last event."""
-    first = serve(stream(event(0)), stream(event(1), end="hold"))
-    second = serve(stream(event(5), end="hold"))
+    first = serve(Sends(event(0), "ends"), Sends(event(1)))
+    second = serve(Sends(event(5)))
 
     done = cat(first.url, second.url, "--max", "3", "-o", "json")
 
     events = [json.loads(line) for line in done.out.splitlines()]
     assert [(0, first.url), (1, first.url), (5, second.url)] == sorted((each["data"], each["url"]) for each in events)
-    assert ID % 1 == first.requests[1].headers["last-event-id"]
+    assert ID % 1 == first.requests[1]["last-event-id"]
     for url, last_id in ((first.url, ID % 2), (second.url, ID % 6)):
         assert "resume with: " + shlex.join(["kafkasse", "cat", url, "--last-event-id", last_id]) in done.err
 
 
 def test_ends_if_one_of_several_streams_fails(cat: Run, serve: Serve) -> None:
-    first = serve(stream(event(0), end="hold"))
-    second = serve(rejection(404, {"detail": "There is no topic x."}))
+    first = serve(Sends(event(0)))
+    second = serve(Answers(404, "There is no topic x."))
 
     done = cat(first.url, second.url)
 
@@ -140,15 +140,15 @@ def test_ends_if_one_of_several_streams_fails(cat: Run, serve: Serve) -> None:
 def test_a_position_file_continues_where_the_last_run_stopped(cat: Run, serve: Serve, tmp_path: Path) -> None:
     """The second run resumes after the last printed event. --since applies only to a stream without a position."""
     file = tmp_path / "position.json"
-    server = serve(stream(event(0) + event(1)), stream(event(1), end="hold"))
+    server = serve(Sends(event(0) + event(1), "ends"), Sends(event(1)))
 
     first, second = (
         cat(server.url, "--position-file", str(file), "--max", "1", "--since", "2026-01-31") for _ in range(2)
     )
 
     assert ("0\n", "1\n") == (first.out, second.out)
-    assert "since=2026-01-31" in server.requests[0].line
-    assert ("GET /t HTTP/1.1", ID % 1) == (server.requests[1].line, server.requests[1].headers["last-event-id"])
+    assert "since=2026-01-31" in server.lines[0]
+    assert ("GET /t HTTP/1.1", ID % 1) == (server.lines[1], server.requests[1]["last-event-id"])
     assert {server.url: ID % 2} == json.loads(file.read_text())
     assert f"--position-file {file}" in second.err
 
@@ -157,7 +157,7 @@ def test_a_position_file_keeps_the_positions_of_other_streams(cat: Run, serve: S
     """Several runs with different URLs can share a file. An error also stores the position."""
     file = tmp_path / "position.json"
     file.write_text('{"http://other/": "9"}')
-    server = serve(stream(event(0) + b'event: error\ndata: {"status":410}\n\n', end="hold"))
+    server = serve(Sends(event(0) + b'event: error\ndata: {"status":410}\n\n'))
 
     done = cat(server.url, "--position-file", str(file))
 
@@ -203,7 +203,7 @@ def test_stores_the_position_when_it_is_stopped(serve: Serve, tmp_path: Path, st
     Each event is printed as soon as it arrives.
     """
     file = tmp_path / "position.json"
-    server = serve(stream(event(0) + event(1), end="hold"))
+    server = serve(Sends(event(0) + event(1)))
 
     with process("cat", server.url, "--position-file", str(file)) as running:
         assert ["0\n", "1\n"] == [running.stdout.readline() for _ in range(2)]
@@ -221,7 +221,7 @@ def test_a_terminal_gets_pretty_output_in_color(
     cat: Run, serve: Serve, variables: dict[str, str], colored: bool
 ) -> None:
     """On a terminal, the default is indented and colored. NO_COLOR switches the colors off."""
-    server = serve(stream(b'id: 1\ndata: {"a":1}\n\n', end="hold"))
+    server = serve(Sends(b'id: 1\ndata: {"a":1}\n\n'))
     ours, theirs = os.openpty()
     with os.fdopen(ours, "rb", buffering=0) as screen, os.fdopen(theirs, "w") as terminal:
         with redirect_stdout(terminal):
@@ -236,7 +236,7 @@ def test_a_terminal_gets_pretty_output_in_color(
 def test_reports_a_gap_on_stderr(cat: Run, serve: Serve) -> None:
     """A gap is not data, so it is not printed to stdout."""
     gap = b'event: gap\nid: 9\ndata: {"partition":0,"from":1,"to":9}\n\n'
-    server = serve(stream(gap + event(9), end="hold"))
+    server = serve(Sends(gap + event(9)))
 
     done = cat(server.url, "--max", "1")
 
@@ -255,7 +255,7 @@ def test_reports_a_gap_on_stderr(cat: Run, serve: Serve) -> None:
 )  # fmt: skip
 def test_prints_the_chosen_format(cat: Run, serve: Serve, sent: str, output: str, line: str) -> None:
     """--output chooses between the data, the ID, the whole event, and text for people."""
-    server = serve(stream(sent.encode(), end="hold"))
+    server = serve(Sends(sent.encode()))
 
     assert line + "\n" == cat(server.url, "--max", "1", "--output", output).out
 
@@ -263,12 +263,12 @@ def test_prints_the_chosen_format(cat: Run, serve: Serve, sent: str, output: str
 @pytest.mark.processes
 def test_exits_silently_if_the_pipe_is_closed(serve: Serve) -> None:
     """When the reader of the pipe exits, as `head` does, the command ends without an error."""
-    server = serve(stream(event(0), end="hold"))
+    server = serve(Sends(event(0)))
 
     with process("cat", server.url) as running:
         assert "0\n" == running.stdout.readline()
         running.stdout.close()
-        server.send(event(1))
+        server.connections[0].sendall(chunk(event(1)))
         log = running.stderr.read()
 
     assert (0, f"connected to {server.url}\n") == (running.returncode, log)
@@ -277,7 +277,7 @@ def test_exits_silently_if_the_pipe_is_closed(serve: Serve) -> None:
 @pytest.mark.processes
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_reports_a_full_disk(serve: Serve) -> None:
-    server = serve(stream(event(0), end="hold"))
+    server = serve(Sends(event(0)))
 
     with Path("/dev/full").open("wb") as full, process("cat", server.url, stdout=full) as running:
         log = running.communicate(timeout=TIMEOUT_S)[1]
