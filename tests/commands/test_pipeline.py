@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -17,7 +16,7 @@ from urllib.request import urlopen
 import pytest
 
 from kafkasse.pipelines.jvm import connector_jars
-from tests.commands.pipeline_process import EXIT_TIMEOUT_S, pipeline, run_words
+from tests.commands.pipeline_process import EXIT_TIMEOUT_S, pipeline, recorded_programs, run_words
 from tests.commands.run import Run
 from tests.pipelines.countries import country, top
 from tests.pipelines.topics import Topics
@@ -56,6 +55,7 @@ endless = Pipeline("endless", source="a", query=query, sink="b")
 
 FAKE_JAVA = """#!/bin/sh
 case "$1" in -XshowSettings*) echo "java.home = {home}\njava.specification.version = 17" >&2; exit;; esac
+grep SigIgn /proc/$$/status > {home}/ignored
 {start}
 """
 
@@ -72,15 +72,6 @@ def fake_java(home: Path, start: str) -> str:
     java.write_text(FAKE_JAVA.format(home=home, start=start))
     java.chmod(0o700)
     return str(home)
-
-
-def recorded_programs(directory: Path, *names: str) -> str:
-    """A PATH with programs that write their names and arguments to `directory/calls`, and then run the real program."""
-    for name in names:
-        program = directory / name
-        program.write_text(f'#!/bin/sh\necho "{name} $*" >> {directory}/calls\nexec {shutil.which(name)} "$@"\n')
-        program.chmod(0o700)
-    return f"{directory}:{os.environ['PATH']}"
 
 
 def failure(*words: str, **environment: str) -> str:
@@ -115,6 +106,7 @@ def temporary(tmp_path: Path) -> Path:
     return tmp_path / "temporary"
 
 
+@pytest.mark.long
 def test_runs_until_ctrl_c(topics: Topics, tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command runs a pipeline of the user's own. It reports readiness and bad records, and Ctrl-C ends it with code 130.
 
@@ -158,13 +150,16 @@ def test_a_signal_does_not_wait_for_spark(
 ) -> None:
     """The signal ends a JVM that never connects. No process and no file is left, and the log contains no error.
 
+    The JVM itself ignores the signals: a terminal sends Ctrl-C to it too, and it must not exit before its query has ended.
     The exit code of `check` and `state` is that of Ctrl-C, because they have no result.
     """
     java = fake_java(tmp_path / "java", "exec cat")
     with pipeline(*(words or run_words(topics)), TMPDIR=str(temporary), JAVA_HOME=java) as process:
-        wait_for(process, lambda: list(temporary.glob("*/bin/spark-submit")))
+        wait_for(process, lambda: (tmp_path / "java/ignored").exists() and (tmp_path / "java/ignored").read_text())
         *ended, err = stop(process, number)
 
+    ignored = int((tmp_path / "java/ignored").read_text().split()[1], 16)
+    assert all(ignored >> each - 1 & 1 for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
     assert [code, "", []] == [*ended, list(temporary.iterdir())]
     assert ([] if words else ["starting", "stopped"]) == re.findall(r"state=(\w+)", err)
     assert "\n" == err if words else 2 == len(err.splitlines())

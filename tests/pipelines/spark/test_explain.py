@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from kafkasse.commands import main
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import Pipeline, Source
-from kafkasse.pipelines.catalog import TOPN
+from kafkasse.pipelines.catalog import TOPN, find
 from kafkasse.pipelines.explain import Explanation, explain, text
 from kafkasse.pipelines.steps import DeclaredQuery, DeclaredSource
 
@@ -35,6 +35,7 @@ def sessions(rows: DataFrame) -> DataFrame:
     return counts(rows, F.session_window)
 
 
+CITIES = Path(__file__).parents[3] / "examples/cities/pipelines.yaml"
 REAL_TIME, MICRO_BATCHES = "  real-time mode: ", "  micro-batches: "
 
 
@@ -42,7 +43,7 @@ REAL_TIME, MICRO_BATCHES = "  real-time mode: ", "  micro-batches: "
     ("pipeline", "stages", "realtime", "microbatch"),
     [
         (Pipeline("copy", "a", copy, "b"), "none", "accepted", "accepted"),
-        (Pipeline("counts", "a", counts, "b"), "StateStoreSave", "accepted", "accepted"),
+        (find(f"{CITIES}:city-changes"), "StateStoreSave", "accepted", "accepted"),
         (
             Pipeline("final", "a", counts, "b", mode="once", output_mode="append"),
             "StateStoreSave",
@@ -62,7 +63,7 @@ REAL_TIME, MICRO_BATCHES = "  real-time mode: ", "  micro-batches: "
             "accepted",
         ),
     ],
-    ids=["copy", "counts", "final", "sessions", "both"],
+    ids=["copy", "example", "final", "sessions", "both"],
 )
 def test_says_which_modes_accept_the_query(
     spark: SparkSession, pipeline: Pipeline, stages: str, realtime: str, microbatch: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Source, checkpoint, failing_record, private_spark, runner, session
+from kafkasse.pipelines import Source, checkpoint, private_spark, runner, session
+from kafkasse.pipelines.json_records import TEXT, json_objects
 from kafkasse.pipelines.lag import Lag, LagReader
 from kafkasse.pipelines.pipeline import MIN_COMMIT_INTERVAL_S, Mode
 from kafkasse.pipelines.runner import wait_until_running
@@ -165,11 +165,11 @@ def test_a_missing_topic_is_reported(runs: Runs) -> None:
 def test_too_few_slots_are_reported(runs: Runs) -> None:
     """Without the error, a query with more partitions than Spark has slots would wait forever."""
     slots = private_spark.slots(runs.spark)
-    wide = runs.topics.cluster.create(f"{runs.topics.source}-wide", slots)
+    wide = runs.topics.cluster.create(f"{runs.topics.source}-wide", slots + 1)
 
     with (
-        runs.running(replace(runs.topn(), source=wide)) as query,
-        pytest.raises(CommandError, match=f"too few slots: {slots}, but the pipeline needs {slots + 3}"),
+        runs.running(runs.pipeline(copy, source=wide)) as query,
+        pytest.raises(CommandError, match=f"too few slots: {slots}, but the pipeline needs {slots + 1}"),
     ):
         wait_until_running(runs.spark, query, "realtime", StopRequests())
 
@@ -218,12 +218,17 @@ def test_micro_batches_without_slots_do_not_run(runs: Runs, monkeypatch: pytest.
         wait_until_running(runs.spark, query, "microbatch", StopRequests())
 
 
+def codes(records: DataFrame) -> DataFrame:
+    """A query that can have dead letters, so it needs a second Spark query."""
+    return json_objects(records, {"code": TEXT}, "code").select("key", F.col("code").alias("value"))
+
+
 @pytest.mark.parametrize("mode", ["realtime", "microbatch"])
 def test_a_running_query_in_real_time_mode_keeps_a_slot_for_the_dead_letters(
     runs: Runs, monkeypatch: pytest.MonkeyPatch, mode: Mode
 ) -> None:
     """A cluster has lost an executor on which no task ran. Micro-batches share their slots with the dead letters."""
-    slots = PARTITIONS + 2 if mode == "realtime" else 1  # topn has two stages with one task each after the source
+    slots = PARTITIONS if mode == "realtime" else 1
     stop, polls = StopRequests(), iter(range(5))
 
     def lose_a_slot(state: State, _: str) -> None:
@@ -235,7 +240,7 @@ def test_a_running_query_in_real_time_mode_keeps_a_slot_for_the_dead_letters(
         if next(polls, None) is None:
             stop.signals.put(15)
 
-    pipeline = runs.topn(mode=mode)  # it can have dead letters, so it has two queries
+    pipeline = runs.pipeline(codes, mode=mode)
     if mode == "microbatch":
         runs.attempt(pipeline, lose_a_slot, stop, polled=stop_after_polls)
     else:
@@ -271,23 +276,6 @@ def test_reads_its_side_tables_again(runs: Runs) -> None:
     runs.attempt(runs.pipeline(named, source=sources, mode="microbatch", refresh_tables_s=1), report, stop)
 
     assert [State.RUNNING, State.DRAINING, State.STARTING, State.RUNNING] == states
-
-
-def poisoned(records: DataFrame) -> DataFrame:
-    """A query that fails for the value `poison`."""
-    value = F.col("value").cast("string")
-    checked = F.when(value == "poison", F.raise_error(F.lit("found poison"))).otherwise(value)
-    return records.select("key", checked.alias("value"), "headers")
-
-
-def test_names_the_record_that_the_query_cannot_pass(runs: Runs) -> None:
-    """Spark's error contains no offset, so the record is searched for."""
-    topics, pipeline = runs.topics, runs.pipeline(poisoned)
-    topics.send(*[(b"a", b"%d" % number) for number in range(10)], (b"a", b"poison"), (b"a", b"1"), (b"b", b"poison"))
-
-    assert "found poison" in str(runs.crash(pipeline))
-    found = failing_record.find(runs.spark, pipeline, topics.kafka, str(runs.directory))
-    assert f"{topics.source}, partition 1, offset 10" == found
 
 
 def test_settings_of_spark_submit_override_all_others(spark: SparkSession) -> None:
