@@ -1,12 +1,15 @@
-"""The embedded broker serves clients, keeps its data, cleans up after itself and explains why it cannot start."""
+"""The embedded broker serves clients, keeps its data, cleans up and explains why it cannot start."""
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
-from contextlib import closing
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +17,44 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
 from kafkasse.broker import EmbeddedBroker, embedded
+from kafkasse.broker.supervisor import SupervisedProcess
 from kafkasse.errors import CommandError
 from kafkasse.java import class_archive, jars
-from tests.broker.processes import EXIT_TIMEOUT_S, child, exits, line
 from tests.support.kafka import Cluster
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.processes
+
+EXIT_TIMEOUT_S = 60
+
+
+@contextmanager
+def child(*words: str) -> Iterator[subprocess.Popen[str]]:
+    """A Python process without gevent's patches. It is killed when the block ends."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, *words], stdin=pipe, stdout=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    """Read the next line of the process's output."""
+    assert process.stdout
+    return process.stdout.readline()
+
+
+@contextmanager
+def exits(pid: int) -> Iterator[None]:
+    """Wait at the end of the block until this process has exited. It need not be a child of the test."""
+    if sys.platform != "linux":
+        pytest.skip("only Linux can wait for a process that is not a child")
+    descriptor = os.pidfd_open(pid)
+    yield
+    assert select.select([descriptor], [], [], EXIT_TIMEOUT_S)[0], "the process is still running"
+    os.close(descriptor)
+
 
 UNPATCHED = """
 import sys
@@ -171,3 +205,43 @@ def test_the_log_of_a_broker_that_does_not_start_is_shown(tmp_path: Path) -> Non
         EmbeddedBroker(directory=home).start()
 
     assert "\tat " not in failure.value.detail
+
+
+def test_returns_the_exit_code_of_the_command() -> None:
+    """The supervisor has the command's exit code; if a signal killed the command, 128 plus its number, as in a shell."""
+    assert 7 == SupervisedProcess([sys.executable, "-c", "raise SystemExit(7)"]).wait(EXIT_TIMEOUT_S)
+
+    process = SupervisedProcess(["sleep", "600"])
+    os.kill(process.pid, signal.SIGKILL)
+    assert 128 + signal.SIGKILL == process.wait(EXIT_TIMEOUT_S)
+
+
+def test_kills_the_children_of_a_killed_command() -> None:
+    """A process that the command started does not outlive it."""
+    parent = "import subprocess; print(subprocess.Popen(['sleep', '600']).pid, flush=True); input()"
+    process = SupervisedProcess([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process._supervisor.stdout
+
+    with exits(int(process._supervisor.stdout.readline())):
+        process.kill()
+
+
+def test_kills_a_command_that_ignores_sigterm() -> None:
+    """stop() sends SIGKILL after its timeout."""
+    script = "import signal; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); signal.pause()"
+    process = SupervisedProcess([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert process._supervisor.stdout
+    process._supervisor.stdout.readline()
+
+    process.stop(0.1)
+
+    assert 128 + signal.SIGKILL == process.wait()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS has no signal for the death of a parent")
+def test_a_command_ends_with_its_supervisor() -> None:
+    """`pkill -9 -f kafkasse` kills the supervisor, too."""
+    process = SupervisedProcess(["sleep", "600"])
+
+    with exits(process.pid):
+        process._supervisor.kill()

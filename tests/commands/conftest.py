@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tests.client.script import serve
-from tests.commands.cat import cat
 from tests.commands.run import run
 from tests.pipelines.topics import topics
 
-__all__ = ["cat", "run", "serve", "topics"]
+__all__ = ["run", "serve", "topics"]

@@ -1,14 +1,16 @@
-"""`kafkasse config`: the effective settings, the source of each, and no secrets."""
+"""`kafkasse config`: the effective settings and their sources, without secrets. `kafkasse key create`: a new API key."""
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kafkasse import schemas
+from kafkasse.access.api_keys import ApiKeys
 from tests.commands.run import Run
 
 SETTINGS = schemas.read("config")["properties"]
@@ -73,3 +75,20 @@ def test_the_help_of_serve_mentions_check_and_config(run: Run) -> None:
 
     assert "kafkasse check" in help_text
     assert "kafkasse config" in help_text
+
+
+def test_prints_a_key_and_its_line(run: Run, tmp_path: Path) -> None:
+    """A guard with the line in its file accepts the key."""
+    _, key, _, _, line = run("key", "create", "partner-1").out.splitlines()
+
+    (tmp_path / "keys").write_text(line)
+    visitor = ApiKeys("partners", str(tmp_path / "keys"), logging.getLogger()).identify(key)
+
+    assert ("partner-1", {"sub": "partner-1"}) == (visitor.name, visitor.claims)
+
+
+@pytest.mark.parametrize("name", ["", "a:b", "a b", "#a", "a" * 101])
+def test_rejects_a_name_that_does_not_fit_into_a_line(run: Run, name: str) -> None:
+    code, _, err = run("key", "create", name)
+
+    assert (1, True) == (code, "A name has 1 to 100 characters" in err)

@@ -9,16 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.pipelines import Pipeline, rebuild
 from kafkasse.pipelines.catalog import TOPN
+from kafkasse.pipelines.json_records import TEXT, json_objects
 from kafkasse.pipelines.runner import Attempt, checkpoint_path, running_query
 from kafkasse.pipelines.supervisor import Crashed, State, StopRequests
 from tests.pipelines.topics import Topics, read
 
 TIMEOUT_S = 120
+
+
+def codes(records: DataFrame) -> DataFrame:
+    """A query that can have dead letters, so it needs a second Spark query."""
+    return json_objects(records, {"code": TEXT}, "code").select("key", F.col("code").alias("value"))
 
 
 class Runs:

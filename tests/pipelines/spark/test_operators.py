@@ -24,7 +24,7 @@ from kafkasse.pipelines.operators.schemas import ORDER_KEY
 from kafkasse.pipelines.private_spark import java_class
 from tests.pipelines import edits as plain
 from tests.pipelines.edits import Edit
-from tests.pipelines.spark.micro_batches import MicroBatches
+from tests.pipelines.spark.rows import MicroBatches
 from tests.support.examples import first_of, is_long
 
 HISTORIES = 15  # Spark takes seconds for a query, however many independent histories it contains
@@ -35,9 +35,9 @@ in_batches_of_histories = settings(
 )
 
 
-@pytest.fixture(params=get_args(Engine))
+@pytest.fixture(params=first_of("jvm", "python"))
 def engine(request: pytest.FixtureRequest) -> Engine:
-    """Each implementation."""
+    """Each implementation. `make test` compares them in test_ranked_equals_plain_python."""
     if request.param == "python":
         need_python_operators()
     chosen: Engine = request.param
@@ -154,7 +154,6 @@ def random_edits(chance: Random, count: int) -> list[Edit]:
     ]
 
 
-@pytest.mark.parametrize("engine", first_of("jvm", "python"), indirect=True)
 def test_a_query_resumes_from_its_checkpoint(spark: SparkSession, engine: Engine, tmp_path: Path) -> None:
     """After a restart, the results are those of all edits, and a client that drops lower versions shows them.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import Source, checkpoint, private_spark, runner, session
-from kafkasse.pipelines.json_records import TEXT, json_objects
 from kafkasse.pipelines.lag import Lag, LagReader
 from kafkasse.pipelines.pipeline import MIN_COMMIT_INTERVAL_S, Mode
 from kafkasse.pipelines.runner import wait_until_running
 from kafkasse.pipelines.supervisor import State, StopRequests
 from kafkasse.pipelines.topics import read, write
 from tests.pipelines.countries import country, tombstone, top
-from tests.pipelines.spark.runs import Runs
+from tests.pipelines.spark.runs import Runs, codes
 from tests.pipelines.topics import PARTITIONS, Record, Topics
 from tests.support.waiting import wait_until
 
@@ -38,7 +38,8 @@ def all_countries() -> list[Record]:
 def test_keeps_the_top_3_of_the_world(runs: Runs) -> None:
     """All countries of the demo, in three partitions, give the right Top 3, and so do corrections, moves and removals.
 
-    An aborted transaction has no effect, and the marker at the end of a transaction does not stop the query.
+    A continent without countries becomes a tombstone. An aborted transaction has no effect, and the marker at the end of a
+    transaction does not stop the query.
     """
     topics = runs.topics
     topics.transaction(country("IT", 99_000_000), commit=False)
@@ -52,14 +53,17 @@ def test_keeps_the_top_3_of_the_world(runs: Runs) -> None:
         "South America": ["BR", "AR", "PE"],
         "Oceania": ["AU", "PG", "NZ"],
     }
-    changed = {"Europe": ["UA", "FR", "ES"], "Asia": ["RU", "CN", "IN"], "Africa": ["CD", "SD", "LY"]}
+    changed = {"Europe": ["UA", "FR", "ES"], "Asia": ["RU", "CN", "IN"], "Africa": ["CD", "SD", "LY"], "Antarctica": []}
+    antarctica = [(key, None) for key, value in all_countries() if b'"Antarctica"' in (value or b"")]
 
     with runs.running(runs.topn()):
         topics.read(lambda latest: world == {continent: top(value) for continent, value in latest.items()})
         topics.transaction(country("RU", 17_100_000, "Asia"), commit=True)
         topics.transaction(country("LY", 99_000_000, "Africa"), commit=False)
-        topics.send(tombstone("DZ"), country("CD", 3_000_000, "Africa"))
-        topics.read(lambda latest: changed == {continent: top(value) for continent, value in latest.items()})
+        topics.send(tombstone("DZ"), country("CD", 3_000_000, "Africa"), *antarctica)
+        results = topics.read(lambda latest: changed == {continent: top(value) for continent, value in latest.items()})
+
+    assert ("Antarctica", None) in results
 
 
 def test_resumes_from_its_checkpoint(runs: Runs) -> None:
@@ -165,11 +169,11 @@ def test_a_missing_topic_is_reported(runs: Runs) -> None:
 def test_too_few_slots_are_reported(runs: Runs) -> None:
     """Without the error, a query with more partitions than Spark has slots would wait forever."""
     slots = private_spark.slots(runs.spark)
-    wide = runs.topics.cluster.create(f"{runs.topics.source}-wide", slots + 1)
+    wide = runs.topics.cluster.create(f"{runs.topics.source}-wide", slots)
 
     with (
-        runs.running(runs.pipeline(copy, source=wide)) as query,
-        pytest.raises(CommandError, match=f"too few slots: {slots}, but the pipeline needs {slots + 1}"),
+        runs.running(replace(runs.topn(), source=wide)) as query,
+        pytest.raises(CommandError, match=f"too few slots: {slots}, but the pipeline needs {slots + 3}"),
     ):
         wait_until_running(runs.spark, query, "realtime", StopRequests())
 
@@ -216,11 +220,6 @@ def test_micro_batches_without_slots_do_not_run(runs: Runs, monkeypatch: pytest.
         pytest.raises(CommandError, match="Spark has too few slots: 0"),
     ):
         wait_until_running(runs.spark, query, "microbatch", StopRequests())
-
-
-def codes(records: DataFrame) -> DataFrame:
-    """A query that can have dead letters, so it needs a second Spark query."""
-    return json_objects(records, {"code": TEXT}, "code").select("key", F.col("code").alias("value"))
 
 
 @pytest.mark.parametrize("mode", ["realtime", "microbatch"])
