@@ -24,7 +24,6 @@ from kafkasse.errors import CommandError
 from tests.client.script import HEAD, Answers, Raw, Sends, Serve, chunk, sent_ids
 from tests.commands.run import TIMEOUT_S, Done, Run, process
 from tests.support.certificates import Authority
-from tests.support.server import ROOT
 
 URL = "http://127.0.0.1/t"
 
@@ -317,7 +316,6 @@ def event(number: int) -> bytes:
 
 
 UNTIL_CLOSED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
-CONTRACT = json.loads((ROOT / "tests/client/retry_contract.json").read_text())
 
 
 @pytest.mark.parametrize(
@@ -328,8 +326,9 @@ CONTRACT = json.loads((ROOT / "tests/client/retry_contract.json").read_text())
         Sends(event(0) + event(1)[:20], "ends"),
         Raw(HEAD + chunk(event(0)) + b"ff\r\n" + event(1)[:20]),
         Raw(HEAD + chunk(event(0)) + b"not a length\r\n"),
+        Sends(event(0) + b'event: error\ndata: {"status":503}\n\n', "ends"),
     ],
-    ids=["closed in a frame", "reset in a frame", "ended in a frame", "closed in a chunk", "invalid chunk"],
+    ids=["closed in a frame", "reset in a frame", "ended in a frame", "closed in a chunk", "invalid chunk", "an error"],
 )
 def test_resumes_after_the_last_complete_event(cat: Run, serve: Serve, first: Raw) -> None:
     """No event is lost or printed twice, no matter how the connection breaks."""
@@ -339,30 +338,6 @@ def test_resumes_after_the_last_complete_event(cat: Run, serve: Serve, first: Ra
 
     assert "0\n1\n2\n" == done.out
     assert ID % 1 == server.requests[1]["last-event-id"]
-
-
-@pytest.mark.parametrize("case", CONTRACT["responses"], ids=str)
-def test_retries_after_a_temporary_response(cat: Run, serve: Serve, case: dict[str, Any]) -> None:
-    """The table is the same for all clients."""
-    headers = {} if case["retry_after"] is None else {"Retry_After": case["retry_after"]}
-    server = serve(Answers(case["status"], "No.", **headers), Sends(event(0)))
-
-    done = cat(server.url, "--max", "1")
-
-    assert ((0, "0\n", 2) if case["is_retried"] else (1, "", 1)) == (done.code, done.out, len(server.requests))
-    assert f"{server.url}: the server answered {case['status']}: No." in done.err
-
-
-@pytest.mark.parametrize("case", CONTRACT["error_events"], ids=str)
-def test_retries_after_a_temporary_error_event(cat: Run, serve: Serve, case: dict[str, Any]) -> None:
-    """The event is not printed as data. The command resumes from its ID."""
-    error = f"event: error\ndata: {case['data']}\nid: 5\n\n".encode()
-    server = serve(Sends(event(0) + error), Sends(event(1)))
-
-    done = cat(server.url, "--max", "2")
-
-    assert ((0, "0\n1\n") if case["is_retried"] else (1, "0\n")) == (done.code, done.out)
-    assert ["5"] * case["is_retried"] == sent_ids(server)[1:]
 
 
 def test_waits_as_long_as_the_server_requests(cat: Run, serve: Serve) -> None:

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kafkasse.commands.pipeline import replay_dead_letters
 from kafkasse.pipelines import Pipeline, checkpoint, failing_record
 from kafkasse.pipelines.pipeline import Source
 from kafkasse.pipelines.skipped import FILE, MAX_SKIPPED
@@ -75,7 +73,7 @@ def own(letter: Any) -> dict[str, bytes]:
     ids=["sql", "python"],
 )
 def test_a_record_that_fails_becomes_a_dead_letter_and_is_skipped(runs: Runs, query: Any, reason: str) -> None:
-    """The dead letter has the record's bytes, position and reason, and can be replayed. The good records arrive once.
+    """The dead letter has the record's bytes, position and reason. The good records arrive once.
 
     Spark's error contains no offset, so the record is searched for.
 
@@ -107,14 +105,6 @@ def test_a_record_that_fails_becomes_a_dead_letter_and_is_skipped(runs: Runs, qu
     headers = own(letter)
     assert [topics.source.encode(), b"2", b"0"] == [headers[name] for name in ("topic", "partition", "offset")]
     assert where_and_why.endswith(headers["reason"].decode())
-
-    words = [f"{topics.sink}.dead-letters", "--bootstrap-servers", topics.kafka["bootstrap.servers"]]
-    replayed = CliRunner().invoke(replay_dead_letters, words)
-
-    assert (0, f"1 records written to {topics.source}\n") == (replayed.exit_code, replayed.stdout)
-    assert (b"\xfe", b"\xfftwo", [("trace", b"\x00")]) == [
-        (each.key, each.value, list(each.headers)) for each in read(topics, topics.source, 5) if each.offset == 3
-    ][-1]
 
 
 @pytest.mark.long

@@ -16,6 +16,7 @@ from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.contract import GENERATION
 from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.lease import MARKER
+from kafkasse.pipelines.operators import latest_per_key
 from kafkasse.pipelines.queries.topn import topn
 from kafkasse.pipelines.supervisor import Crashed, StopRequests
 from tests.pipelines.countries import country, top
@@ -168,16 +169,30 @@ def largest(type_: str) -> Any:
     return query
 
 
+def latest(type_: str) -> Any:
+    """The same with an operator of kafkasse, whose state has this type in the manifest."""
+
+    def query(records: DataFrame) -> DataFrame:
+        value = F.col("value").cast("string").cast(type_)
+        rows = latest_per_key(records.withColumns({"key": F.col("key").cast("string"), "value": value}).drop("headers"))
+        return rows.withColumn("value", F.col("value").cast("string"))
+
+    return query
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("change", ["settings", "state"])
+@pytest.mark.parametrize("change", ["settings", "state", "state of an operator"])
 @pytest.mark.parametrize("interrupted", ["_wait_for_end_of_others", "_copy"])
-def test_a_changed_pipeline_starts_an_interrupted_rebuild_again(runs: Runs, change: str, interrupted: str) -> None:
+def test_a_changed_pipeline_starts_an_interrupted_rebuild_again(
+    runs: Runs, change: str, interrupted: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """The unfinished rebuild cannot be continued, so it is discarded. `interrupted` is the step that failed."""
     if change == "settings":
         old, new, newer = (version(runs, name) for name in ("old", "new", "newer"))
         expected = b"2 newer"
     else:
-        old, new, newer = (runs.pipeline(largest(each), mode="microbatch") for each in ("int", "int", "double"))
+        query = largest if change == "state" else latest
+        old, new, newer = (runs.pipeline(query(each), mode="microbatch") for each in ("int", "int", "double"))
         expected = b"2.0"
     run_old(runs, old)
     interrupt(runs, new, interrupted)
@@ -186,6 +201,7 @@ def test_a_changed_pipeline_starts_an_interrupted_rebuild_again(runs: Runs, chan
     assert runs.rebuild(newer)
 
     assert expected == values(runs, 2)[-1]
+    assert "rebuild: restarting from the beginning, because the " in caplog.text
     [current] = [path for path in runs.directory.iterdir() if "rebuild" in path.name]
     assert not (current / "kafkasse-rebuild").exists()
     assert [] == staging_topics(runs)
