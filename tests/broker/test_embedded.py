@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient
 
 from kafkasse.broker import EmbeddedBroker, embedded
 from kafkasse.broker.supervisor import SupervisedProcess
@@ -116,9 +116,8 @@ def test_keeps_its_port_and_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyP
             broker.start()
 
             assert address == broker.bootstrap_servers
-            with closing(KafkaConsumer(bootstrap_servers=address, auto_offset_reset="earliest")) as consumer:
-                consumer.assign([TopicPartition(fresh_name, 0)])
-                assert b"before" == next(consumer).value
+            with closing(Cluster(address)) as cluster:
+                assert [b"before"] == [record.value for record in cluster.records(fresh_name)]
             broker.kill()
 
 

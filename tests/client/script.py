@@ -21,17 +21,14 @@ MAX_OPEN_S = 60
 
 
 def chunk(text: bytes) -> bytes:
-    """Return a chunk of a body."""
     return b"%x\r\n%b\r\n" % (len(text), text)
 
 
 def message(number: int) -> bytes:
-    """Return an event."""
     return b'event: message\ndata: {"n":%d}\nid: %d\n\n' % (number, number)
 
 
 def failure(status: int) -> bytes:
-    """Return an `error` event."""
     return b'event: error\ndata: {"status":%d,"detail":"no: %d"}\n\n' % (status, status)
 
 
@@ -112,7 +109,6 @@ class ScriptedServer:
 
 
 def sent_ids(server: ScriptedServer) -> list[str | None]:
-    """Return the Last-Event-ID of each request."""
     return [each.get("last-event-id") for each in server.requests]
 
 

@@ -27,7 +27,6 @@ def pipeline(*words: str, **environment: str) -> Iterator[subprocess.Popen[str]]
 
 
 def run_words(topics: Topics, *more: str, name: str = "topn") -> list[str]:
-    """The arguments that run a pipeline with these topics."""
     servers = topics.kafka["bootstrap.servers"]
     return ["run", name, "--bootstrap-servers", servers, "--source", topics.source, "--sink", topics.sink, *more]
 

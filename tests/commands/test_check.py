@@ -19,8 +19,6 @@ Check = Callable[..., Done]
 
 @pytest.fixture
 def write(broker: EmbeddedBroker, tmp_path: Path) -> Callable[..., str]:
-    """Write a file of these settings, and return its path."""
-
     def write(**settings: Any) -> str:
         file = tmp_path / "kafkasse.yaml"
         file.write_text(yaml.safe_dump({"kafka": {"bootstrap_servers": broker.bootstrap_servers}, **settings}))
@@ -31,7 +29,6 @@ def write(broker: EmbeddedBroker, tmp_path: Path) -> Callable[..., str]:
 
 @pytest.fixture
 def check(run: Run, write: Callable[..., str]) -> Check:
-    """Run `kafkasse check` with a file of these settings."""
     return lambda **settings: run("check", write(**settings), KAFKASSE_PUBLIC="true")
 
 

@@ -19,7 +19,6 @@ TEXT = "retry_ms: 1\nkafka: {sasl_plain_password: hunter2}\nroutes:\n  a: {path:
 
 @pytest.fixture
 def printed(run: Run, tmp_path: Path) -> Callable[..., str]:
-    """Run `kafkasse config` with a file and variables."""
     file = tmp_path / "kafkasse.yaml"
     file.write_text(TEXT)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaProducer
 from kafka.errors import KafkaTimeoutError
 
 from kafkasse.pipelines.contract import DEAD_LETTER_HEADERS
@@ -16,15 +15,12 @@ from tests.support.kafka import Cluster
 
 
 class World:
-    """A source topic and a topic of dead letters."""
-
     def __init__(self, cluster: Cluster, name: str, run: Run) -> None:
         self.cluster, self._run = cluster, run
         self.source = self.cluster.create(f"{name}-source", 2)
         self.letters = self.cluster.create(f"{name}-letters")
 
     def letter(self, offset: int, omitted: bytes = b"", partition: bytes = b"1") -> None:
-        """Write the dead letter of a record."""
         values = [b"bad", self.source.encode(), partition, b"%d" % offset, b"0", omitted]
         headers = [("trace", b"\x00"), *zip(DEAD_LETTER_HEADERS, values, strict=True)]
         self.cluster.send(self.letters, b"\xff%d" % offset, key=b"k", headers=headers)
@@ -33,21 +29,12 @@ class World:
         words = words or ("--bootstrap-servers", str(self.cluster.bootstrap_servers))
         return self._run("pipeline", "replay-dead-letters", self.letters, *words)
 
-    def replayed(self) -> list[Any]:
-        """Return the records of the source topic."""
-        settings = {"bootstrap_servers": self.cluster.bootstrap_servers, "isolation_level": "read_committed"}
-        with closing(KafkaConsumer(**settings, auto_offset_reset="earliest")) as consumer:
-            partitions = [TopicPartition(self.source, each) for each in (0, 1)]
-            consumer.assign(partitions)
-            ends, records = consumer.end_offsets(partitions), []
-            while any(consumer.position(each) < ends[each] for each in partitions):
-                records += [record for polled in consumer.poll(500).values() for record in polled]
-        return records
+    def records(self) -> list[Any]:
+        return self.cluster.records(self.source, 2)
 
 
 @pytest.fixture
 def world(cluster: Cluster, fresh_name: str, run: Run) -> World:
-    """Topics that no other test uses."""
     return World(cluster, fresh_name, run)
 
 
@@ -59,7 +46,7 @@ def test_replays_the_original_bytes_into_the_original_partition(world: World) ->
 
     assert (0, f"1 records written to {world.source}\n") == (result.code, result.out)
     assert [(1, b"k", b"\xff7", [("trace", b"\x00")])] == [
-        (record.partition, record.key, record.value, list(record.headers)) for record in world.replayed()
+        (record.partition, record.key, record.value, list(record.headers)) for record in world.records()
     ]
 
 
@@ -72,7 +59,7 @@ def test_replays_each_dead_letter_once(world: World) -> None:
     results = [world.replay().out for _ in range(2)]
 
     assert [f"1 records written to {world.source}\n", "no dead letters to replay\n"] == results
-    assert [b"\xff1", b"\xff2"] == [record.value for record in world.replayed()]
+    assert [b"\xff1", b"\xff2"] == [record.value for record in world.records()]
 
 
 def test_an_interrupted_batch_is_replayed_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +73,7 @@ def test_an_interrupted_batch_is_replayed_once(world: World, monkeypatch: pytest
     world.replay()
 
     assert "Call the command again" in failed.err
-    assert [b"\xff1"] == [record.value for record in world.replayed()]
+    assert [b"\xff1"] == [record.value for record in world.records()]
 
 
 def test_says_which_dead_letters_cannot_be_replayed(world: World) -> None:
@@ -116,7 +103,7 @@ def test_a_dry_run_writes_nothing(world: World, tmp_path: Path) -> None:
     result = world.replay("--kafka-config", str(file), "--dry-run")
 
     assert f"{world.source} partition 1 offset 7 key k: bad\n" == result.out
-    assert [] == world.replayed()
+    assert [] == world.records()
 
 
 def test_a_missing_topic_is_reported(world: World) -> None:

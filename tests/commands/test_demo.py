@@ -24,6 +24,7 @@ from kafkasse.commands.demo import CONFIG, Processes
 from kafkasse.errors import CommandError
 from tests.commands.pipeline_process import recorded_programs
 from tests.commands.run import Run, process
+from tests.pipelines.standalone import children
 from tests.support.client import Client, fetch
 from tests.support.kafka import Cluster
 from tests.support.server import ROOT
@@ -43,9 +44,7 @@ def read_until(demo: subprocess.Popen[str], text: str) -> str:
 
 def descendants(pid: int) -> list[int]:
     """Return the process IDs of the children of `pid`, of their children, and so on."""
-    files = Path(f"/proc/{pid}/task").glob("*/children")
-    children = [int(each) for file in files for each in file.read_text().split()]
-    return children + [each for child in children for each in descendants(child)]
+    return [each for child in children(pid) for each in (child, *descendants(child))]
 
 
 def wait_for_exit(descriptors: list[int]) -> None:

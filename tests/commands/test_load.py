@@ -8,20 +8,19 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka import KafkaConsumer, TopicPartition
 
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.commands.load import MAX_LINE_BYTES, BadRow, Lines, csv_rows, json_rows
 from tests.commands.run import TIMEOUT_S, Done, Run, process
 from tests.support.kafka import Cluster
+from tests.support.waiting import wait_until
 
 COUNTRIES = Path(__file__).parents[2] / "kafkasse" / "data" / "countries.csv"
 Load = Callable[..., Done]
@@ -29,41 +28,20 @@ Load = Callable[..., Done]
 
 @pytest.fixture
 def load(run: Run, broker: EmbeddedBroker) -> Load:
-    """Run `kafkasse load` with the broker."""
     return lambda *words: run("load", "--bootstrap-servers", broker.bootstrap_servers, *map(str, words))
 
 
 @pytest.fixture
 def topic(cluster: Cluster, fresh_name: str) -> str:
-    """A topic with two partitions."""
     return cluster.create(fresh_name, 2)
 
 
-@pytest.fixture
-def consumer(broker: EmbeddedBroker) -> Iterator[KafkaConsumer]:
-    servers = broker.bootstrap_servers
-    with closing(KafkaConsumer(bootstrap_servers=servers, auto_offset_reset="earliest")) as consumer:
-        yield consumer
-
-
-def records(consumer: KafkaConsumer, topic: str, partitions: int = 2) -> list[Any]:
-    """Return all records of a topic."""
-    all_partitions = [TopicPartition(topic, partition) for partition in range(partitions)]
-    consumer.assign(all_partitions)
-    ends = consumer.end_offsets(all_partitions)
-    found: list[Any] = []
-    while any(consumer.position(each) < ends[each] for each in all_partitions):
-        for batch in consumer.poll(timeout_ms=1000).values():
-            found += batch
-    return found
-
-
-def test_writes_each_row_as_a_record(load: Load, consumer: KafkaConsumer, topic: str) -> None:
+def test_writes_each_row_as_a_record(load: Load, cluster: Cluster, topic: str) -> None:
     """Each country becomes a JSON record with its code as the key. The summary reports every record."""
     done = load(COUNTRIES, "--topic", topic, "--key", "code", "--rate", "1000")
 
     assert 0 == done.code, done.err
-    found = records(consumer, topic)
+    found = cluster.records(topic, 2)
     with COUNTRIES.open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert {record.key.decode() for record in found} == {row["code"] for row in rows}
@@ -79,7 +57,7 @@ def test_writes_each_row_as_a_record(load: Load, consumer: KafkaConsumer, topic:
 
 
 def test_writes_json_lines_from_stdin_unchanged(
-    load: Load, consumer: KafkaConsumer, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    load: Load, cluster: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """JSON lines keep their bytes. Without --key, the records have no key."""
     line = b'{"n": 9007199254740993, "x": 25.00, "text": "\xc3\xa9"}'
@@ -90,10 +68,10 @@ def test_writes_json_lines_from_stdin_unchanged(
         done = load("-", "--topic", topic)
 
     assert 0 == done.code, done.err
-    assert [(record.key, record.value) for record in records(consumer, topic)] == [(None, line)] * 2
+    assert [(record.key, record.value) for record in cluster.records(topic, 2)] == [(None, line)] * 2
 
 
-def test_stops_before_an_invalid_row(load: Load, consumer: KafkaConsumer, topic: str, tmp_path: Path) -> None:
+def test_stops_before_an_invalid_row(load: Load, cluster: Cluster, topic: str, tmp_path: Path) -> None:
     """The error contains the line number. The rows before the invalid row are sent, the rows after it are not."""
     file = tmp_path / "bad.csv"
     file.write_text('a,b\n1,"two\nlines"\n3\n4,5\n')
@@ -104,7 +82,7 @@ def test_stops_before_an_invalid_row(load: Load, consumer: KafkaConsumer, topic:
     assert (
         "line 4 has 1 fields where the header has 2; stopped before sending this row, 1 rows acknowledged" in done.err
     )
-    assert [json.loads(record.value) for record in records(consumer, topic)] == [{"a": 1, "b": "two\nlines"}]
+    assert [json.loads(record.value) for record in cluster.records(topic, 2)] == [{"a": 1, "b": "two\nlines"}]
 
 
 def test_reports_a_record_that_kafka_rejects(load: Load, cluster: Cluster, fresh_name: str, tmp_path: Path) -> None:
@@ -120,7 +98,7 @@ def test_reports_a_record_that_kafka_rejects(load: Load, cluster: Cluster, fresh
     assert "0 rows acknowledged" in done.err
 
 
-def test_creates_a_topic_only_on_request(load: Load, consumer: KafkaConsumer, topic: str) -> None:
+def test_creates_a_topic_only_on_request(load: Load, cluster: Cluster, topic: str) -> None:
     """A missing topic is an error, with the similar name. --create creates it with the given number of partitions."""
     missing = load(COUNTRIES, "--topic", f"{topic}x")
 
@@ -129,20 +107,19 @@ def test_creates_a_topic_only_on_request(load: Load, consumer: KafkaConsumer, to
     assert 1 == missing.code
     assert f"topic {topic}x does not exist (did you mean {topic}?)" in missing.err
     assert 0 == done.code, done.err
-    assert 252 == len(records(consumer, f"{topic}x", 3))
+    assert 252 == len(cluster.records(f"{topic}x", 3))
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_waits_for_acknowledgments_after_an_interruption(
-    broker: EmbeddedBroker, consumer: KafkaConsumer, topic: str, stop: signal.Signals
+    broker: EmbeddedBroker, cluster: Cluster, topic: str, stop: signal.Signals
 ) -> None:
     """Ctrl-C and SIGTERM stop the command with exit code 130. It reports what Kafka acknowledged."""
     words = "load", "--bootstrap-servers", broker.bootstrap_servers, "-", "--topic", topic
     with process(*words, stdin=subprocess.PIPE) as loading:
         loading.stdin.write('{"a":1}\n' * 3)
         loading.stdin.flush()
-        consumer.assign([TopicPartition(topic, partition) for partition in (0, 1)])
-        next(consumer)
+        wait_until(lambda: cluster.records(topic, 2))
 
         loading.send_signal(stop)
         out, err = loading.communicate(timeout=TIMEOUT_S)

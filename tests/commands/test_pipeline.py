@@ -19,6 +19,7 @@ from kafkasse.pipelines.jvm import connector_jars
 from tests.commands.pipeline_process import EXIT_TIMEOUT_S, pipeline, recorded_programs, run_words
 from tests.commands.run import Run
 from tests.pipelines.countries import country, top
+from tests.pipelines.standalone import children
 from tests.pipelines.topics import Topics
 from tests.support.registry import Registry
 from tests.support.waiting import wait_until
@@ -60,11 +61,6 @@ grep SigIgn /proc/$$/status > {home}/ignored
 """
 
 
-def children(process: subprocess.Popen[str]) -> list[int]:
-    """The child processes: the JVM, after it was started."""
-    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-
-
 def fake_java(home: Path, start: str) -> str:
     """A Java home whose `java` runs a shell command instead of a JVM."""
     java = home / "bin" / "java"
@@ -101,7 +97,6 @@ def stop(process: subprocess.Popen[str], number: int) -> tuple[int, str, str]:
 
 @pytest.fixture
 def temporary(tmp_path: Path) -> Path:
-    """The directory for temporary files."""
     (tmp_path / "temporary").mkdir()
     return tmp_path / "temporary"
 
@@ -213,7 +208,7 @@ def test_spark_ends_while_its_context_starts(topics: Topics, tmp_path: Path) -> 
     """PySpark has connected to the JVM. A killed JVM is started again, and SIGTERM ends the pipeline without an error."""
     with pipeline(*run_words(topics), TMPDIR=str(tmp_path)) as process:
         wait_for(process, lambda: list(tmp_path.glob("*/blockmgr-*")))
-        (jvm,) = children(process)
+        (jvm,) = children(process.pid)
         os.kill(jvm, signal.SIGKILL)
         log = [next(line for line in iter(process.stderr.readline, "") if "WARNING" in line)]
         wait_for(process, lambda: list(tmp_path.glob("*/blockmgr-*")))
@@ -240,7 +235,6 @@ def test_sigterm_ends_a_check_after_spark_has_started(
 
 
 def using(path: Path) -> list[int]:
-    """The processes whose arguments contain this path."""
     found = []
     for arguments in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
@@ -293,7 +287,7 @@ def test_a_killed_jvm_is_replaced(topics: Topics, fresh_name: str, tmp_path: Pat
     with pipeline(*run_words(topics), *words) as process:
         process.stdout.readline()
         topics.read(lambda latest: top(latest["Europe"]) == ["FR"])
-        (jvm,) = children(process)
+        (jvm,) = children(process.pid)
         os.kill(jvm, signal.SIGKILL)
         topics.send(country("IT", 3))
         topics.read(lambda latest: top(latest["Europe"]) == ["FR", "IT"])

@@ -24,14 +24,12 @@ Show = Callable[..., Done]
 
 @pytest.fixture
 def show(run: Run, cluster: Cluster, fresh_name: str) -> Show:
-    """Runs the command with a status topic that has the name of the test."""
     cluster.create(fresh_name)
     words = ["--bootstrap-servers", cluster.bootstrap_servers, "--topic", fresh_name]
     return lambda *more: run("pipeline", "status", *words, *more)
 
 
 def status(name: str, state: State, age: timedelta = timedelta(0), **more: Any) -> bytes:
-    """A record of the status topic."""
     of = Status(name, 1, "realtime", ["countries"], ["topn"])
     of.enter(state, "")
     updated = {"updated": (datetime.now(UTC) - age).isoformat()}
@@ -98,8 +96,6 @@ Check = Callable[[dict[str, Any], dict[str, Any]], None]
 
 @pytest.fixture
 def check(monkeypatch: pytest.MonkeyPatch) -> Check:
-    """Checks the topics of topn with these descriptions."""
-
     def check(source: dict[str, Any], sink: dict[str, Any]) -> None:
         monkeypatch.setattr(pipeline_topics, "_described", lambda *_: {"countries": source, "topn": sink})
         pipeline_topics.check(TOPN, "", "127.0.0.1:1")

@@ -24,7 +24,6 @@ BLUEPRINT = kafkasse.blueprint
 
 
 def example(text: str) -> str:
-    """Return the example that contains this text."""
     (code,) = [code for code in EXAMPLES if text in code]
     return str(code)
 

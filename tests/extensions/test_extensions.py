@@ -24,7 +24,6 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture(scope="module")
 def server(processes: None) -> Iterator[Server]:
-    """A server of all apps in tests/extensions/app.py."""
     with Server("tests.extensions.app:create()") as server:
         yield server
 
@@ -40,7 +39,6 @@ def status(server: Server | AnyServer) -> Any:
 
 
 def write(server: Server, n: int) -> None:
-    """Append a record to the topic of all apps."""
     with Client(server.port, "/records", "POST", None, X_Number=str(n)) as client:
         assert 200 == client.status
 

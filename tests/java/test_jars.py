@@ -31,7 +31,6 @@ FETCH = f"from kafkasse.java import jars; print(len(jars.fetch('{GROUP}')))"
 
 @pytest.fixture(scope="module")
 def user_cache() -> list[Path]:
-    """The group's jars in the user's own cache."""
     return jars.fetch(GROUP)
 
 
@@ -274,8 +273,9 @@ def test_the_jar_was_compiled_from_the_sources() -> None:
 
 
 @pytest.fixture
-def ecj(processes: None) -> None:
+def ecj(processes: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiler of `make jar`."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # starts quickly
     try:
         jars.fetch("java-compiler")
     except CommandError as error:

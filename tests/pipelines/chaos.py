@@ -178,11 +178,9 @@ class Run:
         return {continent: codes[:3] for continent, codes in ranked.items()}
 
     def view(self) -> View:
-        """A client of the sink."""
         return View(self._broker.bootstrap_servers)
 
     def logs(self) -> str:
-        """The logs of all starts."""
         return "\n".join(self._log(start).read_text() for start in range(1, self.starts + 1))
 
 
@@ -211,7 +209,6 @@ class View:
             self._poll()
 
     def read_to_end(self) -> None:
-        """Read all records that the sink contains now."""
         [end] = self._consumer.end_offsets([self._partition]).values()
         while self._consumer.position(self._partition) < end:
             self._poll()
@@ -268,7 +265,6 @@ def supervise(seed: int, seconds: float, on_cluster: bool) -> None:
 
 
 def main() -> None:
-    """Run several times with different seeds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=60)

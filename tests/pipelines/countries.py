@@ -14,12 +14,10 @@ def country(code: str, size: int, continent: str = "Europe") -> Record:
 
 
 def fields(code: str, size: int, continent: str = "Europe") -> dict[str, Any]:
-    """The fields of a country's record."""
     return {"name": f"Land of {code}", "code": code, "continent": continent, "population": 1000, "size": size}
 
 
 def tombstone(code: str) -> Record:
-    """The record that removes a country."""
     return code.encode(), None
 
 

@@ -71,7 +71,6 @@ class Standalone:
         process.wait()
 
     def executors(self) -> list[int]:
-        """The process IDs of the executors."""
         return [pid for worker in self.workers for pid in children(worker.pid)]
 
     def _start(self, name: str, main: str, *words: str) -> tuple[subprocess.Popen[bytes], Path]:
@@ -94,7 +93,6 @@ class Standalone:
 
 
 def children(pid: int) -> Iterator[int]:
-    """The child processes."""
     for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
         yield from map(int, tasks.read_text().split())
 

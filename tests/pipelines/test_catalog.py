@@ -35,7 +35,6 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_name: str) -> It
 
 
 def message(name: str) -> str:
-    """The error for the name of a pipeline."""
     with pytest.raises(CommandError) as error:
         find(name)
     return error.value.detail

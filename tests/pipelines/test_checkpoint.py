@@ -22,12 +22,10 @@ CHECKPOINT = "hdfs:///kafkasse/topn"
 
 
 def query(rows: Any, **settings: Any) -> Any:
-    """A query that returns its rows."""
     return rows
 
 
 def pipeline(**settings: Any) -> Pipeline:
-    """A pipeline whose query has these settings."""
     return Pipeline("topn", "countries", partial(query, **settings), "topn")
 
 
@@ -166,7 +164,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def use(files: Any) -> None:
-    """Use the checkpoint for a moment."""
     with lease.exclusive(cast(Files, files), CHECKPOINT):
         pass
 

@@ -43,7 +43,6 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A file with a pipeline."""
     path = tmp_path / "pipelines.yaml"
     path.write_text(ORDERS)
     return path
@@ -347,7 +346,6 @@ def test_an_unusable_schema_is_an_error(file: Path, content: str | None, expecte
 
 
 def in_registry(registry: Registry, **more: Any) -> str:
-    """ORDERS with its schema in the registry."""
     schema = {"registry": registry.url, "subject": "orders-value"} | more
     return ORDERS.replace("schema: {", f"schema: {json.dumps(schema)} #")
 
@@ -477,7 +475,6 @@ def test_an_aggregate_that_cannot_subtract_a_row_is_an_error(aggregate: str) -> 
 
 
 def checked_table(format_: str, path: str, on: str = "id") -> str:
-    """ORDERS with this table."""
     query = f"enrich: [{{table: shops, on: {on}}}]\n    tables:\n      shops:\n        {format_}: {path}"
     return ORDERS.replace("where: amount > 100", query)
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
-from kafka import KafkaConsumer, TopicPartition
 
 from kafkasse.pipelines.checkpoint import PENDING, POINTER
 from kafkasse.pipelines.contract import GENERATION
@@ -45,11 +43,9 @@ class Rebuilds:
         self.checkpoint = directory / "checkpoint"
 
     def edit(self, n: int, version: int) -> None:
-        """Change the code of the query."""
         (self._directory / "largest.py").write_text(LARGEST.format(n=n, version=version))
 
     def words(self, *more: str) -> list[str]:
-        """The arguments of the command."""
         name = "largest:largest_countries"
         return run_words(self.topics, "--checkpoint", str(self.checkpoint), *more, name=name)
 
@@ -80,17 +76,9 @@ class Rebuilds:
         return bool([*self.checkpoint.glob(f"*/{PENDING}")]) and bool([*self.checkpoint.glob(f"*/{POINTER}")])
 
     def versions(self) -> dict[bytes, list[int]]:
-        """The versions of each key in the sink."""
-        consumer = KafkaConsumer(bootstrap_servers=self.topics.kafka["bootstrap.servers"])
-        partition = TopicPartition(self.topics.sink, 0)
         found: dict[bytes, list[int]] = {}
-        with closing(consumer):
-            consumer.assign([partition])
-            consumer.seek_to_beginning()
-            [end] = consumer.end_offsets([partition]).values()
-            while consumer.position(partition) < end:
-                for record in consumer.poll(1000).get(partition, ()):
-                    found.setdefault(record.key, []).append(int(dict(record.headers)["kafkasse-version"]))
+        for record in self.topics.cluster.records(self.topics.sink):
+            found.setdefault(record.key, []).append(int(dict(record.headers)["kafkasse-version"]))
         return found
 
 

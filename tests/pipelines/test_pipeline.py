@@ -26,12 +26,10 @@ PRIVATE = {"_gateway", "_jc", "_jdf", "_jgd", "_jsc", "_jsparkSession", "_jsq", 
 
 
 def query(rows: Any, n: int = 1) -> Any:
-    """A query that returns its rows."""
     return rows
 
 
 def pipeline(**arguments: Any) -> Pipeline:
-    """A valid pipeline with these arguments changed."""
     return Pipeline(**{"name": "orders", "source": "orders", "query": query, "sink": "large-orders"} | arguments)
 
 

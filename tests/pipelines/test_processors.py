@@ -77,7 +77,6 @@ class Operator:
         processor.init(self.handle)
 
     def process(self, key: str, rows: list[Row]) -> list[Row]:
-        """Process the rows of one key in one batch."""
         for variable in self.handle.variables.values():
             variable.current = key
         return list(self.processor.handleInputRows((key,), iter(rows), None))

@@ -19,8 +19,6 @@ PARTITIONS = 3
 
 
 class Topics:
-    """A source topic to write to and a sink topic to read from."""
-
     def __init__(self, broker: EmbeddedBroker, name: str) -> None:
         self.kafka = {"bootstrap.servers": broker.bootstrap_servers}
         self.cluster = Cluster(broker.bootstrap_servers)

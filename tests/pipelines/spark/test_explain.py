@@ -19,13 +19,8 @@ from kafkasse.pipelines.catalog import TOPN, find
 from kafkasse.pipelines.explain import Explanation, explain, text
 from kafkasse.pipelines.steps import DeclaredQuery, DeclaredSource
 from tests.pipelines.countries import country, tombstone
-from tests.pipelines.spark.runs import Runs
+from tests.pipelines.spark.runs import Runs, copy
 from tests.support.waiting import wait_until
-
-
-def copy(rows: DataFrame) -> DataFrame:
-    """A query without state."""
-    return rows.select("key", "value")
 
 
 def counts(rows: DataFrame, window: Any = F.window) -> DataFrame:
@@ -35,7 +30,6 @@ def counts(rows: DataFrame, window: Any = F.window) -> DataFrame:
 
 
 def sessions(rows: DataFrame) -> DataFrame:
-    """The records of each key per session."""
     return counts(rows, F.session_window)
 
 

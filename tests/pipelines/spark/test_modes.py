@@ -13,16 +13,11 @@ from pyspark.sql import DataFrame
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import Pipeline, Source
 from kafkasse.pipelines.catalog import find
-from tests.pipelines.spark.runs import Runs
+from tests.pipelines.spark.runs import Runs, copy
 from tests.pipelines.topics import read
 from tests.support.waiting import wait_until
 
 KEPT_BATCHES = 10
-
-
-def copy(rows: DataFrame) -> DataFrame:
-    """A query that copies its records."""
-    return rows.select("key", "value")
 
 
 def copied(runs: Runs, **source: Any) -> set[str]:
@@ -95,7 +90,6 @@ def test_real_time_mode_reads_several_sources_and_writes_several_sinks(runs: Run
 
 
 def defined(path: Path, **definition: Any) -> Pipeline:
-    """The pipeline of a file with this definition."""
     path.write_text(json.dumps({"pipelines": {"defined": definition}}))
     return find(str(path))
 

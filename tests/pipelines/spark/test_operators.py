@@ -175,7 +175,6 @@ def test_a_query_resumes_from_its_checkpoint(spark: SparkSession, engine: Engine
 
 
 def with_rank_text() -> Column:
-    """The item with another field."""
     return F.col("item").withField("text", F.col("rank").cast("string"))
 
 

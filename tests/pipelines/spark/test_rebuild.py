@@ -33,7 +33,6 @@ def named(records: DataFrame, name: str, without: str = "") -> DataFrame:
 
 
 def version(runs: Runs, name: str, without: str = "") -> Pipeline:
-    """A version of the pipeline."""
     return runs.pipeline(partial(named, name=name, without=without), name="named", mode="microbatch")
 
 
@@ -45,7 +44,6 @@ def new(runs: Runs) -> Pipeline:
 
 
 def run_old(runs: Runs, old: Pipeline) -> None:
-    """Run the old version until it has written a result."""
     runs.topics.send((b"a", b"1"))
     with runs.running(old):
         runs.results(1)
@@ -60,7 +58,6 @@ def interrupt(runs: Runs, new: Pipeline, step: str = "_copy") -> None:
 
 
 def values(runs: Runs, count: int) -> list[bytes]:
-    """The values of the sink."""
     return [record.value for record in runs.results(count)]
 
 

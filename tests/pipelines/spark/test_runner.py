@@ -21,7 +21,7 @@ from kafkasse.pipelines.runner import wait_until_running
 from kafkasse.pipelines.supervisor import State, StopRequests
 from kafkasse.pipelines.topics import read, write
 from tests.pipelines.countries import country, tombstone, top
-from tests.pipelines.spark.runs import Runs, codes
+from tests.pipelines.spark.runs import Runs, codes, copy
 from tests.pipelines.topics import PARTITIONS, Record, Topics
 from tests.support.waiting import wait_until
 
@@ -29,7 +29,6 @@ COUNTRIES = Path(__file__).parents[3] / "kafkasse" / "data" / "countries.csv"
 
 
 def all_countries() -> list[Record]:
-    """The countries of the demo."""
     with COUNTRIES.open(encoding="utf-8") as file:
         rows = [row | {"population": int(row["population"]), "size": int(row["size"])} for row in csv.DictReader(file)]
     return [(row["code"].encode(), json.dumps(row).encode()) for row in rows]
@@ -140,11 +139,6 @@ def test_reads_a_recreated_topic_from_its_start(runs: Runs) -> None:
     assert [("Europe", ["IT"])] == [(continent, top(value)) for continent, value in emitted]
 
 
-def copy(records: DataFrame) -> DataFrame:
-    """A query that changes nothing."""
-    return records.select("key", "value")
-
-
 def test_a_second_run_with_the_same_checkpoint_is_rejected(runs: Runs) -> None:
     """Otherwise, each of them would crash at each commit of the other."""
     pipeline = runs.pipeline(copy, mode="microbatch")
@@ -199,14 +193,12 @@ def test_a_query_does_not_run_until_its_broadcast_joins_are_ready(runs: Runs, mo
 
 
 def job_states(spark: SparkSession, query: StreamingQuery) -> list[str]:
-    """The states of the query's jobs, oldest first."""
     tracker = spark.sparkContext.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in sorted(tracker.getJobIdsForGroup(str(query.runId)))]
     return [job.status for job in jobs if job]
 
 
 def lose_slots(monkeypatch: pytest.MonkeyPatch, slots: int) -> None:
-    """Let Spark have only this number of slots."""
     monkeypatch.setattr(runner, "SLOTS_TIMEOUT_S", 0)
     monkeypatch.setattr(private_spark, "slots", lambda _: slots)
 

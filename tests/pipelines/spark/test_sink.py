@@ -22,7 +22,6 @@ REASON = "kafkasse-dead-letter-reason"
 
 
 def large_country(code: str, size: int, name_bytes: int) -> tuple[bytes, bytes]:
-    """A legal country whose record is large."""
     return code.encode(), json.dumps(fields(code, size) | {"name": "x" * name_bytes}).encode()
 
 
@@ -110,7 +109,6 @@ def test_each_bad_record_becomes_a_dead_letter_with_its_bytes_and_position(runs:
 
 
 def numbered(records: DataFrame) -> DataFrame:
-    """A query whose results have the version that their value contains."""
     return records.select("key", "value", F.col("value").cast("string").cast("bigint").alias("version"))
 
 
@@ -118,7 +116,6 @@ KEY = b"\xff\0a"  # not UTF-8
 
 
 def send_versions(topics: Topics, *versions: int) -> None:
-    """Write records of one key to the sink with these versions."""
     for version in versions:
         topics.cluster.send(topics.sink, b"%d" % version, key=KEY, headers=[(VERSION, b"%d" % version)])
 

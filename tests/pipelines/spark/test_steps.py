@@ -36,7 +36,6 @@ ONE_SOURCE = {"source": {"topic": "orders", "schema": ORDER}, "sink": "result"}
 
 
 def order(key: str, amount: int | None, **more: Any) -> tuple[str, str | None]:
-    """The record of an order, or a tombstone."""
     return key, None if amount is None else json.dumps({"amount": amount, **more})
 
 
@@ -47,13 +46,11 @@ class Defined:
         self.spark, self.directory = spark, directory
 
     def pipeline(self, definition: dict[str, Any]) -> Pipeline:
-        """The defined pipeline."""
         path = self.directory / "pipelines.yaml"
         path.write_text(yaml.safe_dump({"pipelines": {"x": definition}}))
         return Definitions(path).pipeline("x")
 
     def frame(self, definition: dict[str, Any], **sources: DataFrame) -> dict[str, DataFrame]:
-        """The rows of each sink."""
         results: Any = self.pipeline(definition).query(**sources)
         return dict(results)
 
@@ -65,7 +62,6 @@ class Defined:
 
 @pytest.fixture
 def run(spark: SparkSession, tmp_path: Path) -> Defined:
-    """Runs the query of a definition."""
     return Defined(spark, tmp_path)
 
 
@@ -250,7 +246,6 @@ def random_order(chance: Random) -> tuple[str, str | None]:
 
 
 def hourly(records: list[tuple[str, str | None]]) -> dict[str, tuple[int, int, int, float]]:
-    """The aggregates of the latest orders of each hour."""
     latest = [json.loads(value) for value in dict(records).values() if value is not None]
     hours: dict[str, list[int]] = {}
     for each in latest:

@@ -52,7 +52,6 @@ def of_case(number: int, record: Record) -> Record:
 
 @pytest.fixture(scope="module")
 def results(spark: SparkSession) -> list[Row]:
-    """The results of all cases."""
     records = [of_case(number, each) for number, (records, _) in enumerate(CASES.values()) for each in records]
     return topn(kafka_rows(spark, *records)).collect()
 
