@@ -22,7 +22,6 @@ from kafkasse import Config
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.commands.demo import CONFIG, Processes
 from kafkasse.errors import CommandError
-from tests.commands.pipeline_process import recorded_programs
 from tests.commands.run import Run, process
 from tests.pipelines.standalone import children
 from tests.support.client import Client, fetch
@@ -45,6 +44,15 @@ def read_until(demo: subprocess.Popen[str], text: str) -> str:
 def descendants(pid: int) -> list[int]:
     """Return the process IDs of the children of `pid`, of their children, and so on."""
     return [each for child in children(pid) for each in (child, *descendants(child))]
+
+
+def recorded_programs(directory: Path, *names: str) -> str:
+    """A PATH with programs that write their names and arguments to `directory/calls`, and then run the real program."""
+    for name in names:
+        program = directory / name
+        program.write_text(f'#!/bin/sh\necho "{name} $*" >> {directory}/calls\nexec {shutil.which(name)} "$@"\n')
+        program.chmod(0o700)
+    return f"{directory}:{os.environ['PATH']}"
 
 
 def wait_for_exit(descriptors: list[int]) -> None:

@@ -16,7 +16,7 @@ from urllib.request import urlopen
 import pytest
 
 from kafkasse.pipelines.jvm import connector_jars
-from tests.commands.pipeline_process import EXIT_TIMEOUT_S, pipeline, recorded_programs, run_words
+from tests.commands.pipeline_process import EXIT_TIMEOUT_S, pipeline, run_words
 from tests.commands.run import Run
 from tests.pipelines.countries import country, top
 from tests.pipelines.standalone import children
@@ -35,12 +35,6 @@ def large(orders):  # rows of Spark's Kafka source -> rows of key and value
     return orders.selectExpr("key", "CAST(value AS STRING) AS value").where(LARGE)
 
 large_orders = Pipeline("large-orders", source="orders", query=large, sink="large-orders")
-"""
-TOP_3 = """
-from kafkasse.pipelines import Pipeline
-from kafkasse.pipelines.queries.topn import topn
-
-top_3 = Pipeline("top-3", source="countries", query=topn, sink="top-3")
 """
 ENDLESS = """
 import time
@@ -99,35 +93,6 @@ def stop(process: subprocess.Popen[str], number: int) -> tuple[int, str, str]:
 def temporary(tmp_path: Path) -> Path:
     (tmp_path / "temporary").mkdir()
     return tmp_path / "temporary"
-
-
-@pytest.mark.long
-def test_runs_until_ctrl_c(topics: Topics, tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command runs a pipeline of the user's own. It reports readiness and bad records, and Ctrl-C ends it with code 130.
-
-    A terminal sends Ctrl-C to the JVM too. The JVM must not exit before its query has ended. No process and no file is left.
-    Hadoop starts no process for the files of the checkpoint.
-    """
-    topics.send(country("FR", 5), (b"DE", b"Germany"), country("IT", 3))
-    (tmp_path / "countries.py").write_text(TOP_3)
-    monkeypatch.chdir(tmp_path)
-    path = recorded_programs(tmp_path, "chmod", "readlink", "ls", "ln")
-    words = run_words(topics, name="countries:top_3")
-
-    with pipeline(*words, TMPDIR=str(temporary), KAFKASSE_LOG_FORMAT="json", PATH=path) as process:
-        ready = process.stdout.readline()
-        topics.read(lambda latest: top(latest["Europe"]) == ["FR", "IT"])
-        lines = iter(lambda: json.loads(process.stderr.readline()), None)
-        warning = next(line for line in lines if line["level"] == "warning")
-        code, out, err = stop(process, signal.SIGINT)
-
-    assert "kafkasse pipeline: ready\n" == ready
-    assert f"dead letters: 1 in {topics.sink}.dead-letters" in warning["message"]
-    assert "its value is not JSON" in warning["message"]
-    assert ["stopped"] == [json.loads(line)["state"] for line in err.splitlines()]
-    assert (130, "", []) == (code, out, list(temporary.iterdir()))
-    [call] = (tmp_path / "calls").read_text().splitlines()
-    assert call.endswith("kafkasse-operators.jar")  # Spark makes each jar that it distributes executable
 
 
 @pytest.mark.parametrize(
@@ -309,17 +274,18 @@ def test_a_killed_jvm_is_replaced(topics: Topics, fresh_name: str, tmp_path: Pat
 
 
 def test_waits_for_kafka() -> None:
-    """Without a broker, the pipeline waits instead of failing, and SIGTERM ends the wait."""
+    """Without a broker, the pipeline waits instead of failing, and SIGTERM ends the wait. Here, the log is JSON."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         servers = f"127.0.0.1:{unused.getsockname()[1]}"
 
-        with pipeline("run", "topn", "--bootstrap-servers", servers) as process:
-            lines = iter(process.stderr.readline, "")
-            warning = next(line for line in lines if "WARNING" in line)
+        words = "run", "topn", "--bootstrap-servers", servers
+        with pipeline(*words, KAFKASSE_LOG_FORMAT="json") as process:
+            lines = map(json.loads, iter(process.stderr.readline, ""))
+            warning = next(line for line in lines if line["level"] == "warning")
             code, *_ = stop(process, signal.SIGTERM)
 
-    assert f"no Kafka broker accepts connections at {servers}" in warning
+    assert f"no Kafka broker accepts connections at {servers}" in warning["message"]
     assert 0 == code
 
 

@@ -28,6 +28,7 @@ from kafkasse.broker.supervisor import SupervisedProcess
 from tests.pipelines.countries import country, tombstone, top
 from tests.pipelines.standalone import EXECUTOR_OPTIONS, Standalone, children, kill
 from tests.support.kafka import Cluster
+from tests.support.waiting import wait_until
 
 EDITS_PER_S = 200
 SOURCE_PARTITIONS = 3
@@ -35,7 +36,6 @@ KEYS = 300
 CONTINENTS = ("Africa", "Asia", "Europe", "Oceania")
 # Between two faults. A pipeline needs 8 s to start, and commits every 10 s, so faults occur in every phase.
 PAUSE_S = (2.0, 15.0)
-READY_TIMEOUT_S = 120.0
 ANSWER_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 60.0
 VERSION = "kafkasse-version"
@@ -99,11 +99,9 @@ class Run:
 
     def wait_until_ready(self) -> None:
         """Wait until the first process has reported that it is ready."""
-        deadline_s = time.monotonic() + READY_TIMEOUT_S
-        while not self._log(1).exists() or b"ready" not in self._log(1).read_bytes():
-            assert self.starts <= 1, f"the pipeline ended:\n{self._log(1).read_text()}"
-            assert time.monotonic() < deadline_s, f"the pipeline is not ready:\n{self._log(1).read_text()}"
-            time.sleep(0.1)
+        self._started.wait()
+        wait_until(lambda: self.starts > 1 or b"ready" in self._log(1).read_bytes())
+        assert 1 == self.starts, f"the pipeline ended:\n{self._log(1).read_text()}"
 
     def edit(self, seconds: float) -> None:
         """Edit countries, and inject faults in another thread."""
