@@ -16,11 +16,9 @@ from urllib.request import urlopen
 import pytest
 
 from kafkasse.pipelines.jvm import connector_jars
-from tests.commands.pipeline_process import EXIT_TIMEOUT_S, pipeline, run_words
-from tests.commands.run import Run
-from tests.pipelines.countries import country, top
+from tests.commands.run import EXIT_TIMEOUT_S, Run, pipeline, run_words
 from tests.pipelines.standalone import children
-from tests.pipelines.topics import Topics
+from tests.pipelines.topics import Topics, country, top
 from tests.support.registry import Registry
 from tests.support.waiting import wait_until
 

@@ -19,9 +19,8 @@ import kafkasse
 from kafkasse.java import runtime
 from kafkasse.pipelines import jvm
 from tests.pipelines import chaos
-from tests.pipelines.countries import country, top
 from tests.pipelines.standalone import EXECUTOR_OPTIONS, Standalone, kill
-from tests.pipelines.topics import Topics
+from tests.pipelines.topics import Topics, country, top
 
 pytestmark = [pytest.mark.processes, pytest.mark.long, pytest.mark.timeout(600)]
 

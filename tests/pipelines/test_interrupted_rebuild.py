@@ -11,9 +11,8 @@ import pytest
 
 from kafkasse.pipelines.checkpoint import PENDING, POINTER
 from kafkasse.pipelines.contract import GENERATION
-from tests.commands.pipeline_process import EXIT_TIMEOUT_S, pipeline, run_words
-from tests.pipelines.countries import country, top
-from tests.pipelines.topics import Topics
+from tests.commands.run import EXIT_TIMEOUT_S, pipeline, run_words
+from tests.pipelines.topics import Topics, country, top
 from tests.support.waiting import POLL_S
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]  # each test starts Spark several times

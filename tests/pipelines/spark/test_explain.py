@@ -18,8 +18,8 @@ from kafkasse.pipelines import Pipeline, Source
 from kafkasse.pipelines.catalog import TOPN, find
 from kafkasse.pipelines.explain import Explanation, explain, text
 from kafkasse.pipelines.steps import DeclaredQuery, DeclaredSource
-from tests.pipelines.countries import country, tombstone
 from tests.pipelines.spark.runs import Runs, copy
+from tests.pipelines.topics import country, tombstone
 from tests.support.waiting import wait_until
 
 

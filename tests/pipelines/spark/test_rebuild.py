@@ -19,8 +19,8 @@ from kafkasse.pipelines.lease import MARKER
 from kafkasse.pipelines.operators import latest_per_key
 from kafkasse.pipelines.queries.topn import topn
 from kafkasse.pipelines.supervisor import Crashed, StopRequests
-from tests.pipelines.countries import country, top
 from tests.pipelines.spark.runs import Runs
+from tests.pipelines.topics import country, top
 from tests.support.waiting import wait_until
 
 

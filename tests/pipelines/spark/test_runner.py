@@ -20,9 +20,8 @@ from kafkasse.pipelines.pipeline import MIN_COMMIT_INTERVAL_S, Mode
 from kafkasse.pipelines.runner import wait_until_running
 from kafkasse.pipelines.supervisor import State, StopRequests
 from kafkasse.pipelines.topics import read, write
-from tests.pipelines.countries import country, tombstone, top
 from tests.pipelines.spark.runs import Runs, codes, copy
-from tests.pipelines.topics import PARTITIONS, Record, Topics
+from tests.pipelines.topics import PARTITIONS, Record, Topics, country, tombstone, top
 from tests.support.waiting import wait_until
 
 COUNTRIES = Path(__file__).parents[3] / "kafkasse" / "data" / "countries.csv"

@@ -13,9 +13,8 @@ from kafkasse.errors import CommandError
 from kafkasse.pipelines import private_spark, written
 from kafkasse.pipelines.contract import GENERATION, VERSION
 from kafkasse.pipelines.files import Files
-from tests.pipelines.countries import country, fields, top
 from tests.pipelines.spark.runs import Runs, codes
-from tests.pipelines.topics import Topics
+from tests.pipelines.topics import Topics, country, fields, top
 from tests.support.waiting import wait_until
 
 REASON = "kafkasse-dead-letter-reason"

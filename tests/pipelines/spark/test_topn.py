@@ -8,9 +8,8 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from kafkasse.pipelines.queries.topn import topn
-from tests.pipelines.countries import country, fields, tombstone, top
 from tests.pipelines.spark.rows import kafka_rows
-from tests.pipelines.topics import Record
+from tests.pipelines.topics import Record, country, fields, tombstone, top
 
 # The records and the country codes of the expected Top 3. A query takes seconds, so one query processes all cases.
 CASES: dict[str, tuple[list[Record], dict[str, list[str]]]] = {
