@@ -121,32 +121,25 @@ def test_an_invalid_query_is_an_error(
     assert "" == capfd.readouterr().err
 
 
-@pytest.mark.long
 def test_the_exit_code_says_whether_the_mode_accepts_the_query(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Both sinks have state, which only micro-batches accept."""
-    explanations: list[Explanation] = []
-
-    def explained_once(spark: SparkSession, pipeline: Pipeline) -> Explanation:
-        explanations[:] = explanations or [explain(spark, pipeline)]
-        return explanations[0]
-
-    window = {"size": "1 minute", "aggregates": {"n": "count(*)"}}
-    sinks = {name: {"topic": name, "query": {"window": window}} for name in ("one", "two")}
+    """Here, only micro-batches accept it."""
     source = {"topic": "orders", "schema": {"properties": {"id": {"type": "string"}}}}
+    definition = {"source": source, "query": {"select": ["id"]}, "sink": "ids"}
     file = tmp_path / "pipelines.yaml"
-    monkeypatch.setattr("kafkasse.pipelines.session.session", lambda *_: nullcontext(spark))
-    monkeypatch.setattr("kafkasse.pipelines.explain.explain", explained_once)
+    monkeypatch.setattr("kafkasse.pipelines.session.session", lambda *_: nullcontext())
+    explanation = Explanation("", [], {"realtime": "no", "microbatch": None})
+    monkeypatch.setattr("kafkasse.pipelines.explain.explain", lambda *_: explanation)
     for mode, code in (("realtime", 1), ("microbatch", 0)):
-        file.write_text(json.dumps({"pipelines": {"both": {"source": source, "sinks": sinks, "mode": mode}}}))
+        file.write_text(json.dumps({"pipelines": {"ids": definition | {"mode": mode}}}))
 
         found = main(["pipeline", "check", str(file)])
 
         out, err = capsys.readouterr()
         assert code == found
         assert "  micro-batches: accepted\n" in out
-        assert ("the mode realtime of the pipeline both is rejected" in err) == bool(code)
+        assert ("the mode realtime of the pipeline ids is rejected" in err) == bool(code)
 
 
 State = Callable[..., list[str]]

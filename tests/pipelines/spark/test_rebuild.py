@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,10 +16,8 @@ from kafkasse.pipelines.contract import GENERATION
 from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.lease import MARKER
 from kafkasse.pipelines.operators import latest_per_key
-from kafkasse.pipelines.queries.topn import topn
 from kafkasse.pipelines.supervisor import Crashed, StopRequests
 from tests.pipelines.spark.runs import Runs
-from tests.pipelines.topics import country, top
 from tests.support.waiting import wait_until
 
 
@@ -202,23 +199,6 @@ def test_a_changed_pipeline_starts_an_interrupted_rebuild_again(
     [current] = [path for path in runs.directory.iterdir() if "rebuild" in path.name]
     assert not (current / "kafkasse-rebuild").exists()
     assert [] == staging_topics(runs)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(400)  # it runs three queries, which take a minute each on a busy machine
-def test_another_n_recomputes_all_groups(runs: Runs) -> None:
-    """A group that receives no further record has five countries too. Without a rebuild, the checkpoint is rejected."""
-    topics, old = runs.topics, runs.topn(mode="once")
-    new = replace(old, query=partial(topn, n=5))
-    topics.send(*(country(code, size) for size, code in enumerate("ABCDEF")), country("G", 1, "Asia"))
-    runs.once(old)
-    with pytest.raises(CommandError, match=r"query\.n was 3 and is 5 now.*--rebuild"):
-        runs.once(new)
-
-    assert runs.rebuild(new)
-
-    found = topics.read(lambda latest: len(latest) == 2 and len(top(latest["Europe"])) == 5)
-    assert {"Europe": list("FEDCB"), "Asia": ["G"]} == {key: top(value) for key, value in found}
 
 
 @pytest.mark.long
