@@ -180,7 +180,7 @@ TABLE = {
         "pipelines:\n  orders-per-minute": PIPELINES,
         "def large(": "commands/test_pipeline.py::test_runs_the_pipeline_in_the_docs",
         "shop.pipelines:large_orders\n": "commands/test_pipeline.py::test_runs_the_pipeline_in_the_docs",
-        "entry-points": "pipelines/test_catalog.py::test_finds_a_pipeline_of_an_installed_package",
+        "entry-points": "pipelines/test_pipeline.py::test_finds_a_pipeline_of_an_installed_package",
         '"France"': "a record",
         '"nrs"': "a record",
         "def paid(": "pipelines/spark/test_records.py::test_the_query_that_rejects_records",
