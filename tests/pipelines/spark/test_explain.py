@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -128,8 +129,9 @@ def test_the_exit_code_says_whether_the_mode_accepts_the_query(
     source = {"topic": "orders", "schema": {"properties": {"id": {"type": "string"}}}}
     definition = {"source": source, "query": {"select": ["id"]}, "sink": "ids"}
     file = tmp_path / "pipelines.yaml"
-    monkeypatch.setattr("kafkasse.pipelines.session.session", lambda *_: nullcontext())
-    explanation = Explanation("", [], {"realtime": "no", "microbatch": None})
+    monkeypatch.setattr("signal.signal", MagicMock())  # the command would change the handlers of this process
+    monkeypatch.setattr("kafkasse.pipelines.session.session", lambda *_: nullcontext(MagicMock()))
+    explanation = Explanation("", [], {"realtime": "rejected: no", "microbatch": None})
     monkeypatch.setattr("kafkasse.pipelines.explain.explain", lambda *_: explanation)
     for mode, code in (("realtime", 1), ("microbatch", 0)):
         file.write_text(json.dumps({"pipelines": {"ids": definition | {"mode": mode}}}))
