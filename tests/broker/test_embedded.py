@@ -1,25 +1,60 @@
-"""The embedded broker serves clients, keeps its data, cleans up after itself and explains why it cannot start."""
+"""The embedded broker serves clients, keeps its data, cleans up and explains why it cannot start."""
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import socket
 import subprocess
-from contextlib import closing
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient
 
 from kafkasse.broker import EmbeddedBroker, embedded
+from kafkasse.broker.supervisor import SupervisedProcess
 from kafkasse.errors import CommandError
 from kafkasse.java import class_archive, jars
-from tests.broker.processes import EXIT_TIMEOUT_S, child, exits, line
 from tests.support.kafka import Cluster
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.processes
+
+EXIT_TIMEOUT_S = 60
+
+
+@contextmanager
+def child(*words: str) -> Iterator[subprocess.Popen[str]]:
+    """A Python process without gevent's patches. It is killed when the block ends."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, *words], stdin=pipe, stdout=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    """Read the next line of the process's output."""
+    assert process.stdout
+    return process.stdout.readline()
+
+
+@contextmanager
+def exits(pid: int) -> Iterator[None]:
+    """Wait at the end of the block until this process has exited. It need not be a child of the test."""
+    if sys.platform != "linux":
+        pytest.skip("only Linux can wait for a process that is not a child")
+    descriptor = os.pidfd_open(pid)
+    yield
+    assert select.select([descriptor], [], [], EXIT_TIMEOUT_S)[0], "the process is still running"
+    os.close(descriptor)
+
 
 UNPATCHED = """
 import sys
@@ -29,14 +64,6 @@ with EmbeddedBroker() as broker:
     print(broker.bootstrap_servers, broker._process._supervisor.pid, broker._home(), flush=True)
     sys.stdin.read()
 """
-
-
-def values(broker: EmbeddedBroker, topic: str, number: int) -> list[bytes]:
-    """Read the first records of the topic."""
-    servers = broker.bootstrap_servers
-    with closing(KafkaConsumer(bootstrap_servers=servers, auto_offset_reset="earliest")) as consumer:
-        consumer.assign([TopicPartition(topic, 0)])
-        return [next(consumer).value for _ in range(number)]
 
 
 @pytest.mark.long
@@ -66,7 +93,7 @@ def test_does_not_create_topics_automatically(broker: EmbeddedBroker, fresh_name
 
 
 def test_keeps_its_port_and_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_name: str) -> None:
-    """A broker restarts at the same address with all records. A second object finds the records of a killed broker.
+    """A broker that was killed restarts at the same address with all records.
 
     If the free port was taken before the broker could use it, the broker chooses another one at its first start. While it
     runs, no other broker can use its directory.
@@ -84,15 +111,14 @@ def test_keeps_its_port_and_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyP
             with pytest.raises(CommandError, match=r"another broker uses .*kept"):
                 EmbeddedBroker(directory=home).start()
 
-            broker.stop()
+            os.kill(broker.pid, signal.SIGKILL)
+            wait_until(broker.ended)
             broker.start()
-            with closing(Cluster(address)) as cluster:
-                cluster.send(fresh_name, b"after")
-            assert address == broker.bootstrap_servers
-            broker.kill()
 
-    with EmbeddedBroker(directory=home) as other:
-        assert [b"before", b"after"] == values(other, fresh_name, 2)
+            assert address == broker.bootstrap_servers
+            with closing(Cluster(address)) as cluster:
+                assert [b"before"] == [record.value for record in cluster.records(fresh_name)]
+            broker.kill()
 
 
 def test_runs_without_gevent_and_ends_with_a_killed_parent() -> None:
@@ -110,28 +136,27 @@ def test_runs_without_gevent_and_ends_with_a_killed_parent() -> None:
         assert not Path(home).exists()
 
 
+@pytest.mark.parametrize(
+    ("end", "code"), [(signal.SIGTERM, 0), pytest.param(signal.SIGINT, 130, marks=pytest.mark.long)]
+)
 def test_the_command_prints_its_address_and_stops_cleanly_on_a_signal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: signal.Signals, code: int
 ) -> None:
     """`kafkasse broker` accepts connections at the address that it prints.
 
     SIGTERM ends it with exit code 0 and Ctrl-C with 130, and it removes its temporary directory.
     """
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    words = "-m", "kafkasse", "broker", "--port", "0"
-    with child(*words) as terminated, child(*words) as interrupted:
-        addresses = [line(process).split()[-1].split(":") for process in (terminated, interrupted)]
-        assert 2 == len(list(tmp_path.iterdir()))
-        ends = [(signal.SIGTERM, 0), (signal.SIGINT, 130)]
-        for (host, port), process, (end, code) in zip(addresses, (terminated, interrupted), ends, strict=True):
-            socket.create_connection((host, int(port))).close()
+    with child("-m", "kafkasse", "broker", "--port", "0") as process:
+        host, port = line(process).split()[-1].split(":")
+        assert 1 == len(list(tmp_path.iterdir()))
+        socket.create_connection((host, int(port))).close()
 
-            process.send_signal(end)
+        process.send_signal(end)
 
-            assert code == process.wait(EXIT_TIMEOUT_S)
-            with socket.create_server(("127.0.0.1", int(port))):
-                pass
-
+        assert code == process.wait(EXIT_TIMEOUT_S)
+        with socket.create_server(("127.0.0.1", int(port))):
+            pass
     assert [] == list(tmp_path.iterdir())
 
 
@@ -179,3 +204,43 @@ def test_the_log_of_a_broker_that_does_not_start_is_shown(tmp_path: Path) -> Non
         EmbeddedBroker(directory=home).start()
 
     assert "\tat " not in failure.value.detail
+
+
+def test_returns_the_exit_code_of_the_command() -> None:
+    """The supervisor has the command's exit code; if a signal killed the command, 128 plus its number, as in a shell."""
+    assert 7 == SupervisedProcess([sys.executable, "-c", "raise SystemExit(7)"]).wait(EXIT_TIMEOUT_S)
+
+    process = SupervisedProcess(["sleep", "600"])
+    os.kill(process.pid, signal.SIGKILL)
+    assert 128 + signal.SIGKILL == process.wait(EXIT_TIMEOUT_S)
+
+
+def test_kills_the_children_of_a_killed_command() -> None:
+    """A process that the command started does not outlive it."""
+    parent = "import subprocess; print(subprocess.Popen(['sleep', '600']).pid, flush=True); input()"
+    process = SupervisedProcess([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process._supervisor.stdout
+
+    with exits(int(process._supervisor.stdout.readline())):
+        process.kill()
+
+
+def test_kills_a_command_that_ignores_sigterm() -> None:
+    """stop() sends SIGKILL after its timeout."""
+    script = "import signal; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); signal.pause()"
+    process = SupervisedProcess([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert process._supervisor.stdout
+    process._supervisor.stdout.readline()
+
+    process.stop(0.1)
+
+    assert 128 + signal.SIGKILL == process.wait()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS has no signal for the death of a parent")
+def test_a_command_ends_with_its_supervisor() -> None:
+    """`pkill -9 -f kafkasse` kills the supervisor, too."""
+    process = SupervisedProcess(["sleep", "600"])
+
+    with exits(process.pid):
+        process._supervisor.kill()

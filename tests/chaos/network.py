@@ -88,8 +88,8 @@ class Network:
     def cut(self) -> None:
         """Close all connections as if the other side had closed them, at whatever byte they are."""
         for near, far in list(self._pairs):
-            _end(near)
-            _end(far)
+            end(near)
+            end(far)
 
     def reset(self) -> None:
         """Reset all connections (RST)."""
@@ -146,10 +146,11 @@ class Network:
             self._flowing.wait()
             sink.shutdown(socket.SHUT_WR)
         except OSError:  # one side is closed, so close the other
-            _end(source)
-            _end(sink)
+            end(source)
+            end(sink)
 
 
-def _end(connection: socket.socket) -> None:
+def end(connection: socket.socket) -> None:
+    """End a connection in both directions."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,14 @@ import requests
 import responses
 
 from kafkasse.client import AsyncStream, Event, FileStore, State, Stream, StreamError, core
-from tests.client.script import START, Answers, ScriptedServer, Sends, failure, message, sent_ids
+from tests.client.script import START, Answers, Sends, Serve, failure, message, sent_ids
+from tests.client.script import serve as serve
 from tests.support.docs import code
 from tests.support.server import ROOT
 
 CONTRACT = json.loads(Path(__file__).with_name("retry_contract.json").read_text())  # the JavaScript client has the same
 
 AnyStream = Stream | AsyncStream
-Serve = Callable[..., ScriptedServer]
 
 
 @pytest.fixture(autouse=True)
@@ -39,20 +39,6 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=[Stream, AsyncStream])
 def client(request: pytest.FixtureRequest) -> type[AnyStream]:
     return request.param  # type: ignore[no-any-return]
-
-
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    """Returns a function that starts a server with a script."""
-    started: list[ScriptedServer] = []
-
-    def start(*script: Sends | Answers) -> ScriptedServer:
-        started.append(ScriptedServer(script))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.close()
 
 
 def read(stream: AnyStream, count: int) -> list[Event]:

@@ -85,7 +85,6 @@ LIFETIME_S = 6
 
 
 def create() -> Flask:
-    """Create the app."""
     app = create_app(Config.load())
     app.add_url_rule("/-/follow", "follow", lambda: PAGE % (docs_example("function follow(") + FOLLOW))
     for name, script in (("read", READ), ("share", SHARE), ("frame", FRAME)):

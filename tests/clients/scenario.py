@@ -22,6 +22,7 @@ from typing import NamedTuple
 import gevent
 import yaml
 
+from tests.chaos.network import Conditions
 from tests.clients.programs import Printed, Program, build, environment, printed
 from tests.clients.proxy import CutPoint, Proxy
 from tests.history.checker import Connection, History, violations
@@ -251,18 +252,18 @@ class Scenario:
 
     def _restart(self) -> None:
         for each in self.clients:
-            each.proxy.refuse()
+            each.proxy.conditions = Conditions(refuses=True)
         self._server.stop()
         gevent.sleep(DOWN_S)
         self._server = self._serve()
         for each in self.clients:
             each.proxy.target_port = self._server.port
-            each.proxy.listen()
+            each.proxy.heal()
 
     def _reject(self, status: bytes) -> None:
         for each in self.clients:
             each.proxy.rejects = status
-            each.proxy.disconnect()
+            each.proxy.cut()
         gevent.sleep(DOWN_S)
         for each in self.clients:
             each.proxy.rejects = None

@@ -43,8 +43,6 @@ def change(n: int, stream: str, **meta: str) -> bytes:
 
 @pytest.fixture(scope="module")
 def write(cluster: Cluster, prefix: str) -> Callable[..., None]:
-    """Writes changes with these numbers to a topic."""
-
     def write(topic: str, *numbers: int, **meta: str) -> None:
         stream = topic.split(".")[-1]
         for n in numbers:
@@ -121,7 +119,6 @@ def printed(words: list[str], count: int, before_last: Callable[[], None] = lamb
 
 
 def iso(n: int) -> str:
-    """Return the time of a change."""
     return datetime.fromtimestamp(FIRST_MS / 1000 + n, UTC).isoformat().replace("+00:00", "Z")
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.commands.cat import cat, serve
+from tests.client.script import serve
 from tests.commands.run import run
 from tests.pipelines.topics import topics
 
-__all__ = ["cat", "run", "serve", "topics"]
+__all__ = ["run", "serve", "topics"]

@@ -15,8 +15,9 @@ import gevent
 import pytest
 
 from kafkasse.commands import main
+from tests.pipelines.topics import Topics
 
-TIMEOUT_S = 120  # only a hang takes so long
+TIMEOUT_S = EXIT_TIMEOUT_S = 120  # only a hang takes so long
 ENVIRONMENT = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
 
 
@@ -62,3 +63,19 @@ def process(*words: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
             yield started
         finally:
             started.kill()
+
+
+@contextmanager
+def pipeline(*words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """Run `kafkasse pipeline …` in its own process group, as a shell does."""
+    with process("pipeline", *words, env=os.environ | environment, process_group=0) as started:
+        try:
+            yield started
+        finally:
+            started.kill()
+            started.communicate()
+
+
+def run_words(topics: Topics, *more: str, name: str = "topn") -> list[str]:
+    servers = topics.kafka["bootstrap.servers"]
+    return ["run", name, "--bootstrap-servers", servers, "--source", topics.source, "--sink", topics.sink, *more]

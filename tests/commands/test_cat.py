@@ -1,29 +1,36 @@
-"""The input, the output and the exit codes of `kafkasse cat`."""
+"""`kafkasse cat`: its output, and how it resumes, retries, and sends secrets only to the requested server."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import resource
 import shlex
 import signal
+import ssl
+import time
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
+import gevent
 import pytest
 
 from kafkasse.commands.cat import Positions
 from kafkasse.errors import CommandError
-from tests.commands.cat import ID, Serve, event, rejection, stream
-from tests.commands.run import TIMEOUT_S, Run, process
+from tests.client.script import HEAD, Answers, Raw, Sends, Serve, chunk, sent_ids
+from tests.commands.run import TIMEOUT_S, Done, Run, process
+from tests.support.certificates import Authority
 
 URL = "http://127.0.0.1/t"
 
 
 def test_prints_one_line_for_each_event(cat: Run, serve: Serve) -> None:
     """The line is the event's data. After --max events, the command exits with 0 and shows the last event ID."""
-    server = serve(stream(b":ok\n\n" + event(0) + event(1) + event(2), end="hold"))
+    server = serve(Sends(b":ok\n\n" + event(0) + event(1) + event(2)))
 
     done = cat(server.url, "--max", "2")
 
@@ -43,11 +50,11 @@ def test_prints_one_line_for_each_event(cat: Run, serve: Serve) -> None:
 )  # fmt: skip
 def test_options_become_parameters(cat: Run, serve: Serve, query: str, options: list[str], line: str) -> None:
     """The other parts of the request are those of an EventSource. The command to resume contains the filters."""
-    server = serve(stream(event(0), end="hold"))
+    server = serve(Sends(event(0)))
 
     done = cat(server.url + query, *options, "--max", "1")
 
-    ((sent, headers),) = server.requests
+    [sent], [headers] = server.lines, server.requests
     assert (line, "text/event-stream") == (sent, headers["accept"])
     assert headers["user-agent"].startswith("kafkasse/")
     assert "last-event-id" not in headers
@@ -59,15 +66,14 @@ def test_a_position_event_is_stored_and_not_printed(cat: Run, serve: Serve, outp
     """A position event has no record. The command resumes from its ID, and --max does not count it."""
     position = b"event: position\ndata: {}\nid: 6\n\n"
     end = b'event: position\ndata: {"snapshot":"complete"}\nid: 7\n\n'
-    server = serve(stream(position + end), stream(position + event(9), end="hold"))
+    server = serve(Sends(position + end, "ends"), Sends(position + event(9)))
 
     done = cat(server.url, "--max", "1", "--output", output, "--last-event-id", "é 1")
 
     assert 1 == done.out.count("\n")
     assert "{}" not in done.out
     assert "snapshot" not in done.out
-    sent = [request.headers["last-event-id"].encode("latin-1").decode() for request in server.requests]
-    assert ["é 1", "7"] == sent
+    assert ["é 1", "7"] == sent_ids(server)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +112,7 @@ def test_rejects_what_cannot_work(cat: Run, words: list[str], code: int, sentenc
 )
 def test_json_output_contains_the_data_as_json(cat: Run, serve: Serve, data: str, member: str) -> None:
     """JSON is copied with its digits, on one line. Other text becomes a string."""
-    server = serve(stream(f"id: 7\ndata: {data}\n\n".encode(), end="hold"))
+    server = serve(Sends(f"id: 7\ndata: {data}\n\n".encode()))
 
     done = cat(server.url, "--max", "1", "-o", "json")
 
@@ -115,21 +121,21 @@ def test_json_output_contains_the_data_as_json(cat: Run, serve: Serve, data: str
 
 def test_reads_several_streams(cat: Run, serve: Serve) -> None:
     """Events are printed as they arrive, with their URL in JSON. Each stream resumes after its own last event."""
-    first = serve(stream(event(0)), stream(event(1), end="hold"))
-    second = serve(stream(event(5), end="hold"))
+    first = serve(Sends(event(0), "ends"), Sends(event(1)))
+    second = serve(Sends(event(5)))
 
     done = cat(first.url, second.url, "--max", "3", "-o", "json")
 
     events = [json.loads(line) for line in done.out.splitlines()]
     assert [(0, first.url), (1, first.url), (5, second.url)] == sorted((each["data"], each["url"]) for each in events)
-    assert ID % 1 == first.requests[1].headers["last-event-id"]
+    assert ID % 1 == first.requests[1]["last-event-id"]
     for url, last_id in ((first.url, ID % 2), (second.url, ID % 6)):
         assert "resume with: " + shlex.join(["kafkasse", "cat", url, "--last-event-id", last_id]) in done.err
 
 
 def test_ends_if_one_of_several_streams_fails(cat: Run, serve: Serve) -> None:
-    first = serve(stream(event(0), end="hold"))
-    second = serve(rejection(404, {"detail": "There is no topic x."}))
+    first = serve(Sends(event(0)))
+    second = serve(Answers(404, "There is no topic x."))
 
     done = cat(first.url, second.url)
 
@@ -140,15 +146,15 @@ def test_ends_if_one_of_several_streams_fails(cat: Run, serve: Serve) -> None:
 def test_a_position_file_continues_where_the_last_run_stopped(cat: Run, serve: Serve, tmp_path: Path) -> None:
     """The second run resumes after the last printed event. --since applies only to a stream without a position."""
     file = tmp_path / "position.json"
-    server = serve(stream(event(0) + event(1)), stream(event(1), end="hold"))
+    server = serve(Sends(event(0) + event(1), "ends"), Sends(event(1)))
 
     first, second = (
         cat(server.url, "--position-file", str(file), "--max", "1", "--since", "2026-01-31") for _ in range(2)
     )
 
     assert ("0\n", "1\n") == (first.out, second.out)
-    assert "since=2026-01-31" in server.requests[0].line
-    assert ("GET /t HTTP/1.1", ID % 1) == (server.requests[1].line, server.requests[1].headers["last-event-id"])
+    assert "since=2026-01-31" in server.lines[0]
+    assert ("GET /t HTTP/1.1", ID % 1) == (server.lines[1], server.requests[1]["last-event-id"])
     assert {server.url: ID % 2} == json.loads(file.read_text())
     assert f"--position-file {file}" in second.err
 
@@ -157,7 +163,7 @@ def test_a_position_file_keeps_the_positions_of_other_streams(cat: Run, serve: S
     """Several runs with different URLs can share a file. An error also stores the position."""
     file = tmp_path / "position.json"
     file.write_text('{"http://other/": "9"}')
-    server = serve(stream(event(0) + b'event: error\ndata: {"status":410}\n\n', end="hold"))
+    server = serve(Sends(event(0) + b'event: error\ndata: {"status":410}\n\n'))
 
     done = cat(server.url, "--position-file", str(file))
 
@@ -203,7 +209,7 @@ def test_stores_the_position_when_it_is_stopped(serve: Serve, tmp_path: Path, st
     Each event is printed as soon as it arrives.
     """
     file = tmp_path / "position.json"
-    server = serve(stream(event(0) + event(1), end="hold"))
+    server = serve(Sends(event(0) + event(1)))
 
     with process("cat", server.url, "--position-file", str(file)) as running:
         assert ["0\n", "1\n"] == [running.stdout.readline() for _ in range(2)]
@@ -221,7 +227,7 @@ def test_a_terminal_gets_pretty_output_in_color(
     cat: Run, serve: Serve, variables: dict[str, str], colored: bool
 ) -> None:
     """On a terminal, the default is indented and colored. NO_COLOR switches the colors off."""
-    server = serve(stream(b'id: 1\ndata: {"a":1}\n\n', end="hold"))
+    server = serve(Sends(b'id: 1\ndata: {"a":1}\n\n'))
     ours, theirs = os.openpty()
     with os.fdopen(ours, "rb", buffering=0) as screen, os.fdopen(theirs, "w") as terminal:
         with redirect_stdout(terminal):
@@ -236,7 +242,7 @@ def test_a_terminal_gets_pretty_output_in_color(
 def test_reports_a_gap_on_stderr(cat: Run, serve: Serve) -> None:
     """A gap is not data, so it is not printed to stdout."""
     gap = b'event: gap\nid: 9\ndata: {"partition":0,"from":1,"to":9}\n\n'
-    server = serve(stream(gap + event(9), end="hold"))
+    server = serve(Sends(gap + event(9)))
 
     done = cat(server.url, "--max", "1")
 
@@ -255,7 +261,7 @@ def test_reports_a_gap_on_stderr(cat: Run, serve: Serve) -> None:
 )  # fmt: skip
 def test_prints_the_chosen_format(cat: Run, serve: Serve, sent: str, output: str, line: str) -> None:
     """--output chooses between the data, the ID, the whole event, and text for people."""
-    server = serve(stream(sent.encode(), end="hold"))
+    server = serve(Sends(sent.encode()))
 
     assert line + "\n" == cat(server.url, "--max", "1", "--output", output).out
 
@@ -263,12 +269,12 @@ def test_prints_the_chosen_format(cat: Run, serve: Serve, sent: str, output: str
 @pytest.mark.processes
 def test_exits_silently_if_the_pipe_is_closed(serve: Serve) -> None:
     """When the reader of the pipe exits, as `head` does, the command ends without an error."""
-    server = serve(stream(event(0), end="hold"))
+    server = serve(Sends(event(0)))
 
     with process("cat", server.url) as running:
         assert "0\n" == running.stdout.readline()
         running.stdout.close()
-        server.send(event(1))
+        server.connections[0].sendall(chunk(event(1)))
         log = running.stderr.read()
 
     assert (0, f"connected to {server.url}\n") == (running.returncode, log)
@@ -277,10 +283,190 @@ def test_exits_silently_if_the_pipe_is_closed(serve: Serve) -> None:
 @pytest.mark.processes
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_reports_a_full_disk(serve: Serve) -> None:
-    server = serve(stream(event(0), end="hold"))
+    server = serve(Sends(event(0)))
 
     with Path("/dev/full").open("wb") as full, process("cat", server.url, stdout=full) as running:
         log = running.communicate(timeout=TIMEOUT_S)[1]
 
     assert 1 == running.returncode
     assert "kafkasse cat: cannot write to stdout: No space left on device" == log.splitlines()[-1]
+
+
+ID = '[{"topic":"t","partition":0,"offset":%d}]'
+
+
+@pytest.fixture
+def cat(run: Run) -> Run:
+    """Runs `kafkasse cat` in this process. It retries at once."""
+
+    def cat(*words: str, **variables: str) -> Done:
+        with sleeping(lambda _: gevent.sleep(0)):
+            return run("cat", *words, **variables)
+
+    return cat
+
+
+def sleeping(effect: Any) -> contextlib.AbstractContextManager[object]:
+    """Replace the waits of the client, and not those of other greenlets of the tests."""
+    return mock.patch("kafkasse.event_source.time", mock.Mock(wraps=time, sleep=mock.Mock(side_effect=effect)))
+
+
+def event(number: int) -> bytes:
+    return f"event: message\ndata: {number}\nid: {ID % (number + 1)}\n\n".encode()
+
+
+UNTIL_CLOSED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        Raw(UNTIL_CLOSED + event(0) + event(1)[:-1]),
+        Sends(event(0) + b"id: 9\ndata: half", "is reset"),
+        Sends(event(0) + event(1)[:20], "ends"),
+        Raw(HEAD + chunk(event(0)) + b"ff\r\n" + event(1)[:20]),
+        Raw(HEAD + chunk(event(0)) + b"not a length\r\n"),
+        Sends(event(0) + b'event: error\ndata: {"status":503}\n\n', "ends"),
+    ],
+    ids=["closed in a frame", "reset in a frame", "ended in a frame", "closed in a chunk", "invalid chunk", "an error"],
+)
+def test_resumes_after_the_last_complete_event(cat: Run, serve: Serve, first: Raw) -> None:
+    """No event is lost or printed twice, no matter how the connection breaks."""
+    server = serve(first, Sends(event(1) + event(2)))
+
+    done = cat(server.url, "--max", "3")
+
+    assert "0\n1\n2\n" == done.out
+    assert ID % 1 == server.requests[1]["last-event-id"]
+
+
+def test_waits_as_long_as_the_server_requests(cat: Run, serve: Serve) -> None:
+    """The wait has up to 50 % of jitter. The reason is printed without control characters."""
+    server = serve(Answers(503, "Kafka is unavailable.\n\x1b[31m", Retry_After="8"), Sends(event(0)))
+
+    done = cat(server.url, "--max", "1")
+
+    assert "0\n" == done.out
+    reason = "answered 503: Kafka is unavailable. \N{REPLACEMENT CHARACTER}[31m"
+    assert re.search(rf"{re.escape(reason)}; retrying in (8|9|10|11|12)\.\d s", done.err)
+
+
+def test_retries_if_the_connection_is_refused(run: Run) -> None:
+    """The command retries until Ctrl-C."""
+    with sleeping([None, KeyboardInterrupt]):
+        done = run("cat", "http://127.0.0.1:1/t")
+
+    assert 130 == done.code
+    assert 2 == done.err.count("http://127.0.0.1:1/t: cannot connect: Connection refused; retrying in ")
+
+
+@pytest.mark.parametrize(
+    ("response", "reason"),
+    [
+        (Answers(404, "There is no topic x."), "answered 404: There is no topic x."),
+        (Raw(b"HTTP/1.1 404 Not Found\r\ncontent-length: 5\r\n\r\n[oops"), "answered 404"),
+        (Sends(event(0) + b'event: error\ndata: {"status":410,"detail":"Topic t was deleted."}\n\n'),
+         "ended the stream: Topic t was deleted."),
+        (Raw(b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\n<p>hello"),
+         "answered 200 with text/html, not with an event stream; check the URL"),
+    ],
+)  # fmt: skip
+def test_a_permanent_error_is_one_sentence(cat: Run, serve: Serve, response: Raw, reason: str) -> None:
+    """The message contains the detail of the problem, if there is one."""
+    server = serve(response)
+
+    done = cat(server.url)
+
+    assert (1, f"kafkasse cat: {server.url}: the server {reason}") == (done.code, done.err.splitlines()[-1])
+
+
+def test_stops_at_an_event_that_is_too_large(cat: Run, serve: Serve) -> None:
+    """An event above the parser's limit is a permanent error, because the server would send the event again."""
+    server = serve(Sends(event(0) + b"data: " + b"x" * 17 * 1024 * 1024))
+
+    done = cat(server.url)
+
+    assert (1, "0\n") == (done.code, done.out)
+    assert done.err.endswith("the stream contains an event larger than 16,777,216 bytes\n")
+
+
+def test_sends_the_token_of_a_file(cat: Run, serve: Serve, tmp_path: Path) -> None:
+    """The file is read for each connection, so that a renewed token is used. The output does not contain the token."""
+    file = tmp_path / "token"
+    file.write_text("secret-1\n")
+    server = serve(Sends(event(1), "ends"), Sends(event(2)))
+
+    done = cat(server.url, "--token-file", str(file), "--max", "2")
+
+    assert ["Bearer secret-1"] * 2 == [request["authorization"] for request in server.requests]
+    assert "secret-1" not in done.out + done.err
+
+
+@pytest.mark.parametrize("text", [None, "", "two tokens", "a\nb", "\xff"])
+def test_a_token_file_that_is_not_valid(cat: Run, serve: Serve, tmp_path: Path, text: str | None) -> None:
+    """The error names the file, and nothing is sent."""
+    file = tmp_path / "token"
+    if text is not None:
+        file.write_text(text, "latin-1")
+    server = serve(Sends(event(1)))
+
+    done = cat(server.url, "--token-file", str(file))
+
+    assert (1, []) == (done.code, server.requests)
+    assert str(file) in done.err
+
+
+def test_sends_headers_and_cookies(cat: Run, serve: Serve) -> None:
+    """Their values appear in no message."""
+    server = serve(Sends(event(0)))
+
+    options = ["-H", "X-Shop: s3cret-1", "--cookie", "session=s3cret=2", "--cookie", "theme=dark"]
+    done = cat(server.url, *options, "--max", "1")
+
+    headers = server.requests[0]
+    assert ("s3cret-1", "session=s3cret=2; theme=dark") == (headers["x-shop"], headers["cookie"])
+    assert "resume with the same headers and cookies with: kafkasse cat" in done.err
+    assert "s3cret" not in done.out + done.err
+
+
+def test_follows_a_redirect_without_credentials(cat: Run, serve: Serve, tmp_path: Path) -> None:
+    """The other server receives the Last-Event-ID, but neither the token nor headers nor cookies."""
+    (tmp_path / "token").write_text("secret-1")
+    other = serve(Sends(event(0)))
+    server = serve(Raw(f"HTTP/1.1 307 Moved\r\nlocation: {other.url}\r\ncontent-length: 0\r\n\r\n".encode()))
+
+    options = ["--token-file", str(tmp_path / "token"), "-H", "X-Shop: 1", "--cookie", "a=b", "--last-event-id", "5"]
+    done = cat(server.url, *options, "--max", "1")
+
+    secrets = {"authorization", "x-shop", "cookie"}
+    assert ("0\n", "5") == (done.out, other.requests[0]["last-event-id"])
+    assert secrets <= server.requests[0].keys()
+    assert not secrets & other.requests[0].keys()
+
+
+def test_uses_the_proxy_of_the_environment(cat: Run, serve: Serve) -> None:
+    """The request goes to `http_proxy`, with the complete URL in its first line."""
+    proxy = serve(Sends(event(0)))
+
+    done = cat("http://stream.invalid/t", "--max", "1", http_proxy=proxy.url)
+
+    assert "0\n" == done.out
+    assert "GET http://stream.invalid/t HTTP/1.1" == proxy.lines[0]
+
+
+@pytest.mark.parametrize("is_trusted", [True, False])
+def test_verifies_the_certificate(cat: Run, serve: Serve, tmp_path: Path, is_trusted: bool) -> None:
+    """A server with a trusted certificate is read over TLS. An untrusted certificate is a permanent error."""
+    authority = Authority()
+    (tmp_path / "server.pem").write_text("".join(authority.issue("server", "127.0.0.1")))
+    (tmp_path / "ca.pem").write_text((authority if is_trusted else Authority()).certificate)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.pem")
+    server = serve(Sends(event(0)), tls=context)
+
+    done = cat(server.url, "--max", "1", SSL_CERT_FILE=str(tmp_path / "ca.pem"))
+
+    assert ((0, "0\n") if is_trusted else (1, "")) == (done.code, done.out)
+    assert is_trusted or re.fullmatch(
+        r"kafkasse cat: https://\S+: the server's certificate cannot be verified: [^\n]+\n", done.err
+    )

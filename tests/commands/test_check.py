@@ -1,7 +1,8 @@
-"""`kafkasse check` lists what a server would serve from a real broker, and prints one sentence for each problem."""
+"""`kafkasse check` and `kafkasse topics` list what a server would serve from a real broker; each problem is one sentence."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,6 @@ Check = Callable[..., Done]
 
 @pytest.fixture
 def write(broker: EmbeddedBroker, tmp_path: Path) -> Callable[..., str]:
-    """Write a file of these settings, and return its path."""
-
     def write(**settings: Any) -> str:
         file = tmp_path / "kafkasse.yaml"
         file.write_text(yaml.safe_dump({"kafka": {"bootstrap_servers": broker.bootstrap_servers}, **settings}))
@@ -30,7 +29,6 @@ def write(broker: EmbeddedBroker, tmp_path: Path) -> Callable[..., str]:
 
 @pytest.fixture
 def check(run: Run, write: Callable[..., str]) -> Check:
-    """Run `kafkasse check` with a file of these settings."""
     return lambda **settings: run("check", write(**settings), KAFKASSE_PUBLIC="true")
 
 
@@ -144,3 +142,53 @@ def test_a_problem_is_one_sentence(
     assert (1, 1, []) == (done.code, done.err.count("\n"), caplog.records)
     assert problem in done.err
     assert "hunter2" not in done.err + done.out
+
+
+def test_lists_the_topics_and_their_paths(run: Run, cluster: Cluster, fresh_name: str, tmp_path: Path) -> None:
+    """A topic without a path is not served. A topic that a route names but that does not exist is missing."""
+    for suffix, partitions in ((".a", 1), (".b", 3), (".c", 1)):
+        cluster.create(f"{fresh_name}{suffix}", partitions)
+    file = tmp_path / "kafkasse.yaml"
+    settings = {
+        "kafka": {"bootstrap_servers": cluster.bootstrap_servers},
+        "topic_prefix": f"{fresh_name}.",
+        "public": True,
+        "allowed_topics": ["a", "b"],
+        "routes": {"prices": {"path": "/prices", "topics": ["b", "gone"]}},
+    }
+    file.write_text(yaml.safe_dump(settings))
+
+    table = run("topics", str(file))
+    objects = run("topics", str(file), "--json")
+
+    assert (0, "") == (table.code, table.err)
+    assert table.out.splitlines() == [
+        "TOPIC  PARTITIONS  STREAMED AT",
+        "a      1           /a",
+        "b      3           /prices, /b",
+        "c      1           -",
+        "gone   missing     /prices",
+    ]
+    assert {"topic": "b", "cluster": "", "partitions": 3, "paths": ["/prices", "/b"]} == json.loads(
+        objects.out.splitlines()[1]
+    )
+
+
+def test_lists_topics_without_a_configuration(run: Run, cluster: Cluster, fresh_name: str) -> None:
+    """Only the address is needed. Internal topics are listed on request."""
+    cluster.create(fresh_name)
+    cluster.create(f"__{fresh_name}")
+
+    short = run("topics", "--bootstrap-servers", cluster.bootstrap_servers)
+    complete = run("topics", "--bootstrap-servers", cluster.bootstrap_servers, "--internal")
+
+    assert [fresh_name, "1", "-"] in [line.split() for line in short.out.splitlines()]
+    assert f"__{fresh_name}" not in short.out
+    assert f"__{fresh_name}" in complete.out
+
+
+def test_a_kafka_that_does_not_answer_is_one_sentence(run: Run) -> None:
+    done = run("topics", "--bootstrap-servers", "127.0.0.1:1", KAFKASSE_KAFKA_TIMEOUT_S="0.5")
+
+    assert (1, "") == (done.code, done.out)
+    assert done.err.startswith("kafkasse topics: Kafka is unavailable.")

@@ -1,15 +1,20 @@
-"""`kafkasse config`: the effective settings, the source of each, and no secrets."""
+"""`kafkasse config` and `kafkasse init`: settings and their sources, without secrets. `kafkasse key create`: an API key."""
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from kafkasse import schemas
+from kafkasse.access.api_keys import ApiKeys
+from kafkasse.config import Config
 from tests.commands.run import Run
+from tests.support.kafka import Cluster
 
 SETTINGS = schemas.read("config")["properties"]
 TEXT = "retry_ms: 1\nkafka: {sasl_plain_password: hunter2}\nroutes:\n  a: {path: /a, topics: [t]}\n"
@@ -17,7 +22,6 @@ TEXT = "retry_ms: 1\nkafka: {sasl_plain_password: hunter2}\nroutes:\n  a: {path:
 
 @pytest.fixture
 def printed(run: Run, tmp_path: Path) -> Callable[..., str]:
-    """Run `kafkasse config` with a file and variables."""
     file = tmp_path / "kafkasse.yaml"
     file.write_text(TEXT)
 
@@ -73,3 +77,94 @@ def test_the_help_of_serve_mentions_check_and_config(run: Run) -> None:
 
     assert "kafkasse check" in help_text
     assert "kafkasse config" in help_text
+
+
+def test_prints_a_key_and_its_line(run: Run, tmp_path: Path) -> None:
+    """A guard with the line in its file accepts the key."""
+    _, key, _, _, line = run("key", "create", "partner-1").out.splitlines()
+
+    (tmp_path / "keys").write_text(line)
+    visitor = ApiKeys("partners", str(tmp_path / "keys"), logging.getLogger()).identify(key)
+
+    assert ("partner-1", {"sub": "partner-1"}) == (visitor.name, visitor.claims)
+
+
+@pytest.mark.parametrize("name", ["", "a:b", "a b", "#a", "a" * 101])
+def test_rejects_a_name_that_does_not_fit_into_a_line(run: Run, name: str) -> None:
+    code, _, err = run("key", "create", name)
+
+    assert (1, True) == (code, "A name has 1 to 100 characters" in err)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "kafkasse.yaml"
+
+
+def test_writes_a_configuration_that_works(run: Run, cluster: Cluster, fresh_name: str, file: Path) -> None:
+    """With topics and --public, `kafkasse check` accepts the file without a change."""
+    cluster.create(fresh_name)
+
+    options = ["--bootstrap-servers", cluster.bootstrap_servers, "--topics", f"{fresh_name},{fresh_name}.*", "--public"]
+    done = run("init", str(file), *options)
+    checked = run("check", str(file))
+
+    assert (0, 0, "") == (done.code, checked.code, checked.err)
+    assert f"{fresh_name}  1 partition" in checked.out
+    assert done.out.endswith(f"Then run: kafkasse check {file}\n")
+
+
+def test_serves_nothing_until_topics_are_allowed(run: Run, cluster: Cluster, fresh_name: str, file: Path) -> None:
+    """The file is valid and lists the existing topics in comments. The next steps are in the output."""
+    topic = f"0{fresh_name}"  # sorts before other topics; init lists only the first 100
+    cluster.create(topic, 3)
+
+    done = run("init", str(file), KAFKASSE_BOOTSTRAP_SERVERS=cluster.bootstrap_servers)
+    config = Config.load({}, file)
+
+    assert f"#   {topic}  (3 partitions)" in file.read_text().splitlines()
+    assert ((), {}) == (tuple(config.route.allowed_topics), dict(config.route.routes))
+    assert "Edit the file: allow topics and say who may read them.\n" in done.out
+
+
+def test_the_comments_are_valid_settings(run: Run, cluster: Cluster, file: Path) -> None:
+    run("init", str(file), "--bootstrap-servers", cluster.bootstrap_servers)
+    lines = file.read_text().splitlines()
+    names = (*schemas.read("config")["properties"], "  live", "    ")
+    active = [
+        line[2:] if line.startswith(tuple(f"# {name}" for name in names)) and ":" in line else line for line in lines
+    ]
+    file.write_text("\n".join(active))
+
+    config = Config.load({}, file)
+
+    assert ["/live", "/{topics}"] == [route.path for route in config.routes]
+    assert len(yaml.safe_load(file.read_text())) > 8
+
+
+def test_keeps_passwords_out_of_the_file(run: Run, cluster: Cluster, file: Path) -> None:
+    """Settings of the connection come from the environment into the file, except secrets."""
+    variables = {"KAFKASSE_KAFKA_CLIENT_ID": "shop", "KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD": "s3cret"}
+    done = run("init", str(file), KAFKASSE_BOOTSTRAP_SERVERS=cluster.bootstrap_servers, **variables)
+
+    assert 0 == done.code, done.err
+    kafka = yaml.safe_load(file.read_text())["kafka"]
+    assert {"bootstrap_servers": cluster.bootstrap_servers, "client_id": "shop"} == kafka
+    assert "s3cret" not in file.read_text() + done.out + done.err
+
+
+def test_does_not_replace_a_file(run: Run, file: Path) -> None:
+    """--force is needed, so that no work is lost."""
+    file.write_text("heartbeat_s: 9")
+
+    done = run("init", str(file))
+
+    assert (1, "heartbeat_s: 9") == (done.code, file.read_text())
+    assert f"kafkasse init: {file} exists; choose another file, or replace it with --force\n" == done.err
+
+
+def test_writes_nothing_if_kafka_does_not_answer(run: Run, file: Path) -> None:
+    done = run("init", str(file), "--bootstrap-servers", "127.0.0.1:1", KAFKASSE_KAFKA_TIMEOUT_S="0.5")
+
+    assert (1, False) == (done.code, file.exists())
+    assert done.err.startswith("kafkasse init: Kafka is unavailable.")

@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -23,25 +23,36 @@ from kafkasse.broker import EmbeddedBroker
 from kafkasse.commands.demo import CONFIG, Processes
 from kafkasse.errors import CommandError
 from tests.commands.run import Run, process
+from tests.pipelines.standalone import children
 from tests.support.client import Client, fetch
+from tests.support.kafka import Cluster
 from tests.support.server import ROOT
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.processes
 
 RETRIES_FOREVER = "cat", "http://127.0.0.1:1/"  # a command that runs until it is stopped, and starts quickly
 
 
-def read_until(demo: subprocess.Popen[str], text: str) -> None:
-    """Read stdout up to the first line that contains `text`."""
-    if not any(text in line for line in demo.stdout):
-        pytest.fail(f"the demo did not print {text!r}; stderr: {demo.stderr.read()}")
+def read_until(demo: subprocess.Popen[str], text: str) -> str:
+    """Read stdout up to the first line that contains `text`, and return the line."""
+    found = next((line for line in demo.stdout if text in line), "")
+    assert found, f"the demo did not print {text!r}; stderr: {demo.stderr.read()}"
+    return found
 
 
 def descendants(pid: int) -> list[int]:
     """Return the process IDs of the children of `pid`, of their children, and so on."""
-    files = Path(f"/proc/{pid}/task").glob("*/children")
-    children = [int(each) for file in files for each in file.read_text().split()]
-    return children + [each for child in children for each in descendants(child)]
+    return [each for child in children(pid) for each in (child, *descendants(child))]
+
+
+def recorded_programs(directory: Path, *names: str) -> str:
+    """A PATH with programs that write their names and arguments to `directory/calls`, and then run the real program."""
+    for name in names:
+        program = directory / name
+        program.write_text(f'#!/bin/sh\necho "{name} $*" >> {directory}/calls\nexec {shutil.which(name)} "$@"\n')
+        program.chmod(0o700)
+    return f"{directory}:{os.environ['PATH']}"
 
 
 def wait_for_exit(descriptors: list[int]) -> None:
@@ -50,12 +61,20 @@ def wait_for_exit(descriptors: list[int]) -> None:
 
 
 def test_shows_the_largest_countries_live_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    """The page, Europe's Top 3 and the pipeline's health are served. Ctrl-C ends all processes and deletes all files."""
+    """The page, Europe's Top 3 and the pipeline's health are served. Ctrl-C ends all processes and deletes all files.
+
+    The pipeline reports a bad record. Hadoop starts no process for the files of its checkpoint.
+    """
+    (tmp_path / "programs").mkdir()
+    path = recorded_programs(tmp_path / "programs", "chmod", "readlink", "ls", "ln")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    environment = {**os.environ, "TMPDIR": str(tmp_path), "KAFKASSE_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
+    (tmp_path / "files").mkdir()
+    variables = {"TMPDIR": str(tmp_path / "files"), "PATH": path, "KAFKASSE_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
+    environment = os.environ | variables
     with ExitStack() as stack, process("demo", "--port", str(port), "--rate", "50", env=environment) as demo:
-        read_until(demo, "Open")
+        servers = read_until(demo, "  Kafka ").split()[1].removesuffix(",")
+        logs = Path(read_until(demo, "  Logs ").split()[1])
         started = [os.pidfd_open(pid) for pid in descendants(demo.pid)]
         for descriptor in started:
             stack.callback(os.close, descriptor)
@@ -71,12 +90,20 @@ def test_shows_the_largest_countries_live_and_leaves_nothing_behind(tmp_path: Pa
                 if result.get("continent") == "Europe":
                     europe = [country["code"] for country in result["nrs"]]
         read_until(demo, "252 rows acknowledged in topic countries")
+        with closing(Cluster(servers)) as cluster:
+            cluster.send("countries", b"Germany", key=b"DE")
+        wait_until(lambda: "its value is not JSON" in (logs / "pipeline.log").read_text())
+        assert "dead letters: 1 in topn.dead-letters" in (logs / "pipeline.log").read_text()
 
         demo.send_signal(signal.SIGINT)
 
         assert 130 == demo.wait(60)
         wait_for_exit(started)
-    assert [] == list(tmp_path.iterdir())
+    assert [] == list((tmp_path / "files").iterdir())
+    calls = (tmp_path / "programs" / "calls").read_text().splitlines()
+    assert {"kafkasse-operators.jar"} == {
+        Path(call).name for call in calls
+    }  # Spark makes each jar of a task executable
 
 
 class RunningBroker(EmbeddedBroker):
@@ -116,10 +143,9 @@ def test_a_process_that_exits_is_a_failure_unless_it_may_exit() -> None:
         assert expected in failure(processes)
 
 
-def test_stops_if_the_broker_stops() -> None:
-    with EmbeddedBroker() as broker, Processes(broker) as processes:
-        os.kill(broker.pid, signal.SIGKILL)
-
+def test_stops_if_the_broker_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunningBroker, "ended", lambda _: True)
+    with Processes(RunningBroker()) as processes:
         assert "the broker has stopped. The end of its log:\n" in failure(processes)
 
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaConsumer, TopicPartition
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kafkasse.broker import EmbeddedBroker
+from kafkasse.commands.load import MAX_LINE_BYTES, BadRow, Lines, csv_rows, json_rows
 from tests.commands.run import TIMEOUT_S, Done, Run, process
 from tests.support.kafka import Cluster
+from tests.support.waiting import wait_until
 
 COUNTRIES = Path(__file__).parents[2] / "kafkasse" / "data" / "countries.csv"
 Load = Callable[..., Done]
@@ -25,41 +28,20 @@ Load = Callable[..., Done]
 
 @pytest.fixture
 def load(run: Run, broker: EmbeddedBroker) -> Load:
-    """Run `kafkasse load` with the broker."""
     return lambda *words: run("load", "--bootstrap-servers", broker.bootstrap_servers, *map(str, words))
 
 
 @pytest.fixture
 def topic(cluster: Cluster, fresh_name: str) -> str:
-    """A topic with two partitions."""
     return cluster.create(fresh_name, 2)
 
 
-@pytest.fixture
-def consumer(broker: EmbeddedBroker) -> Iterator[KafkaConsumer]:
-    servers = broker.bootstrap_servers
-    with closing(KafkaConsumer(bootstrap_servers=servers, auto_offset_reset="earliest")) as consumer:
-        yield consumer
-
-
-def records(consumer: KafkaConsumer, topic: str, partitions: int = 2) -> list[Any]:
-    """Return all records of a topic."""
-    all_partitions = [TopicPartition(topic, partition) for partition in range(partitions)]
-    consumer.assign(all_partitions)
-    ends = consumer.end_offsets(all_partitions)
-    found: list[Any] = []
-    while any(consumer.position(each) < ends[each] for each in all_partitions):
-        for batch in consumer.poll(timeout_ms=1000).values():
-            found += batch
-    return found
-
-
-def test_writes_each_row_as_a_record(load: Load, consumer: KafkaConsumer, topic: str) -> None:
+def test_writes_each_row_as_a_record(load: Load, cluster: Cluster, topic: str) -> None:
     """Each country becomes a JSON record with its code as the key. The summary reports every record."""
     done = load(COUNTRIES, "--topic", topic, "--key", "code", "--rate", "1000")
 
     assert 0 == done.code, done.err
-    found = records(consumer, topic)
+    found = cluster.records(topic, 2)
     with COUNTRIES.open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert {record.key.decode() for record in found} == {row["code"] for row in rows}
@@ -75,7 +57,7 @@ def test_writes_each_row_as_a_record(load: Load, consumer: KafkaConsumer, topic:
 
 
 def test_writes_json_lines_from_stdin_unchanged(
-    load: Load, consumer: KafkaConsumer, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    load: Load, cluster: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """JSON lines keep their bytes. Without --key, the records have no key."""
     line = b'{"n": 9007199254740993, "x": 25.00, "text": "\xc3\xa9"}'
@@ -86,10 +68,10 @@ def test_writes_json_lines_from_stdin_unchanged(
         done = load("-", "--topic", topic)
 
     assert 0 == done.code, done.err
-    assert [(record.key, record.value) for record in records(consumer, topic)] == [(None, line)] * 2
+    assert [(record.key, record.value) for record in cluster.records(topic, 2)] == [(None, line)] * 2
 
 
-def test_stops_before_an_invalid_row(load: Load, consumer: KafkaConsumer, topic: str, tmp_path: Path) -> None:
+def test_stops_before_an_invalid_row(load: Load, cluster: Cluster, topic: str, tmp_path: Path) -> None:
     """The error contains the line number. The rows before the invalid row are sent, the rows after it are not."""
     file = tmp_path / "bad.csv"
     file.write_text('a,b\n1,"two\nlines"\n3\n4,5\n')
@@ -100,7 +82,7 @@ def test_stops_before_an_invalid_row(load: Load, consumer: KafkaConsumer, topic:
     assert (
         "line 4 has 1 fields where the header has 2; stopped before sending this row, 1 rows acknowledged" in done.err
     )
-    assert [json.loads(record.value) for record in records(consumer, topic)] == [{"a": 1, "b": "two\nlines"}]
+    assert [json.loads(record.value) for record in cluster.records(topic, 2)] == [{"a": 1, "b": "two\nlines"}]
 
 
 def test_reports_a_record_that_kafka_rejects(load: Load, cluster: Cluster, fresh_name: str, tmp_path: Path) -> None:
@@ -116,7 +98,7 @@ def test_reports_a_record_that_kafka_rejects(load: Load, cluster: Cluster, fresh
     assert "0 rows acknowledged" in done.err
 
 
-def test_creates_a_topic_only_on_request(load: Load, consumer: KafkaConsumer, topic: str) -> None:
+def test_creates_a_topic_only_on_request(load: Load, cluster: Cluster, topic: str) -> None:
     """A missing topic is an error, with the similar name. --create creates it with the given number of partitions."""
     missing = load(COUNTRIES, "--topic", f"{topic}x")
 
@@ -125,20 +107,19 @@ def test_creates_a_topic_only_on_request(load: Load, consumer: KafkaConsumer, to
     assert 1 == missing.code
     assert f"topic {topic}x does not exist (did you mean {topic}?)" in missing.err
     assert 0 == done.code, done.err
-    assert 252 == len(records(consumer, f"{topic}x", 3))
+    assert 252 == len(cluster.records(f"{topic}x", 3))
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_waits_for_acknowledgments_after_an_interruption(
-    broker: EmbeddedBroker, consumer: KafkaConsumer, topic: str, stop: signal.Signals
+    broker: EmbeddedBroker, cluster: Cluster, topic: str, stop: signal.Signals
 ) -> None:
     """Ctrl-C and SIGTERM stop the command with exit code 130. It reports what Kafka acknowledged."""
     words = "load", "--bootstrap-servers", broker.bootstrap_servers, "-", "--topic", topic
     with process(*words, stdin=subprocess.PIPE) as loading:
         loading.stdin.write('{"a":1}\n' * 3)
         loading.stdin.flush()
-        consumer.assign([TopicPartition(topic, partition) for partition in (0, 1)])
-        next(consumer)
+        wait_until(lambda: cluster.records(topic, 2))
 
         loading.send_signal(stop)
         out, err = loading.communicate(timeout=TIMEOUT_S)
@@ -166,3 +147,95 @@ def test_a_failure_is_one_sentence(run: Run, monkeypatch: pytest.MonkeyPatch, wo
 
     assert (1, 1) == (code, len(err.splitlines()))
     assert err.startswith(f"kafkasse load: {sentence}")
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        ("25.00", "25.00"), ("9007199254740993", "9007199254740993"), ("-1e5", "-1e5"), ("0", "0"),
+        ("007", '"007"'), ("NA", '"NA"'), ("", '""'), ("1.", '"1."'), (".5", '".5"'), ("+1", '"+1"'), ("NaN", '"NaN"'),
+        ("1_000", '"1_000"'), ("٣", '"٣"'), ("true", '"true"'), (" 1", '" 1"'), ("1\n", '"1\\n"'),
+    ],
+)  # fmt: skip
+def test_keeps_the_digits_of_a_number(field: str, expected: str) -> None:
+    """A CSV field that is a JSON number keeps its text. Any other field becomes a string."""
+    file = io.StringIO(newline="")
+    csv.writer(file).writerows([["a", "b"], [field, "x"]])
+    file.seek(0)
+
+    [row] = csv_rows(file, None)
+
+    assert row.value.decode() == f'{{"a":{expected},"b":"x"}}'
+
+
+@given(st.lists(st.lists(st.text(st.characters(codec="utf-8")), min_size=2, max_size=2), max_size=5))
+def test_converts_any_csv_file_without_loss(rows: list[list[str]]) -> None:
+    """The JSON contains the text of each CSV field, and the key is the text of the key's column."""
+    file = io.StringIO(newline="")
+    csv.writer(file).writerows([["a", "b"], *rows])
+    lines = Lines(io.BytesIO(file.getvalue().encode()))
+
+    found = list(csv_rows(lines, "a"))
+
+    assert [row.key for row in found] == [row[0].encode() for row in rows]
+    assert [
+        {name: value if isinstance(value, str) else None for name, value in json.loads(row.value).items()}
+        for row in found
+    ] == [
+        {name: None if _is_number(value) else value for name, value in zip("ab", row, strict=True)} for row in rows
+    ]  # fmt: skip
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return type(json.loads(text, parse_constant=str)) in (int, float) and text == text.strip()
+    except ValueError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "expected"),
+    [
+        ('{"k":"007"}', "k", b"007"), ('{"k":""}', "k", b""), ('{"k":null}', "k", None), ('{"k":1.50}', "k", b"1.50"),
+        ('{"k":false}', "k", b"false"), ("[1]", None, None),
+    ],
+)  # fmt: skip
+def test_takes_the_key_from_a_member(text: str, key: str | None, expected: bytes | None) -> None:
+    """The key is the member's text. If the member is null, there is no key, which differs from an empty key."""
+    [row] = json_rows([text], key)
+
+    assert row == (1, expected, text.encode())
+
+
+@pytest.mark.parametrize(
+    ("rows", "text", "key", "sentence"),
+    [
+        (csv_rows, b"a,b\n1,2\n1,2,3\n", None, "line 3 has 3 fields where the header has 2"),
+        (csv_rows, b"", None, "line 1 must name the columns"),
+        (csv_rows, b"a,a\n", None, "line 1 names the column 'a' twice"),
+        (csv_rows, b"a,b\n1,2\n", "c", "line 1 has no column 'c', only a, b"),
+        (csv_rows, b'a,b\n1,2\n3,"4\n', None, "line 3 is not CSV: unexpected end of data"),
+        (csv_rows, b"a,b\n1,\xff\n", None, "line 2 is not UTF-8"),
+        (csv_rows, b"a\n" + b"x" * (MAX_LINE_BYTES + 1), None, f"line 2 is longer than {MAX_LINE_BYTES} bytes"),
+        (json_rows, b'{"a":1}\n{"a":\n', None, "line 2 is not JSON"),
+        (json_rows, b"NaN\n", None, "line 1 is not JSON: NaN is not JSON"),
+        (json_rows, b"[" * 100_000, None, "line 1 is not JSON"),
+        (json_rows, b'\n{"a":1}\n', "b", "line 2 has no 'b'"),
+        (json_rows, b"1\n", "b", "line 1 has no 'b'"),
+        (json_rows, b'{"b":[1]}\n', "b", "line 1 has an object or array in 'b'"),
+        (json_rows, b'{"b":"\\ud800"}\n', "b", "line 1 is not JSON"),
+    ],
+)
+def test_names_the_invalid_line(rows: Any, text: bytes, key: str | None, sentence: str) -> None:
+    """The error contains the line number and the reason."""
+    with pytest.raises(BadRow) as error:
+        list(rows(Lines(io.BytesIO(text)), key))
+
+    assert sentence in str(error.value)
+
+
+def test_ignores_a_byte_order_mark() -> None:
+    """A byte order mark, which spreadsheets write, is not part of the first column's name."""
+    [row] = csv_rows(Lines(io.BytesIO(b"\xef\xbb\xbfa,b\r\n1,2\r\n")), "a")
+
+    assert row == (2, b"1", b'{"a":1,"b":2}')

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -17,10 +16,9 @@ from urllib.request import urlopen
 import pytest
 
 from kafkasse.pipelines.jvm import connector_jars
-from tests.commands.pipeline_process import EXIT_TIMEOUT_S, pipeline, run_words
-from tests.commands.run import Run
-from tests.pipelines.countries import country, top
-from tests.pipelines.topics import Topics
+from tests.commands.run import EXIT_TIMEOUT_S, Run, pipeline, run_words
+from tests.pipelines.standalone import children
+from tests.pipelines.topics import Topics, country, top
 from tests.support.registry import Registry
 from tests.support.waiting import wait_until
 
@@ -36,12 +34,6 @@ def large(orders):  # rows of Spark's Kafka source -> rows of key and value
 
 large_orders = Pipeline("large-orders", source="orders", query=large, sink="large-orders")
 """
-TOP_3 = """
-from kafkasse.pipelines import Pipeline
-from kafkasse.pipelines.queries.topn import topn
-
-top_3 = Pipeline("top-3", source="countries", query=topn, sink="top-3")
-"""
 ENDLESS = """
 import time
 from pathlib import Path
@@ -56,13 +48,9 @@ endless = Pipeline("endless", source="a", query=query, sink="b")
 
 FAKE_JAVA = """#!/bin/sh
 case "$1" in -XshowSettings*) echo "java.home = {home}\njava.specification.version = 17" >&2; exit;; esac
+grep SigIgn /proc/$$/status > {home}/ignored
 {start}
 """
-
-
-def children(process: subprocess.Popen[str]) -> list[int]:
-    """The child processes: the JVM, after it was started."""
-    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
 def fake_java(home: Path, start: str) -> str:
@@ -72,15 +60,6 @@ def fake_java(home: Path, start: str) -> str:
     java.write_text(FAKE_JAVA.format(home=home, start=start))
     java.chmod(0o700)
     return str(home)
-
-
-def recorded_programs(directory: Path, *names: str) -> str:
-    """A PATH with programs that write their names and arguments to `directory/calls`, and then run the real program."""
-    for name in names:
-        program = directory / name
-        program.write_text(f'#!/bin/sh\necho "{name} $*" >> {directory}/calls\nexec {shutil.which(name)} "$@"\n')
-        program.chmod(0o700)
-    return f"{directory}:{os.environ['PATH']}"
 
 
 def failure(*words: str, **environment: str) -> str:
@@ -110,37 +89,8 @@ def stop(process: subprocess.Popen[str], number: int) -> tuple[int, str, str]:
 
 @pytest.fixture
 def temporary(tmp_path: Path) -> Path:
-    """The directory for temporary files."""
     (tmp_path / "temporary").mkdir()
     return tmp_path / "temporary"
-
-
-def test_runs_until_ctrl_c(topics: Topics, tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command runs a pipeline of the user's own. It reports readiness and bad records, and Ctrl-C ends it with code 130.
-
-    A terminal sends Ctrl-C to the JVM too. The JVM must not exit before its query has ended. No process and no file is left.
-    Hadoop starts no process for the files of the checkpoint.
-    """
-    topics.send(country("FR", 5), (b"DE", b"Germany"), country("IT", 3))
-    (tmp_path / "countries.py").write_text(TOP_3)
-    monkeypatch.chdir(tmp_path)
-    path = recorded_programs(tmp_path, "chmod", "readlink", "ls", "ln")
-    words = run_words(topics, name="countries:top_3")
-
-    with pipeline(*words, TMPDIR=str(temporary), KAFKASSE_LOG_FORMAT="json", PATH=path) as process:
-        ready = process.stdout.readline()
-        topics.read(lambda latest: top(latest["Europe"]) == ["FR", "IT"])
-        lines = iter(lambda: json.loads(process.stderr.readline()), None)
-        warning = next(line for line in lines if line["level"] == "warning")
-        code, out, err = stop(process, signal.SIGINT)
-
-    assert "kafkasse pipeline: ready\n" == ready
-    assert f"dead letters: 1 in {topics.sink}.dead-letters" in warning["message"]
-    assert "its value is not JSON" in warning["message"]
-    assert ["stopped"] == [json.loads(line)["state"] for line in err.splitlines()]
-    assert (130, "", []) == (code, out, list(temporary.iterdir()))
-    [call] = (tmp_path / "calls").read_text().splitlines()
-    assert call.endswith("kafkasse-operators.jar")  # Spark makes each jar that it distributes executable
 
 
 @pytest.mark.parametrize(
@@ -158,13 +108,16 @@ def test_a_signal_does_not_wait_for_spark(
 ) -> None:
     """The signal ends a JVM that never connects. No process and no file is left, and the log contains no error.
 
+    The JVM itself ignores the signals: a terminal sends Ctrl-C to it too, and it must not exit before its query has ended.
     The exit code of `check` and `state` is that of Ctrl-C, because they have no result.
     """
     java = fake_java(tmp_path / "java", "exec cat")
     with pipeline(*(words or run_words(topics)), TMPDIR=str(temporary), JAVA_HOME=java) as process:
-        wait_for(process, lambda: list(temporary.glob("*/bin/spark-submit")))
+        wait_for(process, lambda: (tmp_path / "java/ignored").exists() and (tmp_path / "java/ignored").read_text())
         *ended, err = stop(process, number)
 
+    ignored = int((tmp_path / "java/ignored").read_text().split()[1], 16)
+    assert all(ignored >> each - 1 & 1 for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
     assert [code, "", []] == [*ended, list(temporary.iterdir())]
     assert ([] if words else ["starting", "stopped"]) == re.findall(r"state=(\w+)", err)
     assert "\n" == err if words else 2 == len(err.splitlines())
@@ -218,7 +171,7 @@ def test_spark_ends_while_its_context_starts(topics: Topics, tmp_path: Path) -> 
     """PySpark has connected to the JVM. A killed JVM is started again, and SIGTERM ends the pipeline without an error."""
     with pipeline(*run_words(topics), TMPDIR=str(tmp_path)) as process:
         wait_for(process, lambda: list(tmp_path.glob("*/blockmgr-*")))
-        (jvm,) = children(process)
+        (jvm,) = children(process.pid)
         os.kill(jvm, signal.SIGKILL)
         log = [next(line for line in iter(process.stderr.readline, "") if "WARNING" in line)]
         wait_for(process, lambda: list(tmp_path.glob("*/blockmgr-*")))
@@ -245,7 +198,6 @@ def test_sigterm_ends_a_check_after_spark_has_started(
 
 
 def using(path: Path) -> list[int]:
-    """The processes whose arguments contain this path."""
     found = []
     for arguments in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
@@ -298,7 +250,7 @@ def test_a_killed_jvm_is_replaced(topics: Topics, fresh_name: str, tmp_path: Pat
     with pipeline(*run_words(topics), *words) as process:
         process.stdout.readline()
         topics.read(lambda latest: top(latest["Europe"]) == ["FR"])
-        (jvm,) = children(process)
+        (jvm,) = children(process.pid)
         os.kill(jvm, signal.SIGKILL)
         topics.send(country("IT", 3))
         topics.read(lambda latest: top(latest["Europe"]) == ["FR", "IT"])
@@ -320,17 +272,18 @@ def test_a_killed_jvm_is_replaced(topics: Topics, fresh_name: str, tmp_path: Pat
 
 
 def test_waits_for_kafka() -> None:
-    """Without a broker, the pipeline waits instead of failing, and SIGTERM ends the wait."""
+    """Without a broker, the pipeline waits instead of failing, and SIGTERM ends the wait. Here, the log is JSON."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         servers = f"127.0.0.1:{unused.getsockname()[1]}"
 
-        with pipeline("run", "topn", "--bootstrap-servers", servers) as process:
-            lines = iter(process.stderr.readline, "")
-            warning = next(line for line in lines if "WARNING" in line)
+        words = "run", "topn", "--bootstrap-servers", servers
+        with pipeline(*words, KAFKASSE_LOG_FORMAT="json") as process:
+            lines = map(json.loads, iter(process.stderr.readline, ""))
+            warning = next(line for line in lines if line["level"] == "warning")
             code, *_ = stop(process, signal.SIGTERM)
 
-    assert f"no Kafka broker accepts connections at {servers}" in warning
+    assert f"no Kafka broker accepts connections at {servers}" in warning["message"]
     assert 0 == code
 
 

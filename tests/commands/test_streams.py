@@ -20,25 +20,30 @@ from tests.support.waiting import wait_until
 APP = "tests.support.apps:in_memory()"
 
 
-@pytest.fixture
-def server(processes: None, tmp_path: Path) -> Iterator[Server]:
-    """A server whose private directory the command finds."""
-    with Server(APP, KAFKASSE_RUNTIME_DIR=str(tmp_path), WEB_CONCURRENCY="2") as server:
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The private directory of the servers, in which the command finds them."""
+    return tmp_path_factory.mktemp("run")
+
+
+@pytest.fixture(scope="module")
+def server(processes: None, directory: Path) -> Iterator[Server]:
+    with Server(APP, KAFKASSE_RUNTIME_DIR=str(directory), WEB_CONCURRENCY="2") as server:
         fetch(server.port, "/-/health")  # a worker is ready
         yield server
 
 
 @pytest.fixture
-def streams(run: Run, tmp_path: Path) -> Run:
-    """Runs `kafkasse streams`."""
-    return lambda *words: run("streams", *words, KAFKASSE_RUNTIME_DIR=str(tmp_path))
+def streams(run: Run, directory: Path) -> Run:
+    return lambda *words: run("streams", *words, KAFKASSE_RUNTIME_DIR=str(directory))
 
 
 @pytest.fixture
-def connect() -> Iterator[Callable[..., Client]]:
+def connect(streams: Run) -> Iterator[Callable[..., Client]]:
     """Opens a stream of a server, until the end of the test."""
     with ExitStack() as clients:
         yield lambda server, **headers: clients.enter_context(Client(server.port, "/t", **headers)).ready()
+    wait_until(lambda: not streams("--json").out)
 
 
 def listed(done: Done) -> list[dict[str, Any]]:
@@ -68,10 +73,10 @@ def test_lists_open_streams_and_ends_one(server: Server, streams: Run, connect: 
 
 
 def test_names_the_server_of_each_stream(
-    server: Server, streams: Run, connect: Callable[..., Client], tmp_path: Path
+    server: Server, streams: Run, connect: Callable[..., Client], directory: Path
 ) -> None:
     """With several servers, the table has a column for the server. The JSON objects always have it."""
-    with Server(APP, KAFKASSE_RUNTIME_DIR=str(tmp_path)) as other:
+    with Server(APP, KAFKASSE_RUNTIME_DIR=str(directory)) as other:
         fetch(other.port, "/-/health")
         for each in (server, other):
             connect(each)
@@ -87,10 +92,10 @@ def test_names_the_server_of_each_stream(
 
 
 def test_names_a_worker_that_does_not_answer(
-    server: Server, streams: Run, connect: Callable[..., Client], tmp_path: Path
+    server: Server, streams: Run, connect: Callable[..., Client], directory: Path
 ) -> None:
     """The list contains the other worker's streams. stderr names the process ID of the silent one. The exit code is 1."""
-    wait_until(lambda: 2 == len(list(tmp_path.glob("*/worker-*.sock"))))
+    wait_until(lambda: 2 == len(list(directory.glob("*/worker-*.sock"))))
     for _ in range(8):
         connect(server)
     all_streams = {each["id"] for each in listed(streams("--json"))}
@@ -115,9 +120,9 @@ def test_a_stream_that_does_not_exist_is_an_error(server: Server, streams: Run) 
     assert (1, True) == (code, "no open stream 1-1; run kafkasse streams" in err)
 
 
-def test_without_a_server_it_names_the_settings_and_the_directory(streams: Run, tmp_path: Path) -> None:
+def test_without_a_server_it_names_the_settings_and_the_directory(run: Run, tmp_path: Path) -> None:
     """The server may run without kafkasse's gunicorn settings, or use another directory."""
-    code, _, err = streams()
+    code, _, err = run("streams", KAFKASSE_RUNTIME_DIR=str(tmp_path))
 
     assert 1 == code
     assert f"found no server of this user in {tmp_path}" in err

@@ -24,7 +24,6 @@ RECORD = '{"continent":"Europe"}'
 
 @pytest.fixture
 def environment(broker: EmbeddedBroker, tmp_path: Path) -> dict[str, str]:
-    """The variables of the server and of the commands."""
     route = {"path": "/topn/updates", "topics": ["topn"], "format": "value", "start": "snapshot"}
     settings = {"kafka": {"bootstrap_servers": broker.bootstrap_servers}, "routes": {"topn": route}, "public": True}
     (tmp_path / "kafkasse.yaml").write_text(yaml.safe_dump(settings))

@@ -25,5 +25,4 @@ tracer.configure(trace_processors=[_Recorder()])
 
 @app.get("/status")
 def status() -> str:
-    """Return the states of the open streams, and the spans."""
     return json.dumps({"state": [each["state"] for each in request.environ[ENVIRON_KEY].statuses()], "spans": spans})

@@ -18,16 +18,19 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import NamedTuple
 
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+import gevent
+from kafka import KafkaProducer
 
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.broker.supervisor import SupervisedProcess
-from tests.pipelines.countries import country, tombstone, top
 from tests.pipelines.standalone import EXECUTOR_OPTIONS, Standalone, children, kill
+from tests.pipelines.topics import country, tombstone, top
 from tests.support.kafka import Cluster
+from tests.support.waiting import wait_until
 
 EDITS_PER_S = 200
 SOURCE_PARTITIONS = 3
@@ -35,10 +38,16 @@ KEYS = 300
 CONTINENTS = ("Africa", "Asia", "Europe", "Oceania")
 # Between two faults. A pipeline needs 8 s to start, and commits every 10 s, so faults occur in every phase.
 PAUSE_S = (2.0, 15.0)
-READY_TIMEOUT_S = 120.0
-ANSWER_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 60.0
 VERSION = "kafkasse-version"
+
+
+class View(NamedTuple):
+    """The latest Top 3 of each continent, the number of records, and of those with a lower version than the one before."""
+
+    top: dict[str, list[str]]
+    records: int
+    back: int
 
 
 class Run:
@@ -99,11 +108,9 @@ class Run:
 
     def wait_until_ready(self) -> None:
         """Wait until the first process has reported that it is ready."""
-        deadline_s = time.monotonic() + READY_TIMEOUT_S
-        while not self._log(1).exists() or b"ready" not in self._log(1).read_bytes():
-            assert self.starts <= 1, f"the pipeline ended:\n{self._log(1).read_text()}"
-            assert time.monotonic() < deadline_s, f"the pipeline is not ready:\n{self._log(1).read_text()}"
-            time.sleep(0.1)
+        self._started.wait()
+        wait_until(lambda: self.starts > 1 or b"ready" in self._log(1).read_bytes())
+        assert 1 == self.starts, f"the pipeline ended:\n{self._log(1).read_text()}"
 
     def edit(self, seconds: float) -> None:
         """Edit countries, and inject faults in another thread."""
@@ -178,57 +185,21 @@ class Run:
         return {continent: codes[:3] for continent, codes in ranked.items()}
 
     def view(self) -> View:
-        """A client of the sink."""
-        return View(self._broker.bootstrap_servers)
+        """What a client sees that reads the sink from its start."""
+        with closing(Cluster(self._broker.bootstrap_servers)) as topics:
+            records = topics.records("topn")
+        latest: dict[str, list[str]] = {}
+        versions: dict[bytes, int] = {}
+        back = 0
+        for record in records:
+            version = int(dict(record.headers)[VERSION])
+            back += version < versions.get(record.key, 0)
+            versions[record.key] = version
+            latest[record.key.decode()] = top(record.value)
+        return View({continent: codes for continent, codes in latest.items() if codes}, len(records), back)
 
     def logs(self) -> str:
-        """The logs of all starts."""
         return "\n".join(self._log(start).read_text() for start in range(1, self.starts + 1))
-
-
-class View:
-    """A client that reads the sink from its start.
-
-    Attributes:
-        top: the latest Top 3 of each continent.
-        records: the number of records that the client received.
-        back: the number of records with a lower version than the previous record of the same key.
-    """
-
-    def __init__(self, servers: str) -> None:
-        self._consumer = KafkaConsumer(bootstrap_servers=servers)
-        self._partition = TopicPartition("topn", 0)
-        self._consumer.assign([self._partition])
-        self._consumer.seek_to_beginning()
-        self._versions: dict[bytes, int] = {}
-        self.top: dict[str, list[str]] = {}
-        self.records = self.back = 0
-
-    def read_until(self, expected: dict[str, list[str]]) -> None:
-        """Read until the view equals `expected`, or until ANSWER_TIMEOUT_S has passed."""
-        deadline_s = time.monotonic() + ANSWER_TIMEOUT_S
-        while time.monotonic() < deadline_s and self.top != expected:
-            self._poll()
-
-    def read_to_end(self) -> None:
-        """Read all records that the sink contains now."""
-        [end] = self._consumer.end_offsets([self._partition]).values()
-        while self._consumer.position(self._partition) < end:
-            self._poll()
-
-    def _poll(self) -> None:
-        for record in self._consumer.poll(1000).get(self._partition, ()):
-            version = int(dict(record.headers)[VERSION])
-            self.back += version < self._versions.get(record.key, 0)
-            self._versions[record.key] = version
-            self.records += 1
-            if found := top(record.value):
-                self.top[record.key.decode()] = found
-            else:
-                self.top.pop(record.key.decode(), None)
-
-    def close(self) -> None:
-        self._consumer.close()
 
 
 def run(seed: int, seconds: float, on_cluster: bool, path: str) -> None:
@@ -240,12 +211,11 @@ def run(seed: int, seconds: float, on_cluster: bool, path: str) -> None:
             with one.pipeline():
                 one.wait_until_ready()
                 one.edit(seconds)
-                edited_s = time.monotonic()
-                with closing(one.view()) as view:
-                    view.read_until(expected := one.answer())
+                edited_s, expected = time.monotonic(), one.answer()
+                with suppress(gevent.Timeout):
+                    wait_until(lambda: one.view().top == expected)
                 answered_s = time.monotonic() - edited_s
-            with closing(one.view()) as view:  # read again, because a late result could replace the right one
-                view.read_to_end()
+            view = one.view()  # read again, because a late result could replace the right one
     print(
         f"seed {seed}: {one.edits} edits, {one.faults} faults, {one.starts} starts; {answered_s:.0f} s after the last edit, "
         f"{view.records} results, {view.back} went back",
@@ -268,7 +238,6 @@ def supervise(seed: int, seconds: float, on_cluster: bool) -> None:
 
 
 def main() -> None:
-    """Run several times with different seeds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=60)

@@ -27,7 +27,6 @@ def starts_no_spark() -> Iterator[None]:
 
 @pytest.fixture
 def registry() -> Iterator[Registry]:
-    """A schema registry."""
     with closing(Registry()) as registry:
         yield registry
 

@@ -40,7 +40,6 @@ def started(directory: Path) -> SparkSession:
 
 
 def frame(spark: SparkSession, edits: list[Edit]) -> DataFrame:
-    """The edits as rows."""
     return spark.createDataFrame([edit.row for edit in edits], plain.SCHEMA)
 
 

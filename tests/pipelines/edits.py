@@ -28,7 +28,6 @@ class Edit(NamedTuple):
 
     @property
     def row(self) -> tuple[object, ...]:
-        """The edit as a row of SCHEMA."""
         item = {"key": self.key, "rank": self.rank, "tags": [self.rank / 2], "counts": {"a": self.rank}}
         return (self.key, self.group, self.rank, item, self.partition, self.offset, self.order)
 
@@ -109,7 +108,6 @@ def ranked_members(edits: Iterable[Edit]) -> dict[str, list[str]]:
 
 
 def top(edits: Iterable[Edit], n: int) -> dict[str, list[str]]:
-    """The keys of the top n of each group that has a member."""
     return {group: keys[:n] for group, keys in members(edits).items()}
 
 

@@ -15,8 +15,8 @@ import pyspark
 
 from kafkasse.java import runtime
 from kafkasse.pipelines import jvm
+from tests.support.waiting import wait_until
 
-START_TIMEOUT_S = 120.0
 HOST = "127.0.0.1"
 # Each of these processes runs for a minute, so its JVM must start quickly.
 QUICK = (
@@ -71,7 +71,6 @@ class Standalone:
         process.wait()
 
     def executors(self) -> list[int]:
-        """The process IDs of the executors."""
         return [pid for worker in self.workers for pid in children(worker.pid)]
 
     def _start(self, name: str, main: str, *words: str) -> tuple[subprocess.Popen[bytes], Path]:
@@ -85,16 +84,11 @@ class Standalone:
 
     @staticmethod
     def _wait(log: Path, pattern: str) -> str:
-        deadline_s = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline_s:
-            if found := re.search(pattern, log.read_text()):
-                return found[1]
-            time.sleep(0.1)
-        raise AssertionError(f"no {pattern} in:\n{log.read_text()[-2000:]}")
+        wait_until(lambda: re.search(pattern, log.read_text()))
+        return re.findall(pattern, log.read_text())[0]
 
 
 def children(pid: int) -> Iterator[int]:
-    """The child processes."""
     for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
         yield from map(int, tasks.read_text().split())
 

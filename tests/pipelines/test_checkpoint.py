@@ -22,12 +22,10 @@ CHECKPOINT = "hdfs:///kafkasse/topn"
 
 
 def query(rows: Any, **settings: Any) -> Any:
-    """A query that returns its rows."""
     return rows
 
 
 def pipeline(**settings: Any) -> Pipeline:
-    """A pipeline whose query has these settings."""
     return Pipeline("topn", "countries", partial(query, **settings), "topn")
 
 
@@ -97,11 +95,6 @@ def test_only_adding_a_field_is_compatible(before: Any, after: Any, expected: li
     [
         # The state contains rows as JSON text, so Spark itself would read a changed field as null.
         ({"fields": {"size": "bigint"}}, {"fields": {"code": "string"}}, ['fields.size was "bigint" and is null now']),
-        (
-            {"fields": {"size": "bigint"}},
-            {"fields": {"size": "string"}},
-            ['fields.size was "bigint" and is "string" now'],
-        ),
         # A group that receives no row would keep its old results. Older manifests do not contain the number of ranks.
         ({"fields": {}, "n": 3}, {"fields": {}, "n": 2}, ["n was 3 and is 2 now"]),
         ({"fields": {}, "n": 2}, {"fields": {}, "n": 2}, []),
@@ -166,7 +159,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def use(files: Any) -> None:
-    """Use the checkpoint for a moment."""
     with lease.exclusive(cast(Files, files), CHECKPOINT):
         pass
 

@@ -19,9 +19,8 @@ import kafkasse
 from kafkasse.java import runtime
 from kafkasse.pipelines import jvm
 from tests.pipelines import chaos
-from tests.pipelines.countries import country, top
 from tests.pipelines.standalone import EXECUTOR_OPTIONS, Standalone, kill
-from tests.pipelines.topics import Topics
+from tests.pipelines.topics import Topics, country, top
 
 pytestmark = [pytest.mark.processes, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -55,14 +54,12 @@ def running(log: Path, *command: str, **environment: str) -> Iterator[None]:
 
 
 def words(topics: Topics, checkpoint: Path) -> list[str]:
-    """The arguments of `kafkasse` that run the Top 3 pipeline."""
     servers = topics.kafka["bootstrap.servers"]
     names = ["--source", topics.source, "--sink", topics.sink]
     return ["pipeline", "run", "topn", "--bootstrap-servers", servers, "--checkpoint", str(checkpoint), *names]
 
 
 def states(log: Path) -> list[str]:
-    """The states that the pipeline has logged."""
     lines = (line.split() for line in log.read_text().splitlines() if "pipeline name=" in line)
     return [word.removeprefix("state=") for line in lines for word in line if word.startswith("state=")]
 

@@ -43,7 +43,6 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A file with a pipeline."""
     path = tmp_path / "pipelines.yaml"
     path.write_text(ORDERS)
     return path
@@ -183,14 +182,10 @@ where: amount > 100 => window: {size: 1 hour, by: id, aggregates: {n: count(*)}}
 where: amount > 100 => window: {size: 1 hour, aggregates: {n: count(*)}, results: final}
   7: query.window.results: final needs mode: microbatch or mode: once; add one of them to the pipeline, or write
   updates
-where: => were:
-  7: query.were: is not a setting (did you mean where?)
 amount > 100 => 5
   7: query.where: must be an expression in Spark SQL, not 5
 where: amount > 100 => top: {}
   7: query.top: needs n, by and group
-where: amount > 100 => top: {by: amount}
-  7: query.top: needs n and group
 where: amount > 100 => top: {n: 1, by: amount}
   7: query.top: needs group
 where: amount > 100 => select: []
@@ -207,14 +202,10 @@ sink: => dead_letters: orders\n    sink:
   8: dead_letters: orders is also a source; use another topic
 sink: => refresh_tables_s: 10\n    mode: once\n    sink:
   8: refresh_tables_s: has no effect with mode: once; remove it, or use mode: microbatch
-sink: => checkpoints: /data\n    sink:
-  8: checkpoints: is not a setting (did you mean checkpoint?)
 sink: => mode: real-time\n    sink:
   8: mode: must be one of realtime, microbatch, once, not 'real-time' (did you mean realtime?)
 sink: => spark: {driver.memory: 2g}\n    sink:
   8: spark.driver.memory: is not a valid name; it must be the name of a Spark setting, such as spark.executor.memory
-sink: => tables: {x: {}}\n    sink:
-  8: tables.x: needs csv, or parquet, or topic with schema
 sink: => tables: {x: {topic: shops}}\n    sink:
   8: tables.x: needs csv, or parquet, or topic with schema
 sink: => tables: {x: {csv: a, parquet: b}}\n    sink:
@@ -347,7 +338,6 @@ def test_an_unusable_schema_is_an_error(file: Path, content: str | None, expecte
 
 
 def in_registry(registry: Registry, **more: Any) -> str:
-    """ORDERS with its schema in the registry."""
     schema = {"registry": registry.url, "subject": "orders-value"} | more
     return ORDERS.replace("schema: {", f"schema: {json.dumps(schema)} #")
 
@@ -477,7 +467,6 @@ def test_an_aggregate_that_cannot_subtract_a_row_is_an_error(aggregate: str) -> 
 
 
 def checked_table(format_: str, path: str, on: str = "id") -> str:
-    """ORDERS with this table."""
     query = f"enrich: [{{table: shops, on: {on}}}]\n    tables:\n      shops:\n        {format_}: {path}"
     return ORDERS.replace("where: amount > 100", query)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import zipfile
@@ -193,22 +192,18 @@ def test_a_temporary_directory_is_removed_at_the_end(parent: Path) -> None:
 
 
 @pytest.mark.processes
-def test_removes_the_directory_of_a_killed_process(parent: Path) -> None:
-    with other_process(parent) as (process, left):
-        process.send_signal(signal.SIGKILL)
+def test_keeps_the_directory_of_a_running_process_and_removes_that_of_a_killed_one(parent: Path) -> None:
+    """Two pipelines on one machine do not disturb each other."""
+    with other_process(parent) as (process, used):
+        with directory(PREFIX) as path:
+            assert {path, used} == set(parent.iterdir())
+        assert "text" == (used / "file").read_text()
+        process.kill()
         process.wait()
-        assert left.exists()
+        assert used.exists()
 
         with directory(PREFIX) as path:
             assert [path] == list(parent.iterdir())
-
-
-@pytest.mark.processes
-def test_keeps_the_directory_of_a_running_process(parent: Path) -> None:
-    """Two pipelines on one machine do not disturb each other."""
-    with other_process(parent) as (_, used), directory(PREFIX) as path:
-        assert {path, used} == set(parent.iterdir())
-        assert "text" == (used / "file").read_text()
 
 
 def test_does_not_follow_links(parent: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import Row
-from pyspark.sql.types import StructType
+from pyspark.sql.streaming.tws_tester import TwsTester
 
 from kafkasse.pipelines.operators.order_key import order_key, stored_bytes
 from kafkasse.pipelines.operators.python_processors import LatestPerKey, Ranked, first_members, rank_order
@@ -19,84 +19,29 @@ CHANCES = st.integers(0, 2**32).map(Random)
 RANKS = st.integers(-(2**63), 2**63 - 1)
 
 
-class Variable:
-    """A state variable. A map returns its entries in the order of their stored bytes, as RocksDB does."""
-
-    def __init__(self) -> None:
-        self.states: dict[Any, Any] = {}
-        self.current: Any = None
-        self.entries_read = 0
-
-    def get(self) -> Any:
-        return self.states.get(self.current)
-
-    def update(self, value: Any) -> None:
-        self.states[self.current] = value
-
-    def clear(self) -> None:
-        self.states.pop(self.current, None)
-
-    @property
-    def map(self) -> dict[Any, Any]:
-        entries: dict[Any, Any] = self.states.setdefault(self.current, {})
-        return entries
-
-    def containsKey(self, key: Any) -> bool:
-        return key in self.map
-
-    def updateValue(self, key: Any, value: Any) -> None:
-        self.map[key] = value
-
-    def removeKey(self, key: Any) -> None:
-        del self.map[key]
-
-    def iterator(self) -> Iterator[tuple[Any, Any]]:
-        for key in sorted(self.map, key=stored_bytes):
-            self.entries_read += 1
-            yield key, self.map[key]
-
-
-class Handle:
-    """Spark's handle with Variables."""
-
-    def __init__(self) -> None:
-        self.variables: dict[str, Variable] = {}
-
-    def getValueState(self, name: str, schema: StructType) -> Variable:
-        return self.variables.setdefault(name, Variable())
-
-    def getMapState(self, name: str, key_schema: StructType, value_schema: StructType) -> Variable:
-        return self.variables.setdefault(name, Variable())
-
-
-class Operator:
-    """A processor with its state."""
-
-    def __init__(self, processor: Any) -> None:
-        self.processor, self.handle = processor, Handle()
-        processor.init(self.handle)
-
-    def process(self, key: str, rows: list[Row]) -> list[Row]:
-        """Process the rows of one key in one batch."""
-        for variable in self.handle.variables.values():
-            variable.current = key
-        return list(self.processor.handleInputRows((key,), iter(rows), None))
-
-
 class Stages:
     """Both stages of `ranked`."""
 
     def __init__(self, n: int, ordered: bool = False) -> None:
-        self.by_key, self.by_group = Operator(LatestPerKey()), Operator(Ranked(n))
+        self.by_key, self.by_group = TwsTester(LatestPerKey()), TwsTester(Ranked(n))
+        self.members = self.by_group.handle.map_states["members"]
+        self._iterator, self.members.iterator = self.members.iterator, self._in_stored_order
+        self.entries_read = 0
         self.ordered = ordered
         self.results: list[Row] = []
+
+    def _in_stored_order(self) -> Iterator[tuple[Any, Any]]:
+        """The entries of the map in the order of their stored bytes, as RocksDB returns them."""
+        for key, member in sorted(self._iterator(), key=lambda entry: stored_bytes(entry[0])):
+            self.entries_read += 1
+            yield key, member
 
     def batch(self, edits: list[Edit], chance: Random) -> None:
         """Process a micro-batch. Rows reach each stage in a random order."""
         moves = [move for key in _shuffled({edit.key for edit in edits}, chance) for move in self.changes(edits, key)]
         for group in _shuffled({move.group for move in moves}, chance):
             of_group = [move for move in moves if move.group == group]
-            self.results += self.by_group.process(group, _shuffled(of_group, chance))
+            self.results += self.by_group.test(group, _shuffled(of_group, chance))
 
     def changes(self, edits: list[Edit], key: str) -> list[Row]:
         rows = [
@@ -109,7 +54,7 @@ class Stages:
             for edit in edits
             if edit.key == key
         ]
-        return [move for change in self.by_key.process(key, rows) for move in moves(change)]
+        return [move for change in self.by_key.test(key, rows) for move in moves(change)]
 
     def tops(self) -> dict[str, list[str]]:
         """The last result of each group, without empty ones."""
@@ -223,18 +168,18 @@ def test_after_a_replay_in_another_order_the_last_result_can_be_outdated() -> No
 
 def states(stages: Stages) -> dict[str, Any]:
     """The state of each group: size, version, position, candidates."""
-    return stages.by_group.handle.variables["group"].states
+    return stages.by_group.handle.value_states["group"].state
 
 
 def test_a_removed_key_leaves_no_state() -> None:
     """So the state does not grow with keys that no longer exist."""
-    operator = Operator(LatestPerKey())
+    operator = TwsTester(LatestPerKey())
     add = Row(order=None, version=None, position=[(0, 1)], row="a")
     remove = Row(order=None, version=None, position=[(0, 2)], row=None)
 
-    operator.process("k", [add, remove])
+    operator.test("k", [add, remove])
 
-    assert {} == operator.handle.variables["latest"].states
+    assert {} == operator.handle.value_states["latest"].state
 
 
 def test_a_large_group_is_read_only_as_far_as_needed() -> None:
@@ -248,7 +193,7 @@ def test_a_large_group_is_read_only_as_far_as_needed() -> None:
         stages.batch([edit], chance)
 
     assert {"north": ["k0899", "k0898", "k0897"]} == stages.tops()
-    assert stages.by_group.handle.variables["members"].entries_read < 200
+    assert stages.entries_read < 200
 
 
 @given(st.lists(st.tuples(RANKS, st.one_of(st.sampled_from(KEYS), st.text())), unique=True))

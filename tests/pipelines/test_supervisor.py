@@ -146,7 +146,6 @@ def test_a_signal_is_a_stop_request() -> None:
 
 @pytest.fixture
 def status() -> Status:
-    """The status of a pipeline that has not started."""
     return Status("topn", 1, "realtime", ["countries"], ["topn"])
 
 

@@ -1,7 +1,8 @@
-"""A source topic and a sink topic for a test of a pipeline. This module does not import Spark."""
+"""A source topic and a sink topic for a test of a pipeline, and countries as records. This module does not import Spark."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,8 +20,6 @@ PARTITIONS = 3
 
 
 class Topics:
-    """A source topic to write to and a sink topic to read from."""
-
     def __init__(self, broker: EmbeddedBroker, name: str) -> None:
         self.kafka = {"bootstrap.servers": broker.bootstrap_servers}
         self.cluster = Cluster(broker.bootstrap_servers)
@@ -88,3 +87,21 @@ def topics(broker: EmbeddedBroker, fresh_name: str) -> Iterator[Topics]:
     topics = Topics(broker, fresh_name)
     yield topics
     topics.close()
+
+
+def country(code: str, size: int, continent: str = "Europe") -> Record:
+    """A country's record, as `kafkasse load` creates it from countries.csv."""
+    return code.encode(), json.dumps(fields(code, size, continent), ensure_ascii=False).encode()
+
+
+def fields(code: str, size: int, continent: str = "Europe") -> dict[str, Any]:
+    return {"name": f"Land of {code}", "code": code, "continent": continent, "population": 1000, "size": size}
+
+
+def tombstone(code: str) -> Record:
+    return code.encode(), None
+
+
+def top(value: str | bytes | None) -> list[str]:
+    """The country codes in a Top 3, the largest first; empty for a tombstone."""
+    return [each["code"] for each in json.loads(value)["nrs"]] if value else []

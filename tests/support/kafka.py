@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, TypeVar
 
 import gevent
-from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError, UnknownBrokerIdError, UnknownTopicOrPartitionError
 
 from tests.support.waiting import POLL_S, TIMEOUT_S, wait_until
@@ -103,6 +103,17 @@ class Cluster:
     def produce(self, topic: str, value: bytes, partition: int = 0) -> None:
         """Send a record, without waiting for the broker's acknowledgment."""
         self._producer.send(topic, value, partition=partition)
+
+    def records(self, topic: str, partitions: int = 1) -> list[Any]:
+        """Return all committed records that a topic contains."""
+        assigned, found = [TopicPartition(topic, partition) for partition in range(partitions)], []
+        reading = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+        with closing(KafkaConsumer(**self._settings, **reading)) as consumer:
+            consumer.assign(assigned)
+            ends = consumer.end_offsets(assigned)
+            while any(consumer.position(each) < ends[each] for each in assigned):
+                found += [record for polled in consumer.poll(500).values() for record in polled]
+        return found
 
     def transaction(self, topic: str, *values: bytes, commit: bool = True) -> None:
         """Append records in one transaction, and commit or abort it."""

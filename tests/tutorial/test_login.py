@@ -34,7 +34,6 @@ def login(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
 
 @pytest.fixture(scope="module")
 def app(login: ModuleType) -> Flask:
-    """The app, with the user ada."""
     app: Flask = importlib.import_module("app").app
     app.test_cli_runner().invoke(args=["add-user", ADA["name"], "--password", ADA["password"]])
     return app

@@ -58,7 +58,6 @@ class Program:
         assert re.search(pattern, self.text, re.S), f"expected:\n{expected}\nbut the output is:\n{self.text}"
 
     def wait(self, limit_s: float) -> None:
-        """Wait until the command has succeeded."""
         code = self._process.wait(limit_s)
         assert code == 0, self.text
 
@@ -113,7 +112,6 @@ class Walk:
         raise AssertionError(f"the tutorial does not contain {text!r}")
 
     def to_the_end(self) -> None:
-        """Follow the rest of the tutorial."""
         for step in self._steps:
             self._follow(step)
 

@@ -53,5 +53,4 @@ def starts_no_spark() -> None:
 
 @pytest.fixture
 def runs(spark: SparkSession, topics: Topics, tmp_path: Path) -> Runs:
-    """Runs pipelines with the topics and the checkpoint of this test."""
     return Runs(spark, topics, tmp_path)

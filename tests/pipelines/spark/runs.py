@@ -9,16 +9,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.pipelines import Pipeline, rebuild
 from kafkasse.pipelines.catalog import TOPN
+from kafkasse.pipelines.json_records import TEXT, json_objects
 from kafkasse.pipelines.runner import Attempt, checkpoint_path, running_query
 from kafkasse.pipelines.supervisor import Crashed, State, StopRequests
 from tests.pipelines.topics import Topics, read
 
 TIMEOUT_S = 120
+
+
+def copy(records: DataFrame) -> DataFrame:
+    """A query that changes nothing."""
+    return records.select("key", "value")
+
+
+def codes(records: DataFrame) -> DataFrame:
+    """A query that can have dead letters, so it needs a second Spark query."""
+    return json_objects(records, {"code": TEXT}, "code").select("key", F.col("code").alias("value"))
 
 
 class Runs:
@@ -28,7 +40,6 @@ class Runs:
         self.spark, self.topics, self.directory = spark, topics, directory
 
     def topn(self, **options: Any) -> Pipeline:
-        """The Top 3 pipeline with the topics of the test."""
         return replace(TOPN, source=self.topics.source, sink=self.topics.sink, **options)
 
     def pipeline(self, query: Callable[..., Any], **options: Any) -> Pipeline:
@@ -37,7 +48,6 @@ class Runs:
         return Pipeline(**{"name": getattr(query, "__name__", "query"), "query": query} | ends | options)
 
     def running(self, pipeline: Pipeline) -> AbstractContextManager[StreamingQuery]:
-        """Run the query until the block ends."""
         return running_query(self.spark, pipeline, self.topics.kafka, str(self.directory))
 
     def once(self, pipeline: Pipeline) -> None:
@@ -60,7 +70,6 @@ class Runs:
         )
 
     def crash(self, pipeline: Pipeline) -> Crashed:
-        """Run an attempt that crashes."""
         with pytest.raises(Crashed) as crashed:
             self.attempt(pipeline)
         return crashed.value
@@ -70,13 +79,10 @@ class Runs:
         return rebuild.run(self.spark, pipeline, self.topics.kafka, str(self.directory), stop or StopRequests())
 
     def checkpoint(self, pipeline: Pipeline) -> str:
-        """The checkpoint of the pipeline."""
         return checkpoint_path(self.spark, pipeline, self.topics.kafka, str(self.directory))
 
     def results(self, count: int) -> list[Any]:
-        """The first records of the sink."""
         return read(self.topics, self.topics.sink, count)
 
     def letters(self, count: int) -> list[Any]:
-        """The first dead letters."""
         return read(self.topics, f"{self.topics.sink}.dead-letters", count)

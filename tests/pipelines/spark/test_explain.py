@@ -1,11 +1,13 @@
-"""The explanation of a pipeline says which modes accept its query, and why one does not."""
+"""`pipeline check` says which modes accept a query, and why one does not. `pipeline state` reads the state."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -14,14 +16,12 @@ from pyspark.sql import functions as F
 from kafkasse.commands import main
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import Pipeline, Source
-from kafkasse.pipelines.catalog import TOPN
+from kafkasse.pipelines.catalog import TOPN, find
 from kafkasse.pipelines.explain import Explanation, explain, text
 from kafkasse.pipelines.steps import DeclaredQuery, DeclaredSource
-
-
-def copy(rows: DataFrame) -> DataFrame:
-    """A query without state."""
-    return rows.select("key", "value")
+from tests.pipelines.spark.runs import Runs, copy
+from tests.pipelines.topics import country, tombstone
+from tests.support.waiting import wait_until
 
 
 def counts(rows: DataFrame, window: Any = F.window) -> DataFrame:
@@ -31,10 +31,10 @@ def counts(rows: DataFrame, window: Any = F.window) -> DataFrame:
 
 
 def sessions(rows: DataFrame) -> DataFrame:
-    """The records of each key per session."""
     return counts(rows, F.session_window)
 
 
+CITIES = Path(__file__).parents[3] / "examples/cities/pipelines.yaml"
 REAL_TIME, MICRO_BATCHES = "  real-time mode: ", "  micro-batches: "
 
 
@@ -42,7 +42,7 @@ REAL_TIME, MICRO_BATCHES = "  real-time mode: ", "  micro-batches: "
     ("pipeline", "stages", "realtime", "microbatch"),
     [
         (Pipeline("copy", "a", copy, "b"), "none", "accepted", "accepted"),
-        (Pipeline("counts", "a", counts, "b"), "StateStoreSave", "accepted", "accepted"),
+        (find(f"{CITIES}:city-changes"), "StateStoreSave", "accepted", "accepted"),
         (
             Pipeline("final", "a", counts, "b", mode="once", output_mode="append"),
             "StateStoreSave",
@@ -62,7 +62,7 @@ REAL_TIME, MICRO_BATCHES = "  real-time mode: ", "  micro-batches: "
             "accepted",
         ),
     ],
-    ids=["copy", "counts", "final", "sessions", "both"],
+    ids=["copy", "example", "final", "sessions", "both"],
 )
 def test_says_which_modes_accept_the_query(
     spark: SparkSession, pipeline: Pipeline, stages: str, realtime: str, microbatch: str
@@ -122,29 +122,80 @@ def test_an_invalid_query_is_an_error(
     assert "" == capfd.readouterr().err
 
 
-@pytest.mark.long
 def test_the_exit_code_says_whether_the_mode_accepts_the_query(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Both sinks have state, which only micro-batches accept."""
-    explanations: list[Explanation] = []
-
-    def explained_once(spark: SparkSession, pipeline: Pipeline) -> Explanation:
-        explanations[:] = explanations or [explain(spark, pipeline)]
-        return explanations[0]
-
-    window = {"size": "1 minute", "aggregates": {"n": "count(*)"}}
-    sinks = {name: {"topic": name, "query": {"window": window}} for name in ("one", "two")}
+    """Here, only micro-batches accept it."""
     source = {"topic": "orders", "schema": {"properties": {"id": {"type": "string"}}}}
+    definition = {"source": source, "query": {"select": ["id"]}, "sink": "ids"}
     file = tmp_path / "pipelines.yaml"
-    monkeypatch.setattr("kafkasse.pipelines.session.session", lambda *_: nullcontext(spark))
-    monkeypatch.setattr("kafkasse.pipelines.explain.explain", explained_once)
+    monkeypatch.setattr("signal.signal", MagicMock())  # the command would change the handlers of this process
+    monkeypatch.setattr("kafkasse.pipelines.session.session", lambda *_: nullcontext(MagicMock()))
+    explanation = Explanation("", [], {"realtime": "rejected: no", "microbatch": None})
+    monkeypatch.setattr("kafkasse.pipelines.explain.explain", lambda *_: explanation)
     for mode, code in (("realtime", 1), ("microbatch", 0)):
-        file.write_text(json.dumps({"pipelines": {"both": {"source": source, "sinks": sinks, "mode": mode}}}))
+        file.write_text(json.dumps({"pipelines": {"ids": definition | {"mode": mode}}}))
 
         found = main(["pipeline", "check", str(file)])
 
         out, err = capsys.readouterr()
         assert code == found
         assert "  micro-batches: accepted\n" in out
-        assert ("the mode realtime of the pipeline both is rejected" in err) == bool(code)
+        assert ("the mode realtime of the pipeline ids is rejected" in err) == bool(code)
+
+
+State = Callable[..., list[str]]
+
+
+@pytest.fixture
+def state(runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> State:
+    """Runs `kafkasse pipeline state topn`. Returns the lines of stdout and stderr."""
+    monkeypatch.setattr("kafkasse.pipelines.session.session", lambda *_: nullcontext(runs.spark))
+
+    def run(*words: str) -> list[str]:
+        main(["pipeline", "state", "topn", "--checkpoint", str(runs.directory), *words])
+        captured = capsys.readouterr()
+        return (captured.out + captured.err).splitlines()
+
+    return run
+
+
+@pytest.mark.long
+def test_shows_the_size_and_the_rows_of_the_state(runs: Runs, state: State) -> None:
+    """The rows of a key are those of the country, and the rows of a group are those of its members."""
+    runs.topics.send(country("FR", 5), country("DE", 4), country("IT", 3), tombstone("IT"))
+    runs.once(runs.topn(mode="once"))
+
+    size, *sizes = state()
+    [country_row] = map(json.loads, state("--key", "FR"))
+    group_rows = [json.loads(line) for line in state("--key", "Europe")]
+
+    assert size.startswith(f"{runs.directory}/topn-")
+    assert [
+        "operator 0, members: rows=2 partitions=1",
+        "operator 0, group: rows=1 partitions=1",
+        "operator 1, latest: rows=2 partitions=1",
+    ] == sizes
+    assert ("latest", "Europe") == (country_row["name"], json.loads(country_row["value"]["row"])["group"])
+    assert ["FR", "DE"] == [row["user_map_value"]["key"] for row in group_rows if row["name"] == "members"]
+    assert [2] == [row["value"]["size"] for row in group_rows if row["name"] == "group"]
+
+
+@pytest.mark.long
+def test_the_state_has_a_new_snapshot(runs: Runs) -> None:
+    """After a restart, Spark repeats the changes since the last snapshot of the state, so this must not be old."""
+    with runs.running(runs.topn(mode="microbatch")):
+        for commit in range(6):
+            runs.topics.send(country("FR", commit))
+            runs.results(commit + 1)
+
+        wait_until(lambda: list(runs.directory.glob("topn-*/state/0/0/[4-6]_*.zip")))
+
+
+def test_a_directory_without_a_commit_is_an_error(runs: Runs, state: State) -> None:
+    """The command ignores the checkpoint of another pipeline."""
+    (runs.directory / "other-pipeline" / "commits").mkdir(parents=True)
+
+    [error] = state()
+
+    assert f"kafkasse pipeline: the directory {runs.directory} contains no commit of the pipeline topn" == error

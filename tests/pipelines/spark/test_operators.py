@@ -24,8 +24,8 @@ from kafkasse.pipelines.operators.schemas import ORDER_KEY
 from kafkasse.pipelines.private_spark import java_class
 from tests.pipelines import edits as plain
 from tests.pipelines.edits import Edit
-from tests.pipelines.spark.micro_batches import MicroBatches
-from tests.support.examples import is_long
+from tests.pipelines.spark.rows import MicroBatches
+from tests.support.examples import first_of, is_long
 
 HISTORIES = 15  # Spark takes seconds for a query, however many independent histories it contains
 QUERIES = 20 if is_long() else 1
@@ -35,9 +35,9 @@ in_batches_of_histories = settings(
 )
 
 
-@pytest.fixture(params=get_args(Engine))
+@pytest.fixture(params=first_of("jvm", "python"))
 def engine(request: pytest.FixtureRequest) -> Engine:
-    """Each implementation."""
+    """Each implementation. `make test` compares them in test_ranked_equals_plain_python."""
     if request.param == "python":
         need_python_operators()
     chosen: Engine = request.param
@@ -175,7 +175,6 @@ def test_a_query_resumes_from_its_checkpoint(spark: SparkSession, engine: Engine
 
 
 def with_rank_text() -> Column:
-    """The item with another field."""
     return F.col("item").withField("text", F.col("rank").cast("string"))
 
 
@@ -187,17 +186,27 @@ def test_the_manifest_contains_the_number_of_ranks(spark: SparkSession) -> None:
     assert [3] == [each["n"] for each in state.values() if "n" in each]
 
 
-def test_after_a_restart_in_micro_batches_nothing_is_repeated(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark repeats exactly the batch that was not committed, so its results have the same versions."""
+def test_an_empty_group_is_emitted_and_continues_to_count(spark: SparkSession, tmp_path: Path) -> None:
+    """A group without members has no items. Its version increases when it has members again.
+
+    After a restart in micro-batches, nothing is repeated: Spark repeats exactly the batch that was not committed, so its
+    results have the same versions.
+    """
 
     def query(rows: DataFrame) -> DataFrame:
         with engines.recording("microbatch"):
             return ranked(rows, n=1, engine="jvm")
 
     stream = MicroBatches(spark, tmp_path, query)
-    stream.process(frame(spark, [Edit("k0", "north", 5)]))
+    edits = [Edit("k", "north", 1, offset=5), Edit("k", None, 1, offset=6), Edit("k", "north", 2, offset=7)]
+    stream.process(*(frame(spark, [edit]) for edit in edits))
 
-    assert [] == stream.process(frame(spark, [Edit("k1", "north", 1, offset=1)]))
+    repeated = stream.process(frame(spark, [Edit("k1", "north", 1, offset=8)]))
+
+    assert [] == repeated
+    assert [["k"], [], ["k"]] == [[item.key for item in row["items"]] for row in stream.results]
+    assert [6, 7, 15] == [row.version for row in stream.results]
+    assert [{0: 5}, {0: 6}, {0: 7}] == [row.position for row in stream.results]
 
 
 @pytest.mark.long
@@ -216,18 +225,6 @@ def test_after_a_restart_unchanged_results_are_repeated_with_their_new_version(
         (row.version, [item.key for item in row["items"]]) for row in stream.results
     ]
     assert 3 == len(repeated)
-
-
-def test_an_empty_group_is_emitted_and_continues_to_count(spark: SparkSession, tmp_path: Path) -> None:
-    """A group without members has no items. Its version increases when it has members again."""
-    stream = MicroBatches(spark, tmp_path, partial(ranked, n=3, engine="jvm"))
-    edits = [Edit("k", "north", 1, offset=5), Edit("k", None, 1, offset=6), Edit("k", "north", 2, offset=7)]
-
-    stream.process(*(frame(spark, [edit]) for edit in edits))
-
-    assert [["k"], [], ["k"]] == [[item.key for item in row["items"]] for row in stream.results]
-    assert [6, 7, 15] == [row.version for row in stream.results]
-    assert [{0: 5}, {0: 6}, {0: 7}] == [row.position for row in stream.results]
 
 
 class StoredOrder(StatefulProcessor):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,9 +15,8 @@ from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.contract import GENERATION
 from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.lease import MARKER
-from kafkasse.pipelines.queries.topn import topn
+from kafkasse.pipelines.operators import latest_per_key
 from kafkasse.pipelines.supervisor import Crashed, StopRequests
-from tests.pipelines.countries import country, top
 from tests.pipelines.spark.runs import Runs
 from tests.support.waiting import wait_until
 
@@ -32,7 +30,6 @@ def named(records: DataFrame, name: str, without: str = "") -> DataFrame:
 
 
 def version(runs: Runs, name: str, without: str = "") -> Pipeline:
-    """A version of the pipeline."""
     return runs.pipeline(partial(named, name=name, without=without), name="named", mode="microbatch")
 
 
@@ -44,7 +41,6 @@ def new(runs: Runs) -> Pipeline:
 
 
 def run_old(runs: Runs, old: Pipeline) -> None:
-    """Run the old version until it has written a result."""
     runs.topics.send((b"a", b"1"))
     with runs.running(old):
         runs.results(1)
@@ -59,7 +55,6 @@ def interrupt(runs: Runs, new: Pipeline, step: str = "_copy") -> None:
 
 
 def values(runs: Runs, count: int) -> list[bytes]:
-    """The values of the sink."""
     return [record.value for record in runs.results(count)]
 
 
@@ -168,16 +163,30 @@ def largest(type_: str) -> Any:
     return query
 
 
+def latest(type_: str) -> Any:
+    """The same with an operator of kafkasse, whose state has this type in the manifest."""
+
+    def query(records: DataFrame) -> DataFrame:
+        value = F.col("value").cast("string").cast(type_)
+        rows = latest_per_key(records.withColumns({"key": F.col("key").cast("string"), "value": value}).drop("headers"))
+        return rows.withColumn("value", F.col("value").cast("string"))
+
+    return query
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("change", ["settings", "state"])
+@pytest.mark.parametrize("change", ["settings", "state", "state of an operator"])
 @pytest.mark.parametrize("interrupted", ["_wait_for_end_of_others", "_copy"])
-def test_a_changed_pipeline_starts_an_interrupted_rebuild_again(runs: Runs, change: str, interrupted: str) -> None:
+def test_a_changed_pipeline_starts_an_interrupted_rebuild_again(
+    runs: Runs, change: str, interrupted: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """The unfinished rebuild cannot be continued, so it is discarded. `interrupted` is the step that failed."""
     if change == "settings":
         old, new, newer = (version(runs, name) for name in ("old", "new", "newer"))
         expected = b"2 newer"
     else:
-        old, new, newer = (runs.pipeline(largest(each), mode="microbatch") for each in ("int", "int", "double"))
+        query = largest if change == "state" else latest
+        old, new, newer = (runs.pipeline(query(each), mode="microbatch") for each in ("int", "int", "double"))
         expected = b"2.0"
     run_old(runs, old)
     interrupt(runs, new, interrupted)
@@ -186,26 +195,10 @@ def test_a_changed_pipeline_starts_an_interrupted_rebuild_again(runs: Runs, chan
     assert runs.rebuild(newer)
 
     assert expected == values(runs, 2)[-1]
+    assert "rebuild: restarting from the beginning, because the " in caplog.text
     [current] = [path for path in runs.directory.iterdir() if "rebuild" in path.name]
     assert not (current / "kafkasse-rebuild").exists()
     assert [] == staging_topics(runs)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(400)  # it runs three queries, which take a minute each on a busy machine
-def test_another_n_recomputes_all_groups(runs: Runs) -> None:
-    """A group that receives no further record has five countries too. Without a rebuild, the checkpoint is rejected."""
-    topics, old = runs.topics, runs.topn(mode="once")
-    new = replace(old, query=partial(topn, n=5))
-    topics.send(*(country(code, size) for size, code in enumerate("ABCDEF")), country("G", 1, "Asia"))
-    runs.once(old)
-    with pytest.raises(CommandError, match=r"query\.n was 3 and is 5 now.*--rebuild"):
-        runs.once(new)
-
-    assert runs.rebuild(new)
-
-    found = topics.read(lambda latest: len(latest) == 2 and len(top(latest["Europe"])) == 5)
-    assert {"Europe": list("FEDCB"), "Asia": ["G"]} == {key: top(value) for key, value in found}
 
 
 @pytest.mark.long

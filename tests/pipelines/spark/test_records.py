@@ -74,7 +74,6 @@ def test_rejects_a_bad_value_with_its_problem(spark: SparkSession) -> None:
 
 
 def records(pipeline: Pipeline, **sources: DataFrame) -> list[tuple[Any, ...]]:
-    """The topic, key and value of each record."""
     return [(row.topic, row.key, row.value) for row in result.rows(pipeline, lambda: sources).collect()]
 
 

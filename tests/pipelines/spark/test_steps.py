@@ -19,8 +19,7 @@ from kafkasse.pipelines.fields import fields
 from kafkasse.pipelines.json_records import validate
 from kafkasse.pipelines.status import Status
 from kafkasse.pipelines.steps import DeclaredQuery, DeclaredSource
-from tests.pipelines.spark.micro_batches import MicroBatches
-from tests.pipelines.spark.rows import kafka_rows
+from tests.pipelines.spark.rows import MicroBatches, kafka_rows
 
 ORDER = {
     "properties": {
@@ -37,7 +36,6 @@ ONE_SOURCE = {"source": {"topic": "orders", "schema": ORDER}, "sink": "result"}
 
 
 def order(key: str, amount: int | None, **more: Any) -> tuple[str, str | None]:
-    """The record of an order, or a tombstone."""
     return key, None if amount is None else json.dumps({"amount": amount, **more})
 
 
@@ -48,13 +46,11 @@ class Defined:
         self.spark, self.directory = spark, directory
 
     def pipeline(self, definition: dict[str, Any]) -> Pipeline:
-        """The defined pipeline."""
         path = self.directory / "pipelines.yaml"
         path.write_text(yaml.safe_dump({"pipelines": {"x": definition}}))
         return Definitions(path).pipeline("x")
 
     def frame(self, definition: dict[str, Any], **sources: DataFrame) -> dict[str, DataFrame]:
-        """The rows of each sink."""
         results: Any = self.pipeline(definition).query(**sources)
         return dict(results)
 
@@ -66,7 +62,6 @@ class Defined:
 
 @pytest.fixture
 def run(spark: SparkSession, tmp_path: Path) -> Defined:
-    """Runs the query of a definition."""
     return Defined(spark, tmp_path)
 
 
@@ -251,7 +246,6 @@ def random_order(chance: Random) -> tuple[str, str | None]:
 
 
 def hourly(records: list[tuple[str, str | None]]) -> dict[str, tuple[int, int, int, float]]:
-    """The aggregates of the latest orders of each hour."""
     latest = [json.loads(value) for value in dict(records).values() if value is not None]
     hours: dict[str, list[int]] = {}
     for each in latest:
@@ -262,11 +256,11 @@ def hourly(records: list[tuple[str, str | None]]) -> dict[str, tuple[int, int, i
 
 def test_enrich_adds_the_columns_of_tables(run: Defined) -> None:
     """A row without a match keeps null. A table with the same key twice does not duplicate rows."""
-    rows, tables = [("x", "Ann"), ("y", "Bob"), ("y", "Bob")], {}
-    for each in ("csv", "parquet"):
-        table = run.spark.createDataFrame(rows, f"id string, {each} string")
-        table.write.option("header", True).format(each).save(str(run.directory / f"{each}-customers"))
-        tables[each] = {each: f"{each}-customers"}
+    pa, pq = (pytest.importorskip(name, reason="pip install pyarrow") for name in ("pyarrow", "pyarrow.parquet"))
+    (run.directory / "customers.csv").write_text("id,csv\nx,Ann\ny,Bob\ny,Bob\n")
+    rows = pa.table({"id": ["x", "y", "y"], "parquet": ["Ann", "Bob", "Bob"]})
+    pq.write_table(rows, run.directory / "customers.parquet")
+    tables = {each: {each: f"customers.{each}"} for each in ("csv", "parquet")}
     enrich = [{"table": name, "on": {"customer": "id"}} for name in tables]
     records = [order("a", 1, customer="y"), order("b", 1, customer="z"), order("c", 1)]
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from pyspark.sql import Row, SparkSession
 
 from kafkasse.pipelines.queries.topn import topn
-from tests.pipelines.countries import country, fields, tombstone, top
-from tests.pipelines.spark.micro_batches import MicroBatches
 from tests.pipelines.spark.rows import kafka_rows
-from tests.pipelines.topics import Record
+from tests.pipelines.topics import Record, country, fields, tombstone, top
 
 # The records and the country codes of the expected Top 3. A query takes seconds, so one query processes all cases.
 CASES: dict[str, tuple[list[Record], dict[str, list[str]]]] = {
@@ -54,7 +51,6 @@ def of_case(number: int, record: Record) -> Record:
 
 @pytest.fixture(scope="module")
 def results(spark: SparkSession) -> list[Row]:
-    """The results of all cases."""
     records = [of_case(number, each) for number, (records, _) in enumerate(CASES.values()) for each in records]
     return topn(kafka_rows(spark, *records)).collect()
 
@@ -86,16 +82,3 @@ def test_emits_the_version_and_the_position(results: list[Row]) -> None:
     [row] = [row for row in results if row.key == "0.Europe"]
 
     assert (1 + 3, {0: 2}) == (row.version, row.position)
-
-
-def test_emits_only_changes(spark: SparkSession, tmp_path: Path) -> None:
-    """Duplicates and smaller countries change nothing. A continent without countries becomes a tombstone."""
-    largest = [country("RU", 17), country("FR", 5), country("DE", 4), country("AQ", 14, "Antarctica")]
-    later = [*reversed(largest), country("IT", 3), country("IT", 2), tombstone("IT"), tombstone("AQ")]
-    batches = [kafka_rows(spark, *largest), kafka_rows(spark, *later, first_offset=4)]
-
-    emitted = MicroBatches(spark, tmp_path, topn).process(*batches)
-
-    europe, antarctica = ([row.value for row in emitted if row.key == key] for key in ("Europe", "Antarctica"))
-    assert [["RU", "FR", "DE"]] == [top(value) for value in europe]
-    assert [["AQ"], None] == [value and top(value) for value in antarctica]
