@@ -166,12 +166,18 @@ def test_a_jvm_that_ends_before_pyspark_has_connected_is_an_error(topics: Topics
     assert f"Spark's JVM ({tmp_path}/bin/java) did not start: it exited with code 0" in err
 
 
+def jvm_of(pid: int) -> int:
+    """Return the process ID of Spark's JVM. Another child may create the archive of its classes."""
+    (jvm,) = (each for each in children(pid) if "SparkSubmit" in Path(f"/proc/{each}/cmdline").read_text())
+    return jvm
+
+
 @pytest.mark.long
 def test_spark_ends_while_its_context_starts(topics: Topics, tmp_path: Path) -> None:
     """PySpark has connected to the JVM. A killed JVM is started again, and SIGTERM ends the pipeline without an error."""
     with pipeline(*run_words(topics), TMPDIR=str(tmp_path)) as process:
         wait_for(process, lambda: list(tmp_path.glob("*/blockmgr-*")))
-        (jvm,) = children(process.pid)
+        jvm = jvm_of(process.pid)
         os.kill(jvm, signal.SIGKILL)
         log = [next(line for line in iter(process.stderr.readline, "") if "WARNING" in line)]
         wait_for(process, lambda: list(tmp_path.glob("*/blockmgr-*")))
@@ -250,7 +256,7 @@ def test_a_killed_jvm_is_replaced(topics: Topics, fresh_name: str, tmp_path: Pat
     with pipeline(*run_words(topics), *words) as process:
         process.stdout.readline()
         topics.read(lambda latest: top(latest["Europe"]) == ["FR"])
-        (jvm,) = children(process.pid)
+        jvm = jvm_of(process.pid)
         os.kill(jvm, signal.SIGKILL)
         topics.send(country("IT", 3))
         topics.read(lambda latest: top(latest["Europe"]) == ["FR", "IT"])
