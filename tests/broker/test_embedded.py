@@ -40,7 +40,6 @@ def child(*words: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def line(process: subprocess.Popen[str]) -> str:
-    """Read the next line of the process's output."""
     assert process.stdout
     return process.stdout.readline()
 

@@ -99,7 +99,6 @@ class Network:
                 each.close()
 
     def close(self) -> None:
-        """Close all connections and release the port."""
         self._accepting.kill()
         self._listener.close()
         self.reset()
@@ -151,6 +150,5 @@ class Network:
 
 
 def end(connection: socket.socket) -> None:
-    """End a connection in both directions."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

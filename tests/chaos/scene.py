@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from math import ceil, inf
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import gevent
@@ -95,7 +94,6 @@ class Producer:
         self._writing = gevent.spawn(self._write)
 
     def spread(self, partitions: int) -> None:
-        """Write to this many partitions from now on."""
         wait_until(lambda: len(self._writer._producer.partitions_for(self.topic)) >= partitions)
         self.partitions = partitions
 
@@ -181,7 +179,6 @@ class Client:
 
     @property
     def body(self) -> bytes:
-        """Everything that it received."""
         return b"".join(each.body for each in self._recorder.connections) + bytes(self._recorder.body)
 
     @property
@@ -222,7 +219,6 @@ class Client:
         )
 
     def history(self, allowances: Iterable[tuple[Allowance, frozenset[str]]], **promises: Any) -> History:
-        """Return everything that it received, for the checker."""
         own = [each for each, topics in allowances if not topics or topics & set(self.topics)]
         about = {"allowances": own, **promises, **self.about}
         return History(self.name, self.topics, self._recorder.connections, **about)
@@ -285,9 +281,7 @@ class Scene:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for each in (*self.clients, *self.producers.values()):
             each.close()
         for server in self.servers:
@@ -341,11 +335,9 @@ class Scene:
     def start_producer(
         self, topic: str, partitions: int, producer: type[Producer] = Producer, per_s: float = 60
     ) -> None:
-        """Start a producer for a topic."""
         self.producers[topic] = producer(self.cluster, topic, partitions, per_s)
 
     def stop_producer(self, topic: str) -> None:
-        """Stop the producer of a topic."""
         producer = self.producers.pop(topic)
         producer.close()
         topic_id = self._versions[topic][0]
@@ -359,7 +351,6 @@ class Scene:
         self.kafka.delete(topic)
 
     def recreate(self, topic: str, partitions: int = 2, per_s: float = 60) -> None:
-        """Recreate a deleted topic and start a producer for it."""
         topic_id, _ = self._versions[topic]
         self.topic(topic, partitions, per_s=per_s)
         self._versions[topic] = topic_id + 1, 0
@@ -514,7 +505,6 @@ def has_record(client: Client, since: int = 0) -> bool:
 
 
 def wait_for_records(clients: list[Client]) -> None:
-    """Wait until each client has received a new record."""
     before = {each: len(each.body) for each in clients}
     wait_until(lambda: all(has_record(each, since) for each, since in before.items()))
 

@@ -33,7 +33,6 @@ class EncryptedKafka(NamedTuple):
     authority: Authority
 
     def certificate(self) -> bytes | None:
-        """Return the certificate that the broker presents now."""
         context = ssl.create_default_context(cadata=self.authority.certificate)
         context.check_hostname = False
         with socket.create_connection((HOST, self.port)) as plain, context.wrap_socket(plain) as encrypted:

@@ -59,7 +59,6 @@ async def _read(stream: AsyncStream, count: int) -> list[Event]:
 
 
 def run(stream: AnyStream, **handlers: Callable[[Event], object]) -> None:
-    """Call run() until the stream ends."""
     if isinstance(stream, AsyncStream):
         asyncio.run(stream.run(**handlers))
     else:

@@ -53,7 +53,6 @@ class Toolchain(NamedTuple):
     build: str = ""
 
     def missing(self) -> str | None:
-        """Return why the toolchain cannot be used, or None."""
         names = [command.split()[0] for command in (self.version, self.build) if command]
         for name in names:
             if shutil.which(name) is None:
@@ -185,7 +184,6 @@ def docs_example(part: str, page: str = "docs/clients.md") -> str:
 
 @cache
 def missing(toolchain: Toolchain) -> str | None:
-    """Return why a toolchain cannot be used, or None."""
     return toolchain.missing()
 
 

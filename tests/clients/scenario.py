@@ -108,7 +108,6 @@ class Client:
             self._start()
 
     def close(self) -> None:
-        """End the program."""
         self._stop(signal.SIGKILL)
         self.proxy.close()
 
@@ -120,7 +119,6 @@ class Client:
 
     @property
     def first_id(self) -> str | None:
-        """The first event ID that the server sent; None if it has sent none."""
         return next((each.first_id for each in self.proxy.exchanges if each.first_id), None)
 
     def _read(self) -> None:

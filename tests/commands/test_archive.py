@@ -57,7 +57,6 @@ def test_merges_files(run: Run, path: Path) -> None:
 
 @pytest.mark.parametrize("key", [("--key", "k1"), ("--key-base64", "azE=")])
 def test_erases_a_key(run: Run, path: Path, key: tuple[str, str]) -> None:
-    """The command states how many records it has erased."""
     done = run("archive", "erase", str(path), "--topic", "orders", *key)
 
     assert (0, "orders (memory1): 5 records erased\n") == done[:2]

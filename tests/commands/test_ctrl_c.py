@@ -49,7 +49,6 @@ class Terminal:
             self.process = stack.enter_context(process(*words, **pipes, cwd=cwd, env=os.environ | variables))
 
     def shown(self) -> str:
-        """Return what the command has written to the terminal so far."""
         with suppress(OSError):  # nothing now, or the command has ended
             while data := os.read(self._screen, 4096):
                 self._shown += data

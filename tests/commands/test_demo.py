@@ -35,7 +35,6 @@ RETRIES_FOREVER = "cat", "http://127.0.0.1:1/"  # a command that runs until it i
 
 
 def read_until(demo: subprocess.Popen[str], text: str) -> str:
-    """Read stdout up to the first line that contains `text`, and return the line."""
     found = next((line for line in demo.stdout if text in line), "")
     assert found, f"the demo did not print {text!r}; stderr: {demo.stderr.read()}"
     return found

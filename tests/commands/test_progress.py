@@ -14,8 +14,6 @@ from tests.support.waiting import wait_until
 
 
 class Terminal(io.StringIO):
-    """A terminal that records its output."""
-
     def isatty(self) -> bool:
         return True
 

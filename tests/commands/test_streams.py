@@ -40,7 +40,6 @@ def streams(run: Run, directory: Path) -> Run:
 
 @pytest.fixture
 def connect(streams: Run) -> Iterator[Callable[..., Client]]:
-    """Opens a stream of a server, until the end of the test."""
     with ExitStack() as clients:
         yield lambda server, **headers: clients.enter_context(Client(server.port, "/t", **headers)).ready()
     wait_until(lambda: not streams("--json").out)

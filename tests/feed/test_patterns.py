@@ -36,7 +36,6 @@ class PatternWorld(ImpatientWorld):
         return self.feeds.open(route, position, topics, self.encoder)
 
     def next(self, topic: str) -> int:
-        """Append a record. Return its number."""
         self.written += 1
         self.write(self.written, topic=topic)
         return self.written

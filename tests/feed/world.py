@@ -94,7 +94,6 @@ class World:
 
     @property
     def feed(self) -> SharedFeed:
-        """The only feed."""
         [feed] = [feed for tail in self.tails for feed in tail.feeds.values()]
         return feed
 
@@ -133,7 +132,6 @@ class Client:
             yield chunk
 
     def read(self) -> list[Event]:
-        """Receive what chunks() yields."""
         return [event for chunk in self.chunks() for event in self.take(chunk)]
 
     @property

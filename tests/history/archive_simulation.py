@@ -74,7 +74,6 @@ class ArchiveSimulation(Simulation):
             self.drop_before(partition, self.draws.between(self.firsts[partition], self.ends[partition] + 1))
 
     def compact(self) -> None:
-        """Merge the small files of a topic."""
         from kafkasse.archive.maintenance import compact
 
         for directory in self.directory.topics():

@@ -61,7 +61,6 @@ class Connection(NamedTuple):
     expires_at: float = inf
 
     def time_of(self, size: int) -> float:
-        """Return when the client had received `size` bytes of the body."""
         at = bisect_left(self.arrivals, size, key=lambda each: each[0])
         return self.arrivals[at][1] if at < len(self.arrivals) else self.began
 

@@ -56,16 +56,13 @@ class Writer:
         self._sent.append((sent, key, value))
 
     def flush(self) -> None:
-        """Wait until every record is acknowledged or has failed."""
         self._producer.flush()
         self._keep(committed=True)
 
     def begin(self) -> None:
-        """Begin a transaction."""
         self._producer.begin_transaction()
 
     def end(self, commit: bool) -> None:
-        """Commit or abort the transaction."""
         self._producer.flush()
         _ = self._producer.commit_transaction() if commit else self._producer.abort_transaction()
         self._keep(committed=commit)
@@ -133,11 +130,9 @@ class Witness:
         return ends
 
     def ends(self) -> dict[Partition, int]:
-        """Return the current end of each partition."""
         return self._offsets(self._consumer.end_offsets)
 
     def firsts(self) -> dict[Partition, int]:
-        """Return the first offset of each partition."""
         return self._offsets(self._consumer.beginning_offsets)
 
     def _offsets(self, ask: Callable[[list[TopicPartition]], dict[TopicPartition, int]]) -> dict[Partition, int]:

@@ -172,7 +172,6 @@ class Recorder:
 
     @property
     def body(self) -> bytearray:
-        """The bytes received over the open connection."""
         return self._response.body if self._response else bytearray()
 
     def next_offsets(self, tail_bytes: int) -> dict[Partition, int]:

@@ -87,7 +87,6 @@ class Client:
         self._arrivals: list[tuple[int, float]] = []
 
     def connect(self, reader: Reader) -> None:
-        """Begin a connection."""
         self.reader, self._began = reader, self._simulation.now
         self._receive(reader.begin())
 
@@ -240,7 +239,6 @@ class Simulation:
         self._tails.append(tail)
 
     def _readable_log(self) -> Log:
-        """Return the log that the feeds read."""
         return self.log
 
     def _more_moves(self) -> Iterable[Callable[[], None]]:
@@ -261,7 +259,6 @@ class Simulation:
 
     @property
     def gaps(self) -> int:
-        """The number of gaps that clients have received."""
         return sum(each.body.count(b"event: gap\n") for client in self.clients for each in client.connections)
 
     # Steps.
@@ -289,11 +286,9 @@ class Simulation:
         return self.draws.choice(list(self.ends))
 
     def _key(self, number: int) -> bytes | None:
-        """Return the key of a record."""
         return b"k%d" % number
 
     def _partition_of(self, key: bytes | None) -> Partition:
-        """Return the partition of a record with this key."""
         return self._any_partition()
 
     def mark(self) -> None:

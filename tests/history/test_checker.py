@@ -197,7 +197,6 @@ def test_reports_lost_acknowledged_records():
 
 
 def test_reports_records_that_never_arrived():
-    """Missing records are listed. A client that never got a stream is reported too."""
     assert [] == check(Connection(None, 200, stream()))
     assert ["c, at the end: t/1: the position is 2 of 3, 1 records never came: [2]"] == check(
         Connection(None, 200, stream(2))
@@ -219,7 +218,6 @@ def test_reports_unexpected_statuses():
 
 
 def test_reports_a_reconnect_with_another_id():
-    """A client must reconnect with the last event ID that it received, as a browser does."""
     first = Connection(None, 200, stream(2))
 
     assert [] == check(first, Connection(id_at({1: 2}), 200, stream(3, start=2)))
@@ -227,7 +225,6 @@ def test_reports_a_reconnect_with_another_id():
 
 
 def test_reports_a_stream_that_ends_within_an_event():
-    """A stream that the server ends must end with a complete event."""
     assert [] == check(Connection(None, 200, stream(), cut=False), max_ended=1)
     assert check(Connection(None, 200, stream() + b"event: mess", cut=False), max_ended=1)
     assert [] == check(Connection(None, 200, stream() + b"event: mess"))
@@ -297,7 +294,6 @@ def test_a_client_that_starts_at_a_timestamp_receives_the_first_record_that_the_
 
 
 def test_reports_refused_connections():
-    """A server that refuses more connections in a row than expected is not available."""
     refused = [Connection(None, 0, b"")] * 1000
 
     assert [] == check(*refused[:5], Connection(None, 200, stream()), max_refused=5)
@@ -473,7 +469,6 @@ def test_parses_lines():
 
 
 def test_parses_both_forms_of_an_id():
-    """The compact form means the same as the JSON form."""
     plain = parse_id(
         '[{"topic":"t","partition":0,"offset":5,"topic_id":"abc"},{"topic":"t","partition":3,"timestamp":7}]'
     )

@@ -117,7 +117,6 @@ class PatternSimulation(PersonalSimulation):
             self.create(f"events.{len(topics)}", self.draws.between(1, MAX_PARTITIONS))
 
     def grow(self) -> None:
-        """Add a partition to a topic."""
         topic, _ = self._any_partition()
         partitions = sum(name == topic for name, _ in self.ends)
         self.create(topic, min(partitions + 1, MAX_PARTITIONS))
@@ -217,7 +216,6 @@ class StoredWorld(NamedTuple):
         return file
 
     def replay(self) -> list[str]:
-        """Return the violations, with the mutant if there is one."""
         return outcome(self.kind, RecordedDraws(self.steps), self.mutant)
 
 

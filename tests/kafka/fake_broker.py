@@ -106,7 +106,6 @@ class PendingFetch:
         self.forgotten = [each for topic in request.forgotten_topics_data for each in topic.partitions]
 
     def respond(self, *partitions: PartitionData, **rest: Any) -> None:
-        """Send a response with these partitions of the topic t."""
         name = TOPIC_ID if self.request.API_VERSION >= 13 else "t"
         self.respond_with({name: partitions} if partitions else {}, **rest)
 
@@ -175,7 +174,6 @@ class FakeBroker:
         self._accepted: list[socket.socket] = []
 
     def next_fetch(self) -> PendingFetch:
-        """Wait for the next Fetch request."""
         return self._fetches.get(timeout=FETCH_TIMEOUT_S)
 
     def fetch_at(self, partition: int, offset: int) -> PendingFetch:
@@ -185,7 +183,6 @@ class FakeBroker:
         return fetch
 
     def respond(self, *partitions: PartitionData, **rest: Any) -> PendingFetch:
-        """Respond to the next Fetch request, and return the request."""
         fetch = self.next_fetch()
         fetch.respond(*partitions, **rest)
         return fetch
@@ -196,7 +193,6 @@ class FakeBroker:
         return self._fetches.qsize()
 
     def close(self) -> None:
-        """Stop, and close all connections."""
         self._server.stop()
         for sock in self._accepted:
             with suppress(OSError):  # closed already

@@ -71,7 +71,6 @@ class Run:
 
     @contextmanager
     def kafka(self) -> Iterator[None]:
-        """Run the broker until the block ends."""
         with self._broker, closing(Cluster(self._broker.bootstrap_servers)) as topics:
             topics.create("countries", SOURCE_PARTITIONS)
             topics.create("topn", cleanup_policy="compact")
@@ -113,7 +112,6 @@ class Run:
         assert 1 == self.starts, f"the pipeline ended:\n{self._log(1).read_text()}"
 
     def edit(self, seconds: float) -> None:
-        """Edit countries, and inject faults in another thread."""
         ends_s = time.monotonic() + seconds
         # The default backoff of up to 30 s is longer than the pause between two faults, so few edits would reach the topic.
         producer = KafkaProducer(
@@ -185,7 +183,6 @@ class Run:
         return {continent: codes[:3] for continent, codes in ranked.items()}
 
     def view(self) -> View:
-        """What a client sees that reads the sink from its start."""
         with closing(Cluster(self._broker.bootstrap_servers)) as topics:
             records = topics.records("topn")
         latest: dict[str, list[str]] = {}

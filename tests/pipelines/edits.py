@@ -74,7 +74,6 @@ def histories(draw: st.DrawFn) -> list[Edit]:
 
 
 def latest(edits: Iterable[Edit]) -> dict[str, Edit]:
-    """The latest edit of each key. Removed keys are left out."""
     found = {edit.key: edit for edit in edits}
     return {key: edit for key, edit in found.items() if edit.group is not None}
 

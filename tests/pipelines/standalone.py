@@ -9,7 +9,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 import pyspark
 
@@ -44,13 +43,11 @@ class Standalone:
             for _ in range(self._count):
                 self.add_worker()
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in [*self.workers, *([self._master] if self._master else [])]:
             for pid in [*children(process.pid), process.pid]:
                 kill(pid)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 
 import gevent
 
@@ -75,13 +74,8 @@ class Server:
     def __enter__(self) -> Server:
         return self
 
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.stop()
-        else:
-            self._end()
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        _ = self.stop() if error_type is None else self._end()
 
     def expect(self, *errors: str) -> None:
         """Declare regular expressions for the errors that a test causes. stop() fails if the log has others or lacks one."""
