@@ -64,12 +64,7 @@ def rack(node: int) -> str:
 
 
 class EmbeddedCluster:
-    """Three nodes, each broker and controller. The cluster runs until the `with` block ends.
-
-    Attributes:
-        nodes: the nodes by ID. Each may be stopped, killed and restarted.
-        networks: for each node ID, the network between kafkasse and that node.
-    """
+    """Three nodes, each broker and controller. The cluster runs until the `with` block ends."""
 
     nodes: dict[int, EmbeddedBroker]
     networks: dict[int, Network]

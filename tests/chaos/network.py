@@ -27,10 +27,7 @@ class Conditions(NamedTuple):
 
     Attributes:
         latency_s: the delay of each slice in seconds.
-        bytes_per_s: the maximum rate.
-        slice_bytes: the maximum number of bytes forwarded at once.
         loss: the share of slices that are lost. TCP sends them again after RETRANSMISSION_S, and later slices wait.
-        refuses: whether new connections are reset immediately.
     """
 
     latency_s: float = 0.0
@@ -49,7 +46,6 @@ class Network:
     Attributes:
         port: where to connect; the system chooses it.
         target_port: the target of the next connection.
-        conditions: the conditions from the next slice on.
     """
 
     def __init__(self, target_port: int) -> None:

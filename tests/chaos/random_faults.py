@@ -79,16 +79,7 @@ class Budget(NamedTuple):
 
 
 class RandomFaults:
-    """Injects faults into a scene, one after another.
-
-    Args:
-        scene: a scene with two servers.
-        seed: the seed of the order of faults.
-        log: called with a message for each fault.
-
-    Attributes:
-        occurred: how often each fault occurred.
-    """
+    """Injects faults into a scene, one after another."""
 
     def __init__(self, scene: Scene, seed: int, log: Callable[[str], object]) -> None:
         self.scene = scene

@@ -72,9 +72,6 @@ class Producer:
     """Writes to a topic until it is closed.
 
     Attributes:
-        partitions: the number of partitions that it writes to.
-        acknowledged: the acknowledged records; complete once the producer is closed.
-        turns: how many groups of records it has written.
         began_ms: when it started, in milliseconds since the epoch.
     """
 
@@ -154,13 +151,7 @@ def _value(number: int) -> bytes | None:
 
 
 class Client:
-    """A client that reconnects with its last event ID until it is closed, and records everything.
-
-    Attributes:
-        topics: the topics that it reads.
-        about: further arguments for History.
-        reads_lines: whether it reads JSON lines instead of Server-Sent Events.
-    """
+    """A client that reconnects with its last event ID until it is closed, and records everything."""
 
     def __init__(self, name: str, recorder: Recorder, topics: Sequence[str], about: dict[str, Any]) -> None:
         self.name = name
@@ -228,15 +219,9 @@ class Scene:
     """Servers, producers and clients. They run until the `with` block ends.
 
     Args:
-        cluster: a running cluster.
-        directory: for the servers' settings.
-        seed: the seed of all random choices.
         servers: the number of servers. Each has its own network to clients.
-        max_delay_s: see below.
-        settings: settings of the servers. They override SETTINGS.
 
     Attributes:
-        stored: the records that witnesses have read so far.
         networks: the networks between clients and servers, in the order of the servers.
         max_delay_s: how long after its acknowledgment a client may receive a record, without the outages.
         outages: the times, as begin and end, in which the test prevents clients from receiving records.

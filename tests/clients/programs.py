@@ -41,9 +41,6 @@ class Toolchain(NamedTuple):
     """What is needed to build and run the programs of one language, or a browser.
 
     Attributes:
-        folder: the folder of the programs' sources.
-        version: the command that prints the version of the toolchain.
-        oldest: the oldest version that works.
         build: the command that builds the programs in a copy of the folder; "" if there is nothing to build.
     """
 
@@ -80,8 +77,6 @@ class Program(NamedTuple):
     """A client.
 
     Attributes:
-        name: the name of the library and its version.
-        toolchain: the toolchain that it needs.
         command: returns the command for the folder with the built program, an empty folder and the URL of the stream.
         has_token: whether the stream needs a token. The program gets one at `/-/token`; it expires soon.
         end: the signal that ends the program, before the scenario starts it again with the position that it has stored;

@@ -59,7 +59,6 @@ class Result(NamedTuple):
     """The result of one client.
 
     Attributes:
-        violations: what the checker found.
         disconnects: how often it disconnected while the stream was quiet, before the first fault.
         log: the lines that the client printed in addition to events, and the status of each response.
     """

@@ -39,10 +39,8 @@ class Interleaved(PatternSimulation):
     """A simulation in which any step may happen while another client, or the tail, is within a step.
 
     Args:
-        draws: all choices.
         hooked: whether a filter lets other greenlets run, like a filter that waits for I/O.
         is_backlog_small: whether the backlog of a feed with a filter overflows. No topics are created.
-        id_type: what the event IDs contain.
         is_json_lines: whether the clients read JSON lines. They have no event IDs, so no client reconnects.
     """
 

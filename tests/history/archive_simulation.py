@@ -26,12 +26,7 @@ ARCHIVE_TURNS = 60
 
 
 class ArchiveSimulation(Simulation):
-    """Half of the simulations have clients that start at the earliest record, which may be archived.
-
-    Args:
-        draws: all choices.
-        settings: see Simulation.
-    """
+    """Half of the simulations have clients that start at the earliest record, which may be archived."""
 
     def __init__(self, draws: Draws, **settings: Any) -> None:
         super().__init__(draws, late_reconnects=True, truncates=True, **settings)

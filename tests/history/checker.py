@@ -43,11 +43,9 @@ class Connection(NamedTuple):
     """One connection of a client.
 
     Attributes:
-        sent_id: the Last-Event-ID that the client sent, or None.
         status: the status of the response; 0 if there was no response.
         body: the bytes of the body, without HTTP's chunk framing.
         cut: True if the connection broke; False if the server ended the response.
-        began: when the client connected.
         arrivals: when the client had received how many bytes of the body, in order.
         expires_at: when the token of the client expires. The server must end the stream then, and not earlier.
     """
@@ -92,18 +90,13 @@ class History:
     """Everything that one client received, and what its route promises.
 
     Attributes:
-        client: the client's name, for violations.
-        topics: the topics of the stream.
-        connections: the client's connections in order.
         format: kafkasse, value, envelope or cloudevents. With `value`, a client must be able to tell all records apart.
         keeps: the route's filter. It is called for every record that the format does not skip.
-        id_type: offset, timestamp or both.
         id_frequency: "event", or "run" if only the last event of a run has an ID.
         start: where a client without an ID starts: latest, earliest, snapshot, or a timestamp in milliseconds.
         wire: sse, or lines for newline-delimited JSON. Lines have no IDs; the client makes its own from the records.
         statuses: the statuses that a response or an error event may have in addition to 200.
         max_refused: how many connections in a row may bring no stream.
-        max_ended: how many streams the server may end before their token expires.
         allowances: how many more of both each fault may cause, while it lasts.
     """
 

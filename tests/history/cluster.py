@@ -28,7 +28,6 @@ class Writer:
 
     Attributes:
         acknowledged: the acknowledged records. Those of a transaction are added after its commit.
-        failed: the number of records that were rejected or timed out.
     """
 
     def __init__(self, bootstrap_servers: str, transactional_id: str | None = None, **settings: Any) -> None:
@@ -85,13 +84,8 @@ class Witness:
     """An independent consumer that reads topics from the start.
 
     Args:
-        bootstrap_servers: the cluster.
         topics: the topics to read. More may be added to this list.
         topic_id, epoch: the version under which it stores the records; see StoredRecord.
-        isolation_level: read_committed or read_uncommitted.
-
-    Attributes:
-        stored: the records read so far.
     """
 
     def __init__(
@@ -167,7 +161,6 @@ class Watch:
 
     Attributes:
         topics: the topics. Those that do not exist are ignored.
-        bounds: what it has recorded, by partition.
     """
 
     def __init__(self, bootstrap_servers: str | list[str], topics: Sequence[str]) -> None:
@@ -179,11 +172,7 @@ class Watch:
         self._watching = gevent.spawn(self._watch)
 
     def now(self) -> None:
-        """Record the bounds now.
-
-        Raises:
-            KafkaError: Kafka does not answer.
-        """
+        """Record the bounds now."""
         with self._lock, gevent.Timeout(WATCH_TIMEOUT_S, KafkaTimeoutError):
             try:
                 self._record()

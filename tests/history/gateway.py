@@ -70,11 +70,6 @@ class Gateway(BlackBox):
     A personal route contains one topic, and after reload() another one too. A route with a pattern contains both, and a
     third one that is created while clients read.
 
-    Args:
-        cluster: where the topics are created.
-        directory: for the servers' settings.
-        seed: the seed of all random choices.
-
     Attributes:
         expiries: how many streams ended because their token expired.
     """

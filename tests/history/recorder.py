@@ -34,10 +34,7 @@ class Response:
     """One request and its response. The body is read only when read() is called.
 
     Attributes:
-        status: the status of the response.
         headers: the response headers, with names in lower case.
-        body: the bytes of the body so far.
-        began: when the request was sent.
         arrivals: when `body` had how many bytes.
         ended: whether the server ended the body correctly. A broken connection does not set it.
 
@@ -129,16 +126,12 @@ class Recorder:
 
     Args:
         address: returns the address for each connection: any of several workers, or a proxy.
-        path: the path of the stream.
-        accept: the Accept header.
-        last_id: the Last-Event-ID of the first connection.
         max_retry_ms: the longest wait before a reconnect, whatever `retry:` or Retry-After say.
         silence_s: how long a silent connection is kept.
         lines_of: the topics of a stream of JSON lines; None for Server-Sent Events.
         token: returns the token for each connection, and when it expires.
 
     Attributes:
-        connections: the connections that have ended.
         last_id: the Last-Event-ID that a browser would send now.
         errors: the reasons for breaks that the test did not cause, for the output of a failed test.
     """

@@ -159,9 +159,6 @@ class BlackBox:
     """Servers, an independent consumer of some topics, and the clock of the writes. Close it at the end.
 
     Args:
-        cluster: where the topics are.
-        directory: for the servers' settings.
-        seed: the seed of all random choices.
         topics: the topics. More may be added to this list.
     """
 

@@ -68,7 +68,6 @@ class Client:
     """One client and its socket: what it received over the open connection, and its earlier connections.
 
     Attributes:
-        reader: the reader of the open connection.
         room: how many bytes of the next chunk the socket of the parked client accepts. None: all.
     """
 
@@ -168,10 +167,6 @@ class Simulation:
     """A log, a feed and clients.
 
     Args:
-        draws: all choices.
-        filtered, sparse: the settings of the clients' route.
-        drops: whether retention removes records.
-        truncates: whether logs are truncated.
         late_reconnects: whether clients may reconnect after retention removed the records they need next.
 
     Attributes:
@@ -481,9 +476,7 @@ class SelectingSimulation(Simulation):
     """A simulation whose clients select different records. Clients with equal filters and dimensions share an encoder.
 
     Args:
-        draws: all choices of the world.
         choices: what the clients select, in turn.
-        settings: see Simulation.
     """
 
     def __init__(self, draws: Draws, choices: Sequence[Choice], **settings: Any) -> None:

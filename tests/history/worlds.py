@@ -187,11 +187,8 @@ class StoredWorld(NamedTuple):
     """A world that failed.
 
     Attributes:
-        kind: a name of KINDS.
         mutant: the mutant with which it fails. Empty: it failed with kafkasse itself, which was fixed since.
         seed, commit: what found it.
-        violation: the first violation.
-        steps: the steps that are needed for it.
     """
 
     kind: str

@@ -70,9 +70,7 @@ class FakeTopic:
 
     Attributes:
         leaders: for each partition, the node ID of its leader, or NO_LEADER.
-        epochs: the leader epochs, by partition; 0 if absent.
         offset_range: log start offset and log end offset of each partition.
-        list_offsets_error: the error code in each ListOffsets response.
         epoch_ends: by partition, the error code, epoch and end offset in each OffsetForLeaderEpoch response.
         error: the error code in the metadata. With an error, the response contains no partitions.
     """
@@ -90,9 +88,6 @@ class PendingFetch:
     """A Fetch request that waits for its response.
 
     Attributes:
-        request: the decoded request.
-        sock: the connection that it came from.
-        offsets: the fetch offset of each partition in the request.
         forgotten: the partitions to remove from the session.
         topics: the names or topic IDs in the request.
     """
@@ -228,9 +223,7 @@ class FakeCluster:
 
     Attributes:
         topics: by name. A test may change them at any time.
-        requests: the number of requests that were received, by API key.
         on_request: called after the response to each request, by API key.
-        versions: the highest version that the brokers support, by API key.
         advertised: the host and the port of the brokers in the metadata, instead of their own.
     """
 

@@ -54,8 +54,6 @@ class Run:
     """One run: a broker, topics, a pipeline that is started again after it was killed, and a writer of edits.
 
     Args:
-        seed: the seed of the edits and of the faults.
-        directory: for the checkpoint, the broker's data and the logs.
         cluster: where the pipeline runs; None for a local Spark.
     """
 

@@ -34,8 +34,6 @@ class Supervised:
     """Supervises attempts: each raises the next error, and the last one returns.
 
     Attributes:
-        states: the reported states.
-        reasons: the reason of each.
         stop: records the backoffs.
     """
 

@@ -38,14 +38,11 @@ class Server:
     """A gunicorn with one worker on a free port. The constructor returns when the worker has started.
 
     Args:
-        app: the app that gunicorn serves.
         environment: its variables, in addition to those of INHERITED. WEB_CONCURRENCY sets the number of workers.
             Without KAFKASSE_CONFIG and KAFKASSE_ALLOWED_TOPICS, all topics are allowed. Without KAFKASSE_PUBLIC, routes
             without guards are public.
 
     Attributes:
-        port: the port that gunicorn listens on.
-        worker: the process ID of the first worker.
         log: everything that gunicorn and its workers have written to stderr.
     """
 
