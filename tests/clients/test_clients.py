@@ -31,7 +31,7 @@ def results(
     "program",
     [pytest.param(each, id=each.name, marks=() if each.name in IN_GATE else pytest.mark.long) for each in PROGRAMS],
 )
-def test_a_client_receives_each_record_once(program: Program, results: dict[str, Result]) -> None:
+def test_a_client_receives_each_record_once(program, results):
     """Workers are killed or stopped, and connections break within events."""
     if reason := missing(program.toolchain):
         pytest.skip(reason)
@@ -42,7 +42,7 @@ def test_a_client_receives_each_record_once(program: Program, results: dict[str,
     assert not program.has_token or "\n401 for" in result.log  # the token expired while the client read
 
 
-def test_the_docs_list_every_client() -> None:
+def test_the_docs_list_every_client():
     """docs/clients.md has a row for each client, with the version that its toolchain installs."""
     text = (ROOT / "docs/clients.md").read_text()
     rows = [row.split(" | ")[0] for row in re.findall(r"^\| (.+) \|$", text.split("## Libraries")[1], re.MULTILINE)]

@@ -93,7 +93,7 @@ def rebuilds(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.long
-def test_a_killed_rebuild_continues(rebuilds: Rebuilds) -> None:
+def test_a_killed_rebuild_continues(rebuilds):
     """Each run is killed at another point, and countries arrive. The results are correct. No key's version decreases."""
     topics = rebuilds.topics
     rebuilds.edit(n=3, version=2)
