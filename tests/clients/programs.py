@@ -49,17 +49,6 @@ class Toolchain(NamedTuple):
     oldest: tuple[int, int]
     build: str = ""
 
-    def missing(self) -> str | None:
-        names = [command.split()[0] for command in (self.version, self.build) if command]
-        for name in names:
-            if shutil.which(name) is None:
-                return f"{name} is not installed"
-        done = subprocess.run(self.version.split(), capture_output=True, text=True, check=False)
-        found = re.search(r"(\d+)(?:\.(\d+))?", done.stdout)
-        if found is None or (int(found[1]), int(found[2] or 0)) < self.oldest:
-            return f"{names[0]} is older than {'.'.join(map(str, self.oldest))}"
-        return None
-
 
 NODE = Toolchain("node", "node --version", (20, 0), "npm ci --no-audit --no-fund --loglevel=error")
 GO = Toolchain("go", "go version", (1, 23), "go build -o client .")
@@ -179,7 +168,16 @@ def docs_example(part: str, page: str = "docs/clients.md") -> str:
 
 @cache
 def missing(toolchain: Toolchain) -> str | None:
-    return toolchain.missing()
+    """Return why a toolchain cannot be used, or None."""
+    names = [command.split()[0] for command in (toolchain.version, toolchain.build) if command]
+    for name in names:
+        if shutil.which(name) is None:
+            return f"{name} is not installed"
+    done = subprocess.run(toolchain.version.split(), capture_output=True, text=True, check=False)
+    found = re.search(r"(\d+)(?:\.(\d+))?", done.stdout)
+    if found is None or (int(found[1]), int(found[2] or 0)) < toolchain.oldest:
+        return f"{names[0]} is older than {'.'.join(map(str, toolchain.oldest))}"
+    return None
 
 
 @cache

@@ -181,27 +181,20 @@ class _TooManyViolations(Exception):
     """The client has MAX_VIOLATIONS_PER_CLIENT violations."""
 
 
+@dataclass
 class _Client:
     """Replays the history of one client."""
 
-    def __init__(
-        self,
-        history: History,
-        logs: StoredLogs,
-        reached: Mapping[Partition, int],
-        delays: Delays,
-        max_overstay_s: float,
-        max_behind_s: float,
-        servers_began: float,
-    ) -> None:
-        self._history = history
-        self._max_overstay_s = max_overstay_s
-        self._max_behind_s = max_behind_s
-        self._servers_began = servers_began
-        self._stored = logs
-        self._reached = reached
-        self._delays = delays
-        self._connected = history.connections[0].began if history.connections else 0.0
+    _history: History
+    _stored: StoredLogs
+    _reached: Mapping[Partition, int]
+    _delays: Delays
+    _max_overstay_s: float
+    _max_behind_s: float
+    _servers_began: float
+
+    def __post_init__(self) -> None:
+        self._connected = self._history.connections[0].began if self._history.connections else 0.0
         self._began = self._opened = self._now = 0.0  # of the connection, of its first ID or line, of the block
         self._found: list[str] = []
         self._positions: dict[Partition, _Position] | None = None  # None until the start is known

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -144,34 +144,20 @@ class Run:
         self.edits += 1
 
     def _inject(self, ends_s: float) -> None:
-        faults = [self._kill_driver, self._kill_jvm, self._kill_broker]
-        if self._cluster:
-            faults += [self._kill_executor, self._kill_worker]
+        faults: list[Callable[[], object]] = [self._kill_broker]
+        faults.append(lambda: kill(self._pipeline.pid))
+        faults.append(lambda: [kill(jvm) for jvm in children(self._pipeline.pid)])
+        if cluster := self._cluster:
+            faults.append(lambda: [kill(executor) for executor in cluster.executors()[:1]])
+            faults.append(lambda: (cluster.kill_worker(), cluster.add_worker()))
         while time.monotonic() < ends_s:
             time.sleep(self._faults.uniform(*PAUSE_S))
             self._faults.choice(faults)()
             self.faults += 1
 
-    def _kill_driver(self) -> None:
-        kill(self._pipeline.pid)
-
-    def _kill_jvm(self) -> None:
-        for pid in children(self._pipeline.pid):
-            kill(pid)
-
     def _kill_broker(self) -> None:
         self._broker.kill()
         self._broker.start()
-
-    def _kill_executor(self) -> None:
-        assert self._cluster
-        for pid in self._cluster.executors()[:1]:
-            kill(pid)
-
-    def _kill_worker(self) -> None:
-        assert self._cluster
-        self._cluster.kill_worker()
-        self._cluster.add_worker()
 
     def answer(self) -> dict[str, list[str]]:
         """The three largest countries of each continent, computed in plain Python."""
