@@ -119,12 +119,16 @@ def failure(processes: Processes, **limits: float) -> str:
     return str(error.value)
 
 
-def test_names_the_process_that_was_killed():
-    """The demo does not continue without one of its processes."""
+def test_a_process_or_broker_that_stops_and_a_timeout_are_failures(monkeypatch):
+    """The error names the process, and shows where the logs are or the end of the log."""
     with Processes(RunningBroker()) as processes:
+        assert str(processes.logs) in failure(processes, timeout_s=0)
+        with monkeypatch.context() as patched:
+            patched.setattr(RunningBroker, "ended", lambda _: True)
+            assert "the broker has stopped. The end of its log:\n" in failure(processes)
+
         server = processes.start("server", *RETRIES_FOREVER)
         os.kill(server.process.pid, signal.SIGKILL)
-
         assert "the server has stopped (exit code 137)" in failure(processes)
 
 
@@ -140,18 +144,6 @@ def test_a_process_that_exits_is_a_failure_unless_it_may_exit():
 
         expected = "the pipeline has stopped (exit code 0). The end of its log:\ntopn: countries -> topn"
         assert expected in failure(processes)
-
-
-def test_stops_if_the_broker_stops(monkeypatch):
-    monkeypatch.setattr(RunningBroker, "ended", lambda _: True)
-    with Processes(RunningBroker()) as processes:
-        assert "the broker has stopped. The end of its log:\n" in failure(processes)
-
-
-def test_gives_up_after_a_timeout():
-    """The error shows where the logs are."""
-    with Processes(RunningBroker()) as processes:
-        assert str(processes.logs) in failure(processes, timeout_s=0)
 
 
 def test_a_killed_demo_leaves_nothing_behind(tmp_path):
