@@ -38,16 +38,12 @@ def test_prints_one_line_for_each_event(cat, serve):
     assert shlex.join(["--last-event-id", ID % 2]) in done.err
 
 
-@pytest.mark.parametrize(
-    ("query", "options", "line"),
-    [
-        ("", [], "GET /t HTTP/1.1"),
-        ("?a=b#c", ["--since", "2026-01-31T12:00+01:00"], "GET /t?a=b&since=2026-01-31T12%3A00%2B01%3A00 HTTP/1.1"),
-        ("", ["--where", "key=a b", "--where", "field.n=1", "--filter", "value.amount > 10"],
-         "GET /t?key=a+b&field.n=1&filter=value.amount+%3E+10 HTTP/1.1"),
-    ],
-    ids=["no options", "a start", "filters"],
-)  # fmt: skip
+@pytest.mark.parametrize(("query", "options", "line"), [
+    ("", [], "GET /t HTTP/1.1"),
+    ("?a=b#c", ["--since", "2026-01-31T12:00+01:00"], "GET /t?a=b&since=2026-01-31T12%3A00%2B01%3A00 HTTP/1.1"),
+    ("", ["--where", "key=a b", "--where", "field.n=1", "--filter", "value.amount > 10"],
+     "GET /t?key=a+b&field.n=1&filter=value.amount+%3E+10 HTTP/1.1"),
+], ids=["no options", "a start", "filters"])  # fmt: skip
 def test_options_become_parameters(cat, serve, query, options, line):
     """The other parts of the request are those of an EventSource. The command to resume contains the filters."""
     server = serve(Sends(event(0)))
@@ -76,22 +72,19 @@ def test_a_position_event_is_stored_and_not_printed(cat, serve, output):
     assert ["é 1", "7"] == sent_ids(server)
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "sentence"),
-    [
-        *(([URL, *option], 2, "the form is ") for option in (
-            ["-H", "s3cret"], ["-H", ": s3cret"], ["-H", "A: s3cret\nB: c"], ["--cookie", "s3cret"], ["--where", "é=s3cret"]
-        )),
-        ([URL, "--where", "value=1"], 2, "'value' is not a part of a record: use key, header.NAME or field.NAME."),
-        *(([URL, f"--max={count}"], 2, "Invalid value for '--max'") for count in ("0", "-1", "x")),
-        *(([URL, "--last-event-id", "1", *more], 2, "--last-event-id needs a single URL, and neither") for more in (
-            ["--since", "2026-01-31T12:00:00Z"], ["--position-file", "x"], ["http://127.0.0.1/u"]
-        )),
-        *(([url], 1, f"kafkasse cat: {url}") for url in (
-            "127.0.0.1:1/t", "file:///etc/passwd", "http://", "http://[::1", "http://a:b/"
-        )),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("words", "code", "sentence"), [
+    *(([URL, *option], 2, "the form is ") for option in (
+        ["-H", "s3cret"], ["-H", ": s3cret"], ["-H", "A: s3cret\nB: c"], ["--cookie", "s3cret"], ["--where", "é=s3cret"]
+    )),
+    ([URL, "--where", "value=1"], 2, "'value' is not a part of a record: use key, header.NAME or field.NAME."),
+    *(([URL, f"--max={count}"], 2, "Invalid value for '--max'") for count in ("0", "-1", "x")),
+    *(([URL, "--last-event-id", "1", *more], 2, "--last-event-id needs a single URL, and neither") for more in (
+        ["--since", "2026-01-31T12:00:00Z"], ["--position-file", "x"], ["http://127.0.0.1/u"]
+    )),
+    *(([url], 1, f"kafkasse cat: {url}") for url in (
+        "127.0.0.1:1/t", "file:///etc/passwd", "http://", "http://[::1", "http://a:b/"
+    )),
+])  # fmt: skip
 def test_rejects_what_cannot_work(cat, words, code, sentence):
     """The message is one sentence, after the usage if the usage is wrong. It has no value that may be a secret."""
     done = cat(*words)
@@ -248,15 +241,12 @@ def test_reports_a_gap_on_stderr(cat, serve):
     assert 'records are missing: {"partition":0,"from":1,"to":9}\n' in done.err
 
 
-@pytest.mark.parametrize(
-    ("sent", "output", "line"),
-    [
-        *(("id: 7\nevent: delete\ndata: é\n\n", output, line) for output, line in (
-            ("raw", "é"), ("id", "7"), ("json", '{"type":"delete","id":"7","data":"é"}'), ("pretty", "delete  7\né")
-        )),
-        ('event: position\ndata: {"lat":1}\n\n', "raw", '{"lat":1}'),  # an event of another server
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("sent", "output", "line"), [
+    *(("id: 7\nevent: delete\ndata: é\n\n", output, line) for output, line in (
+        ("raw", "é"), ("id", "7"), ("json", '{"type":"delete","id":"7","data":"é"}'), ("pretty", "delete  7\né")
+    )),
+    ('event: position\ndata: {"lat":1}\n\n', "raw", '{"lat":1}'),  # an event of another server
+])  # fmt: skip
 def test_prints_the_chosen_format(cat, serve, sent, output, line):
     """--output chooses between the data, the ID, the whole event, and text for people."""
     server = serve(Sends(sent.encode()))
@@ -358,17 +348,14 @@ def test_retries_if_the_connection_is_refused(run):
     assert 2 == done.err.count("http://127.0.0.1:1/t: cannot connect: Connection refused; retrying in ")
 
 
-@pytest.mark.parametrize(
-    ("response", "reason"),
-    [
-        (Answers(404, "There is no topic x."), "answered 404: There is no topic x."),
-        (Raw(b"HTTP/1.1 404 Not Found\r\ncontent-length: 5\r\n\r\n[oops"), "answered 404"),
-        (Sends(event(0) + b'event: error\ndata: {"status":410,"detail":"Topic t was deleted."}\n\n'),
-         "ended the stream: Topic t was deleted."),
-        (Raw(b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\n<p>hello"),
-         "answered 200 with text/html, not with an event stream; check the URL"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("response", "reason"), [
+    (Answers(404, "There is no topic x."), "answered 404: There is no topic x."),
+    (Raw(b"HTTP/1.1 404 Not Found\r\ncontent-length: 5\r\n\r\n[oops"), "answered 404"),
+    (Sends(event(0) + b'event: error\ndata: {"status":410,"detail":"Topic t was deleted."}\n\n'),
+     "ended the stream: Topic t was deleted."),
+    (Raw(b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\n<p>hello"),
+     "answered 200 with text/html, not with an event stream; check the URL"),
+])  # fmt: skip
 def test_a_permanent_error_is_one_sentence(cat, serve, response, reason):
     """The message contains the detail of the problem, if there is one."""
     server = serve(response)

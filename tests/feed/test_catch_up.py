@@ -182,6 +182,16 @@ def test_a_read_returns_after_its_timeout(log, monkeypatch):
     assert b"" == client.reader.read(0.01)
 
 
+def test_a_read_that_waits_returns_as_soon_as_it_is_stopped(log):
+    client = Behind(log)
+    reading = gevent.spawn(client.reader.read, TIMEOUT_S * 2)
+    gevent.sleep(0)  # let it start to wait
+
+    client.reader.stop(StopReason.ENDED)
+
+    assert b"" == reading.get(timeout=TIMEOUT_S)
+
+
 @pytest.mark.parametrize("id_type", IdType)
 def test_sends_the_records_before_one_at_which_the_filter_fails(log, id_type):
     """The event ID points to the record at which the filter failed, so that no record is lost."""
