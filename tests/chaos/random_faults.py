@@ -296,9 +296,8 @@ FAULTS: dict[Fault, Budget] = {
     RandomFaults.stop_a_worker: Budget(wait_s=3, refused=10, ended=1),
     RandomFaults.restart_a_server: Budget(wait_s=3, refused=10, ended=1),
     RandomFaults.new_clients: Budget(),
-    RandomFaults.recreate_a_topic: Budget(
-        wait_s=5, refused=40, ended=2, topics=(RECREATED,)
-    ),  # an error, then a new ID
+    # The streams end with an error, and then with a new topic ID.
+    RandomFaults.recreate_a_topic: Budget(wait_s=5, refused=40, ended=2, topics=(RECREATED,)),
     RandomFaults.add_a_partition: Budget(),
     RandomFaults.retention: Budget(),
     RandomFaults.deny_access_to_a_topic: Budget(wait_s=5, refused=40, ended=1, topics=(FORBIDDEN,)),

@@ -100,9 +100,7 @@ def test_shows_the_largest_countries_live_and_leaves_nothing_behind(tmp_path):
         wait_for_exit(started)
     assert [] == list((tmp_path / "files").iterdir())
     calls = (tmp_path / "programs" / "calls").read_text().splitlines()
-    assert {"kafkasse-operators.jar"} == {
-        Path(call).name for call in calls
-    }  # Spark makes each jar of a task executable
+    assert {"kafkasse-operators.jar"} == {Path(call).name for call in calls}  # Spark makes the jar of a task executable
 
 
 class RunningBroker(EmbeddedBroker):

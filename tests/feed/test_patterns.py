@@ -85,8 +85,7 @@ def test_a_deleted_topic_leaves_the_stream(world):
     """Its streams end with their last event ID, and the clients resume without the topic."""
     reader = world.follow()
     world.log.delete("events.a")
-    for _ in range(3):
-        world.turn()
+    world.turn(3)
     numbers(reader)
 
     assert StopReason.ENDED is reader.stop_reason

@@ -87,9 +87,14 @@ class World:
         for n in numbers:
             self.log.append(topic, b'{"n":%d}' % n, partition, **record)
 
-    def turn(self) -> None:
+    def put(self, *numbers: int, **record: Any) -> None:
+        """Append records, and let the tail read them."""
+        self.write(*numbers, **record)
+        self.turn()
+
+    def turn(self, times: int = 1) -> None:
         """Let the tail read the records, and do what is due."""
-        for tail in self.tails[-1:]:
+        for tail in self.tails[-1:] * times:
             turns.turn(tail)
 
     @property
@@ -104,10 +109,11 @@ class ImpatientWorld(World):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"heartbeat_s": 0.001, "metadata_refresh_s": 0.0, **settings})
 
-    def turn(self) -> None:
-        super().turn()
-        gevent.sleep(0.002)
-        super().turn()
+    def turn(self, times: int = 1) -> None:
+        for _ in range(times):
+            super().turn()
+            gevent.sleep(0.002)
+            super().turn()
 
 
 class Client:

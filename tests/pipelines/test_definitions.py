@@ -360,10 +360,8 @@ def test_the_schema_can_be_in_a_registry(file, registry):
     [
         ("protobuf", "has the type PROTOBUF, but a YAML pipeline reads only JSON and AVRO; for other formats, define"),
         ("text", "the schema has no properties; a record must be an object with known fields"),
-        (
-            "nulls",
-            "is not valid: it contains an array whose items take up no bytes",
-        ),  # any number of them in a few bytes
+        # Such an array has any number of items in a few bytes.
+        ("nulls", "is not valid: it contains an array whose items take up no bytes"),
         ("payments", "the registry has no version latest of the subject payments"),
     ],
 )

@@ -77,15 +77,14 @@ def test_a_killed_rebuild_continues(topics, tmp_path, monkeypatch):
 
     file.write_text(LARGEST.format(n=3, version=2))
     words.append("--rebuild")
-    kill_when(lambda: any(path.with_name("commits").exists() for path in pending()), words)  # it has state
+    # The rebuild has state.
+    kill_when(lambda: any(path.with_name("commits").exists() for path in pending()), words)
     topics.send(country("ES", 6))
-    kill_when(
-        lambda: pending() and [*checkpoint.glob(f"*/{POINTER}")], words
-    )  # its checkpoint has replaced the old one
+    # Its checkpoint has replaced the old one.
+    kill_when(lambda: pending() and [*checkpoint.glob(f"*/{POINTER}")], words)
     topics.send(country("FR", 1))
-    kill_when(
-        lambda: any(max(each) >= GENERATION for each in versions(topics).values()), words
-    )  # it has written results
+    # It has written results.
+    kill_when(lambda: any(max(each) >= GENERATION for each in versions(topics).values()), words)
     topics.send(country("PT", 8))
     run_until(["PT", "ES", "DE"], topics, words)
 

@@ -224,11 +224,7 @@ OFFSET, TIMESTAMP, BOTH = IdType.OFFSET, IdType.TIMESTAMP, IdType.BOTH
     ("id_type", "move", "start"),
     [
         (OFFSET, (8, 1000), PartitionStart(8)),
-        (
-            TIMESTAMP,
-            (8, 1000),
-            PartitionStart(None, 1001),
-        ),  # the next millisecond, as in KafkaSSE: no record is repeated
+        (TIMESTAMP, (8, 1000), PartitionStart(None, 1001)),  # the next one, as in KafkaSSE: no record is repeated
         (BOTH, (8, 1000), PartitionStart(8, 1000)),  # the same one: another cluster may hold more records of it
         (TIMESTAMP, (8, INT64_MAX), PartitionStart(None, INT64_MAX)),  # the server would reject the next millisecond
         (BOTH, (8, None), PartitionStart(8, 5)),

@@ -60,9 +60,7 @@ class Registry:
         text = base64.b64encode(schema.SerializeToString()).decode() if kind == "PROTOBUF" else json.dumps(schema)
         named = [{"name": name, "subject": other, "version": version} for name, other, version in references]
         found = {"schema": text, "references": named}
-        self._schemas.append(
-            found if kind == "AVRO" else {**found, "schemaType": kind}
-        )  # AVRO is omitted, as by Confluent
+        self._schemas.append(found if kind == "AVRO" else {**found, "schemaType": kind})  # as by Confluent
         self._subjects.setdefault(subject, []).append(len(self._schemas))
         return len(self._schemas)
 
