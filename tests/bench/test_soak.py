@@ -57,12 +57,9 @@ def test_accepts_each_record_once_and_in_order(check):
     check.disconnect()
     check.receive(event(6, id="y"))
 
-    assert ("y", 3, True, False) == (
-        check.id,
-        check.records,
-        check.has_all({("t", 0): 7, ("t", 1): 1}),
-        check.has_all({("t", 0): 8, ("t", 1): 1}),
-    )
+    assert ("y", 3) == (check.id, check.records)
+    assert check.has_all({("t", 0): 7, ("t", 1): 1})
+    assert not check.has_all({("t", 0): 8, ("t", 1): 1})
 
 
 @pytest.mark.parametrize(

@@ -32,16 +32,8 @@ MAX_PARTITIONS = 8
 WITNESS_EVERY_S = 10.0
 MAX_REFUSED = 3  # connections in a row without a fault: on a busy machine, Kafka may be slow
 
-PLAIN, COMMITTED, COMPACTED, GROWING, SHRINKING, RECREATED, FORBIDDEN, TRUNCATED = TOPICS = (
-    "plain",
-    "committed",
-    "compacted",
-    "growing",
-    "shrinking",
-    "recreated",
-    "forbidden",
-    "truncated",
-)
+TOPICS = "plain", "committed", "compacted", "growing", "shrinking", "recreated", "forbidden", "truncated"
+PLAIN, COMMITTED, COMPACTED, GROWING, SHRINKING, RECREATED, FORBIDDEN, TRUNCATED = TOPICS
 CONFIGS = {
     PLAIN: {"compression_type": "gzip"},
     GROWING: {"compression_type": "snappy"},

@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from kafkasse.broker import EmbeddedBroker
 from tests.clients.programs import IN_GATE, PROGRAMS, Program, missing
 from tests.clients.scenario import Result, Scenario
 from tests.support.examples import selected
@@ -16,9 +15,7 @@ QUIET_S = 12.0  # longer than the read timeouts of several clients of other proj
 
 
 @pytest.fixture(scope="module")
-def results(
-    request: pytest.FixtureRequest, broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Result]:
+def results(request, broker, tmp_path_factory) -> dict[str, Result]:
     """The result of each client that is tested, if its toolchain is installed."""
     programs = [each for each in selected(request, "program", PROGRAMS) if not missing(each.toolchain)]
     directory = tmp_path_factory.mktemp("clients")

@@ -17,7 +17,6 @@ import gevent
 import pytest
 import yaml
 
-from kafkasse.broker import EmbeddedBroker
 from tests.clients.programs import NODE, SOURCES, build, environment, missing
 from tests.support.client import Client, fetch
 from tests.support.kafka import Cluster
@@ -58,13 +57,7 @@ def prefix() -> str:
 
 
 @pytest.fixture(scope="module")
-def server(
-    broker: EmbeddedBroker,
-    cluster: Cluster,
-    prefix: str,
-    write: Callable[..., None],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Server]:
+def server(broker, cluster, prefix, write, tmp_path_factory) -> Iterator[Server]:
     """A server whose streams consist of a topic of each data center, and end after a second, so that clients reconnect."""
     for topic in (topic for topics in GROUPS.values() for topic in topics):
         cluster.create(prefix + topic)
@@ -72,12 +65,8 @@ def server(
         write(f"eqiad.mediawiki.{name}", *range(CHANGES))
         write(f"eqiad.mediawiki.{name}", CHANGES, domain="canary")
     write("codfw.mediawiki.page-create", 0)
-    by_line = {
-        "path": "/by-line/recentchange",
-        "topics": GROUPS["recentchange"],
-        "position_events": False,
-        "max_stream_age_s": 0,  # its client does not reconnect
-    }
+    by_line = {"path": "/by-line/recentchange", "topics": GROUPS["recentchange"], "position_events": False}
+    by_line["max_stream_age_s"] = 0  # its client does not reconnect
     settings = {
         "kafka": {"bootstrap_servers": broker.bootstrap_servers},
         "topic_prefix": prefix,

@@ -49,13 +49,8 @@ def numbered(edits: Iterable[Edit]) -> list[Edit]:
     return result
 
 
-_EDITS = st.builds(
-    Edit,
-    st.sampled_from(KEYS),
-    st.sampled_from([*GROUPS, GROUPS[0], None]),
-    st.integers(-3, 3),
-    order=st.integers(0, 5),
-)
+_GROUPS = st.sampled_from([*GROUPS, GROUPS[0], None])
+_EDITS = st.builds(Edit, st.sampled_from(KEYS), _GROUPS, st.integers(-3, 3), order=st.integers(0, 5))
 
 
 @st.composite

@@ -604,20 +604,11 @@ def test_only_a_required_property_without_null_is_required():
     assert {"a": True, "b": False, "c": False} == {name: type_.required for name, type_ in fields(root).items()}
 
 
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.text(),
-        lambda inner: (
-            st.lists(inner)
-            | st.dictionaries(
-                st.sampled_from(["type", "properties", "items", "$ref", "required", "enum", "additionalProperties"])
-                | st.text(),
-                inner,
-            )
-        ),
-        max_leaves=10,
-    )
-)
+NAMES = st.sampled_from(["type", "properties", "items", "$ref", "required", "enum", "additionalProperties"]) | st.text()
+LEAVES = st.none() | st.booleans() | st.text()
+
+
+@given(st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(NAMES, inner), max_leaves=10))
 def test_any_schema_gives_types_or_an_error(schema):
     """No JSON value makes the conversion fail in another way."""
     try:

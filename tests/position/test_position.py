@@ -476,18 +476,12 @@ def test_any_text_is_a_position_or_rejected(text):
 
 odd_numbers = st.integers() | st.sampled_from([-1, 0, 2**31 - 1, 2**31, INT64_MAX, 2**63])
 odd_texts = topics | st.text() | st.sampled_from(["", ".", "..", "a\n", "a" * 249, "a" * 250, "a" * 22, "a" * 23])
-members = {
-    "topic": odd_texts,
-    "partition": odd_numbers,
-    "offset": odd_numbers,
-    "timestamp": odd_numbers,
-    "leader_epoch": odd_numbers,
-    "topic_id": odd_texts,
-    "only": st.booleans(),
-}
+required = {"topic": odd_texts, "partition": odd_numbers}
+optional = dict.fromkeys(("offset", "timestamp", "leader_epoch"), odd_numbers)
+optional |= {"topic_id": odd_texts, "only": st.booleans()}
 near_entries = st.fixed_dictionaries(
-    {name: values | st.sampled_from([True, None, [], "0", 0]) for name, values in list(members.items())[:2]},
-    optional={name: values | st.sampled_from([True, None, {}, "0", 0]) for name, values in list(members.items())[2:]},
+    {name: values | st.sampled_from([True, None, [], "0", 0]) for name, values in required.items()},
+    optional={name: values | st.sampled_from([True, None, {}, "0", 0]) for name, values in optional.items()},
 )
 
 
