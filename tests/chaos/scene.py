@@ -406,11 +406,17 @@ class Scene:
         self.allowances.append((Allowance(began, until, refused, ended), topics))
 
     def violations(
-        self, statuses: Iterable[int] = (), max_ended: int = 0, max_refused: int | None = None, **about: Any
+        self,
+        undisturbed: Iterable[Client] = (),
+        statuses: Iterable[int] = (),
+        max_ended: int = 0,
+        max_refused: int | None = None,
+        **about: Any,
     ) -> list[str]:
         """Stop the producers, let the clients read to the end, and return all violations.
 
         Args:
+            undisturbed: the clients none of whose streams may have ended so far.
             statuses: the statuses that responses may have in addition to 200 and 503. A server answers 503 if Kafka is slow,
                 so a busy machine causes it, too; `max_refused` limits how often.
             max_ended: how many streams of each client a server may end.
@@ -418,6 +424,7 @@ class Scene:
                 `max_delay_s` allow.
             about: further arguments for the checker: topics that are `excused` or `compacted`.
         """
+        disturbed = [f"{each.name}: a stream ended: {how}" for each in undisturbed for how in each.ended_streams]
         for topic in list(self.producers):
             self.stop_producer(topic)
         ends = self.witness(*self._versions)
@@ -436,16 +443,20 @@ class Scene:
             max_refused = ceil((self.max_delay_s + out_s) * 1000 / MAX_RETRY_MS)  # clients wait between attempts
         promises = {"statuses": frozenset({503, *statuses}), "max_refused": max_refused, "max_ended": max_ended}
         histories = [each.history(self.allowances, **promises) for each in self.clients]
-        found = late + violations(
-            histories,
-            list(self.stored.values()),
-            acknowledged=self._acknowledged,
-            reached=ends,
-            bounds=self._watch.bounds,
-            max_delay_s=self.max_delay_s,
-            outages=self.outages,
-            max_behind_s=self.max_delay_s + out_s,
-            **about,
+        found = (
+            disturbed
+            + late
+            + violations(
+                histories,
+                list(self.stored.values()),
+                acknowledged=self._acknowledged,
+                reached=ends,
+                bounds=self._watch.bounds,
+                max_delay_s=self.max_delay_s,
+                outages=self.outages,
+                max_behind_s=self.max_delay_s + out_s,
+                **about,
+            )
         )
         _print_connections(each for each in histories if any(line.startswith(each.client) for line in found))
         return found
@@ -497,10 +508,3 @@ def wait_for_records(clients: list[Client]) -> None:
 def wait_for_heartbeats(clients: list[Client]) -> None:
     """Wait until the last two events of each client are heartbeats."""
     wait_until(lambda: all(each.body.endswith(b":heartbeat\n\n" * 2) for each in clients))
-
-
-def never_disconnected(clients: list[Client]) -> bool:
-    """Return whether no stream ended. Print how those that did ended."""
-    ended = [f"{each.name}: {how}" for each in clients for how in each.ended_streams]
-    print("\n".join(ended))
-    return not ended

@@ -32,7 +32,6 @@ class Writer:
 
     def __init__(self, bootstrap_servers: str, transactional_id: str | None = None, **settings: Any) -> None:
         self.acknowledged: list[Acknowledged] = []
-        self.failed = 0
         self._sent: list[tuple[Any, bytes | None, bytes | None]] = []
         more = {"transactional_id": transactional_id} if transactional_id else {}
         self._producer = KafkaProducer(bootstrap_servers=bootstrap_servers, acks="all", **more, **settings)
@@ -72,9 +71,7 @@ class Writer:
     def _keep(self, committed: bool) -> None:
         sent, self._sent = self._sent, []
         for future, key, value in sent:
-            if not future.succeeded():
-                self.failed += 1
-            elif committed:
+            if committed and future.succeeded():
                 sent_to = future.value
                 where = sent_to.topic, sent_to.partition, sent_to.offset
                 self.acknowledged.append(Acknowledged(*where, key, value, at=time.monotonic()))
