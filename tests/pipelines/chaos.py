@@ -144,12 +144,11 @@ class Run:
         self.edits += 1
 
     def _inject(self, ends_s: float) -> None:
-        faults: list[Callable[[], object]] = [self._kill_broker]
-        faults.append(lambda: kill(self._pipeline.pid))
-        faults.append(lambda: [kill(jvm) for jvm in children(self._pipeline.pid)])
+        faults: list[Callable[[], object]] = [lambda: kill(self._pipeline.pid)]
+        faults += [lambda: [kill(jvm) for jvm in children(self._pipeline.pid)], self._kill_broker]
         if cluster := self._cluster:
-            faults.append(lambda: [kill(executor) for executor in cluster.executors()[:1]])
-            faults.append(lambda: (cluster.kill_worker(), cluster.add_worker()))
+            faults += [lambda: [kill(executor) for executor in cluster.executors()[:1]]]
+            faults += [lambda: (cluster.kill_worker(), cluster.add_worker())]
         while time.monotonic() < ends_s:
             time.sleep(self._faults.uniform(*PAUSE_S))
             self._faults.choice(faults)()
