@@ -72,7 +72,10 @@ class Server:
         return self
 
     def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
-        _ = self.stop() if error_type is None else self._end()
+        if error_type is None:
+            self.stop()
+        else:
+            self._end()
 
     def expect(self, *errors: str) -> None:
         """Declare regular expressions for the errors that a test causes. stop() fails if the log has others or lacks one."""
