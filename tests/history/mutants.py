@@ -78,8 +78,10 @@ def mutant(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[...
 
 
 def is_turn(name: str, every: int, counts: bool = True, applies: bool = True) -> bool:
-    """Count the calls of a mutant for which `counts` is true. Return True for every `every`th of them, if it applies its
-    fault there, and count the fault."""
+    """Count the calls of a mutant for which `counts` is true. Every `every`th of them is a fault, if `applies` is true.
+
+    Count the fault, and return whether it is one.
+    """
     turns[name] += counts
     is_fault = counts and turns[name] % every == 0 and applies
     applied[name] += is_fault
