@@ -51,18 +51,15 @@ def check() -> StreamCheck:
     return check
 
 
-def test_accepts_each_record_once_and_in_order(check: StreamCheck) -> None:
+def test_accepts_each_record_once_and_in_order(check):
     """A connection that ends in the middle of an event is no error."""
     check.receive(event(5) + event(0, 1) + event(6)[:50])
     check.disconnect()
     check.receive(event(6, id="y"))
 
-    assert ("y", 3, True, False) == (
-        check.id,
-        check.records,
-        check.has_all({("t", 0): 7, ("t", 1): 1}),
-        check.has_all({("t", 0): 8, ("t", 1): 1}),
-    )
+    assert ("y", 3) == (check.id, check.records)
+    assert check.has_all({("t", 0): 7, ("t", 1): 1})
+    assert not check.has_all({("t", 0): 8, ("t", 1): 1})
 
 
 @pytest.mark.parametrize(
@@ -75,13 +72,13 @@ def test_accepts_each_record_once_and_in_order(check: StreamCheck) -> None:
         (b"event: gap\ndata: {}\n\n", "unexpected event 'gap'"),
     ],
 )
-def test_rejects_wrong_events(check: StreamCheck, data: bytes, error: str) -> None:
+def test_rejects_wrong_events(check, data, error):
     """A lost record, a duplicate, a record of another partition, and a gap event are errors."""
     with pytest.raises(DeliveryError, match=error):
         check.receive(data)
 
 
-def test_expects_only_the_records_that_pass_the_filter() -> None:
+def test_expects_only_the_records_that_pass_the_filter():
     check = StreamCheck(first_shown)
     check.receive(position(b'[{"topic":"t","partition":0,"offset":4}]') + event(6) + event(9))
     with pytest.raises(DeliveryError, match="lost"):
@@ -101,7 +98,7 @@ def run(seconds: float, **growing: float) -> list[Sample]:
     ]
 
 
-def test_a_steady_worker_passes() -> None:
+def test_a_steady_worker_passes():
     """Memory may grow during the warm-up."""
     warming = [replace(each, memory_mib=each.memory_mib / 2) for each in run(LONG_S)[:25]] + run(LONG_S)[25:]
 
@@ -110,14 +107,14 @@ def test_a_steady_worker_passes() -> None:
 
 
 @pytest.mark.parametrize("name", [each.name for each in FIGURES])
-def test_growth_by_a_third_is_detected(name: str) -> None:
+def test_growth_by_a_third_is_detected(name):
     """Each figure is checked separately."""
     grown = run(LONG_S, **{name: getattr(STEADY, name) / 3 + 30})
 
     assert [name] == [each.figure.name for each in growth.check_growth(grown) if each.grew]
 
 
-def test_memory_is_not_checked_in_a_short_run() -> None:
+def test_memory_is_not_checked_in_a_short_run():
     """Rings take two minutes to fill. Streams and descriptors are checked in any run."""
     grown = run(30, memory_mib=300, descriptors=300)
 

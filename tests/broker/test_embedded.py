@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient
@@ -40,7 +39,6 @@ def child(*words: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def line(process: subprocess.Popen[str]) -> str:
-    """Read the next line of the process's output."""
     assert process.stdout
     return process.stdout.readline()
 
@@ -67,7 +65,7 @@ with EmbeddedBroker() as broker:
 
 
 @pytest.mark.long
-def test_the_first_broker_creates_an_archive_of_its_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_broker_creates_an_archive_of_its_classes(tmp_path, monkeypatch):
     """The next one loads its classes from there. An archive that Java cannot read does not prevent the start."""
     files = jars.fetch("kafka")
     monkeypatch.setattr(jars, "fetch", lambda group: files)
@@ -85,14 +83,14 @@ def test_the_first_broker_creates_an_archive_of_its_classes(tmp_path: Path, monk
     assert not {"classes", "archive-options"} & {file.name for file in (tmp_path / "data").iterdir()}
 
 
-def test_does_not_create_topics_automatically(broker: EmbeddedBroker, fresh_name: str) -> None:
+def test_does_not_create_topics_automatically(broker, fresh_name):
     with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
         admin.describe_topics([fresh_name])
 
         assert fresh_name not in admin.list_topics()
 
 
-def test_keeps_its_port_and_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_name: str) -> None:
+def test_keeps_its_port_and_its_data(tmp_path, monkeypatch, fresh_name):
     """A broker that was killed restarts at the same address with all records.
 
     If the free port was taken before the broker could use it, the broker chooses another one at its first start. While it
@@ -121,7 +119,7 @@ def test_keeps_its_port_and_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyP
             broker.kill()
 
 
-def test_runs_without_gevent_and_ends_with_a_killed_parent() -> None:
+def test_runs_without_gevent_and_ends_with_a_killed_parent():
     """If SIGKILL ends the parent process, the broker stops, its port is free and its temporary directory is removed."""
     with child("-c", UNPATCHED) as process:
         address, supervisor, home = line(process).split()
@@ -139,9 +137,7 @@ def test_runs_without_gevent_and_ends_with_a_killed_parent() -> None:
 @pytest.mark.parametrize(
     ("end", "code"), [(signal.SIGTERM, 0), pytest.param(signal.SIGINT, 130, marks=pytest.mark.long)]
 )
-def test_the_command_prints_its_address_and_stops_cleanly_on_a_signal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: signal.Signals, code: int
-) -> None:
+def test_the_command_prints_its_address_and_stops_cleanly_on_a_signal(tmp_path, monkeypatch, end, code):
     """`kafkasse broker` accepts connections at the address that it prints.
 
     SIGTERM ends it with exit code 0 and Ctrl-C with 130, and it removes its temporary directory.
@@ -160,7 +156,7 @@ def test_the_command_prints_its_address_and_stops_cleanly_on_a_signal(
     assert [] == list(tmp_path.iterdir())
 
 
-def test_a_port_in_use_is_reported() -> None:
+def test_a_port_in_use_is_reported():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
@@ -175,13 +171,13 @@ def test_a_port_in_use_is_reported() -> None:
         ({"settings": {"num.io.threads": "none"}}, r"rejects its settings: .*num\.io\.threads"),
     ],
 )
-def test_an_argument_that_cannot_work_is_reported(arguments: dict[str, Any], reason: str) -> None:
+def test_an_argument_that_cannot_work_is_reported(arguments, reason):
     """The error names the file, or contains Kafka's own explanation."""
     with pytest.raises(CommandError, match=reason):
         EmbeddedBroker(**arguments).start()
 
 
-def test_a_full_disk_is_reported(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported(tmp_path):
     """A disk of 16 KiB is too small for the broker's data."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -194,7 +190,7 @@ def test_a_full_disk_is_reported(tmp_path: Path) -> None:
         subprocess.run(["umount", "--lazy", disk], check=True)
 
 
-def test_the_log_of_a_broker_that_does_not_start_is_shown(tmp_path: Path) -> None:
+def test_the_log_of_a_broker_that_does_not_start_is_shown(tmp_path):
     """The error contains the end of the log without a stack trace."""
     home = tmp_path / "broken"
     (home / "data").mkdir(parents=True)
@@ -206,7 +202,7 @@ def test_the_log_of_a_broker_that_does_not_start_is_shown(tmp_path: Path) -> Non
     assert "\tat " not in failure.value.detail
 
 
-def test_returns_the_exit_code_of_the_command() -> None:
+def test_returns_the_exit_code_of_the_command():
     """The supervisor has the command's exit code; if a signal killed the command, 128 plus its number, as in a shell."""
     assert 7 == SupervisedProcess([sys.executable, "-c", "raise SystemExit(7)"]).wait(EXIT_TIMEOUT_S)
 
@@ -215,7 +211,7 @@ def test_returns_the_exit_code_of_the_command() -> None:
     assert 128 + signal.SIGKILL == process.wait(EXIT_TIMEOUT_S)
 
 
-def test_kills_the_children_of_a_killed_command() -> None:
+def test_kills_the_children_of_a_killed_command():
     """A process that the command started does not outlive it."""
     parent = "import subprocess; print(subprocess.Popen(['sleep', '600']).pid, flush=True); input()"
     process = SupervisedProcess([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -225,7 +221,7 @@ def test_kills_the_children_of_a_killed_command() -> None:
         process.kill()
 
 
-def test_kills_a_command_that_ignores_sigterm() -> None:
+def test_kills_a_command_that_ignores_sigterm():
     """stop() sends SIGKILL after its timeout."""
     script = "import signal; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); signal.pause()"
     process = SupervisedProcess([sys.executable, "-c", script], stdout=subprocess.PIPE)
@@ -238,7 +234,7 @@ def test_kills_a_command_that_ignores_sigterm() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="macOS has no signal for the death of a parent")
-def test_a_command_ends_with_its_supervisor() -> None:
+def test_a_command_ends_with_its_supervisor():
     """`pkill -9 -f kafkasse` kills the supervisor, too."""
     process = SupervisedProcess(["sleep", "600"])
 

@@ -23,7 +23,6 @@ SEEDS = 1_000_000
 
 
 def main() -> int:
-    """Run random faults and print the result."""
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
     parser.add_argument("--seconds", type=float, default=180, help="how long to inject faults")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(SEEDS), help="the seed of the order of faults")
@@ -41,7 +40,6 @@ def main() -> int:
 
 
 def run(seed: int, seconds: float, clients: int, directory: Path) -> list[str]:
-    """Return the violations after a run of random faults."""
     with (
         EmbeddedCluster() as cluster,
         Scene(cluster, directory, seed, servers=2, **RandomFaults.settings("chaos")) as scene,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 import gevent
@@ -65,12 +64,7 @@ def rack(node: int) -> str:
 
 
 class EmbeddedCluster:
-    """Three nodes, each broker and controller. The cluster runs until the `with` block ends.
-
-    Attributes:
-        nodes: the nodes by ID. Each may be stopped, killed and restarted.
-        networks: for each node ID, the network between kafkasse and that node.
-    """
+    """Three nodes, each broker and controller. The cluster runs until the `with` block ends."""
 
     nodes: dict[int, EmbeddedBroker]
     networks: dict[int, Network]
@@ -99,13 +93,11 @@ class EmbeddedCluster:
             self._admin = Admin(bootstrap_servers=self.bootstrap_servers, request_timeout_ms=REQUEST_TIMEOUT_MS)
             self.allow_access()
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if hasattr(self, "_admin"):
             self._admin.close()
         for node in self.nodes.values():
@@ -151,11 +143,9 @@ class EmbeddedCluster:
         return int(self._partition(topic, partition)["leader_id"])
 
     def in_sync(self, topic: str, partition: int = 0) -> set[int]:
-        """Return the nodes that are in sync for a partition."""
         return set(self._partition(topic, partition)["isr_nodes"])
 
     def controller(self) -> int:
-        """Return the active controller."""
         [topic] = self.run(lambda admin: admin.describe_metadata_quorum())["topics"]
         return int(topic["partitions"][0]["leader_id"])
 
@@ -176,7 +166,6 @@ class EmbeddedCluster:
         assert not done["failed"], done
 
     def deny_access(self, topic: str) -> None:
-        """Forbid kafkasse to read or describe a topic."""
         done = self.run(lambda admin: admin.create_acls([ACL(*_reads(topic, ACLPermissionType.DENY))]))
         assert not done["failed"], done
 

@@ -27,10 +27,7 @@ class Conditions(NamedTuple):
 
     Attributes:
         latency_s: the delay of each slice in seconds.
-        bytes_per_s: the maximum rate.
-        slice_bytes: the maximum number of bytes forwarded at once.
         loss: the share of slices that are lost. TCP sends them again after RETRANSMISSION_S, and later slices wait.
-        refuses: whether new connections are reset immediately.
     """
 
     latency_s: float = 0.0
@@ -49,7 +46,6 @@ class Network:
     Attributes:
         port: where to connect; the system chooses it.
         target_port: the target of the next connection.
-        conditions: the conditions from the next slice on.
     """
 
     def __init__(self, target_port: int) -> None:
@@ -99,7 +95,6 @@ class Network:
                 each.close()
 
     def close(self) -> None:
-        """Close all connections and release the port."""
         self._accepting.kill()
         self._listener.close()
         self.reset()
@@ -151,6 +146,5 @@ class Network:
 
 
 def end(connection: socket.socket) -> None:
-    """End a connection in both directions."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

@@ -32,16 +32,8 @@ MAX_PARTITIONS = 8
 WITNESS_EVERY_S = 10.0
 MAX_REFUSED = 3  # connections in a row without a fault: on a busy machine, Kafka may be slow
 
-PLAIN, COMMITTED, COMPACTED, GROWING, SHRINKING, RECREATED, FORBIDDEN, TRUNCATED = TOPICS = (
-    "plain",
-    "committed",
-    "compacted",
-    "growing",
-    "shrinking",
-    "recreated",
-    "forbidden",
-    "truncated",
-)
+TOPICS = "plain", "committed", "compacted", "growing", "shrinking", "recreated", "forbidden", "truncated"
+PLAIN, COMMITTED, COMPACTED, GROWING, SHRINKING, RECREATED, FORBIDDEN, TRUNCATED = TOPICS
 CONFIGS = {
     PLAIN: {"compression_type": "gzip"},
     GROWING: {"compression_type": "snappy"},
@@ -79,16 +71,7 @@ class Budget(NamedTuple):
 
 
 class RandomFaults:
-    """Injects faults into a scene, one after another.
-
-    Args:
-        scene: a scene with two servers.
-        seed: the seed of the order of faults.
-        log: called with a message for each fault.
-
-    Attributes:
-        occurred: how often each fault occurred.
-    """
+    """Injects faults into a scene, one after another."""
 
     def __init__(self, scene: Scene, seed: int, log: Callable[[str], object]) -> None:
         self.scene = scene
@@ -305,9 +288,8 @@ FAULTS: dict[Fault, Budget] = {
     RandomFaults.stop_a_worker: Budget(wait_s=3, refused=10, ended=1),
     RandomFaults.restart_a_server: Budget(wait_s=3, refused=10, ended=1),
     RandomFaults.new_clients: Budget(),
-    RandomFaults.recreate_a_topic: Budget(
-        wait_s=5, refused=40, ended=2, topics=(RECREATED,)
-    ),  # an error, then a new ID
+    # The streams end with an error, and then with a new topic ID.
+    RandomFaults.recreate_a_topic: Budget(wait_s=5, refused=40, ended=2, topics=(RECREATED,)),
     RandomFaults.add_a_partition: Budget(),
     RandomFaults.retention: Budget(),
     RandomFaults.deny_access_to_a_topic: Budget(wait_s=5, refused=40, ended=1, topics=(FORBIDDEN,)),

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from math import ceil, inf
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import gevent
@@ -73,9 +72,6 @@ class Producer:
     """Writes to a topic until it is closed.
 
     Attributes:
-        partitions: the number of partitions that it writes to.
-        acknowledged: the acknowledged records; complete once the producer is closed.
-        turns: how many groups of records it has written.
         began_ms: when it started, in milliseconds since the epoch.
     """
 
@@ -95,7 +91,6 @@ class Producer:
         self._writing = gevent.spawn(self._write)
 
     def spread(self, partitions: int) -> None:
-        """Write to this many partitions from now on."""
         wait_until(lambda: len(self._writer._producer.partitions_for(self.topic)) >= partitions)
         self.partitions = partitions
 
@@ -156,13 +151,7 @@ def _value(number: int) -> bytes | None:
 
 
 class Client:
-    """A client that reconnects with its last event ID until it is closed, and records everything.
-
-    Attributes:
-        topics: the topics that it reads.
-        about: further arguments for History.
-        reads_lines: whether it reads JSON lines instead of Server-Sent Events.
-    """
+    """A client that reconnects with its last event ID until it is closed, and records everything."""
 
     def __init__(self, name: str, recorder: Recorder, topics: Sequence[str], about: dict[str, Any]) -> None:
         self.name = name
@@ -181,7 +170,6 @@ class Client:
 
     @property
     def body(self) -> bytes:
-        """Everything that it received."""
         return b"".join(each.body for each in self._recorder.connections) + bytes(self._recorder.body)
 
     @property
@@ -222,7 +210,6 @@ class Client:
         )
 
     def history(self, allowances: Iterable[tuple[Allowance, frozenset[str]]], **promises: Any) -> History:
-        """Return everything that it received, for the checker."""
         own = [each for each, topics in allowances if not topics or topics & set(self.topics)]
         about = {"allowances": own, **promises, **self.about}
         return History(self.name, self.topics, self._recorder.connections, **about)
@@ -232,15 +219,9 @@ class Scene:
     """Servers, producers and clients. They run until the `with` block ends.
 
     Args:
-        cluster: a running cluster.
-        directory: for the servers' settings.
-        seed: the seed of all random choices.
         servers: the number of servers. Each has its own network to clients.
-        max_delay_s: see below.
-        settings: settings of the servers. They override SETTINGS.
 
     Attributes:
-        stored: the records that witnesses have read so far.
         networks: the networks between clients and servers, in the order of the servers.
         max_delay_s: how long after its acknowledgment a client may receive a record, without the outages.
         outages: the times, as begin and end, in which the test prevents clients from receiving records.
@@ -285,9 +266,7 @@ class Scene:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for each in (*self.clients, *self.producers.values()):
             each.close()
         for server in self.servers:
@@ -341,11 +320,9 @@ class Scene:
     def start_producer(
         self, topic: str, partitions: int, producer: type[Producer] = Producer, per_s: float = 60
     ) -> None:
-        """Start a producer for a topic."""
         self.producers[topic] = producer(self.cluster, topic, partitions, per_s)
 
     def stop_producer(self, topic: str) -> None:
-        """Stop the producer of a topic."""
         producer = self.producers.pop(topic)
         producer.close()
         topic_id = self._versions[topic][0]
@@ -359,7 +336,6 @@ class Scene:
         self.kafka.delete(topic)
 
     def recreate(self, topic: str, partitions: int = 2, per_s: float = 60) -> None:
-        """Recreate a deleted topic and start a producer for it."""
         topic_id, _ = self._versions[topic]
         self.topic(topic, partitions, per_s=per_s)
         self._versions[topic] = topic_id + 1, 0
@@ -430,11 +406,17 @@ class Scene:
         self.allowances.append((Allowance(began, until, refused, ended), topics))
 
     def violations(
-        self, statuses: Iterable[int] = (), max_ended: int = 0, max_refused: int | None = None, **about: Any
+        self,
+        undisturbed: Iterable[Client] = (),
+        statuses: Iterable[int] = (),
+        max_ended: int = 0,
+        max_refused: int | None = None,
+        **about: Any,
     ) -> list[str]:
         """Stop the producers, let the clients read to the end, and return all violations.
 
         Args:
+            undisturbed: the clients none of whose streams may have ended so far.
             statuses: the statuses that responses may have in addition to 200 and 503. A server answers 503 if Kafka is slow,
                 so a busy machine causes it, too; `max_refused` limits how often.
             max_ended: how many streams of each client a server may end.
@@ -442,6 +424,7 @@ class Scene:
                 `max_delay_s` allow.
             about: further arguments for the checker: topics that are `excused` or `compacted`.
         """
+        disturbed = [f"{each.name}: a stream ended: {how}" for each in undisturbed for how in each.ended_streams]
         for topic in list(self.producers):
             self.stop_producer(topic)
         ends = self.witness(*self._versions)
@@ -460,16 +443,20 @@ class Scene:
             max_refused = ceil((self.max_delay_s + out_s) * 1000 / MAX_RETRY_MS)  # clients wait between attempts
         promises = {"statuses": frozenset({503, *statuses}), "max_refused": max_refused, "max_ended": max_ended}
         histories = [each.history(self.allowances, **promises) for each in self.clients]
-        found = late + violations(
-            histories,
-            list(self.stored.values()),
-            acknowledged=self._acknowledged,
-            reached=ends,
-            bounds=self._watch.bounds,
-            max_delay_s=self.max_delay_s,
-            outages=self.outages,
-            max_behind_s=self.max_delay_s + out_s,
-            **about,
+        found = (
+            disturbed
+            + late
+            + violations(
+                histories,
+                list(self.stored.values()),
+                acknowledged=self._acknowledged,
+                reached=ends,
+                bounds=self._watch.bounds,
+                max_delay_s=self.max_delay_s,
+                outages=self.outages,
+                max_behind_s=self.max_delay_s + out_s,
+                **about,
+            )
         )
         _print_connections(each for each in histories if any(line.startswith(each.client) for line in found))
         return found
@@ -514,7 +501,6 @@ def has_record(client: Client, since: int = 0) -> bool:
 
 
 def wait_for_records(clients: list[Client]) -> None:
-    """Wait until each client has received a new record."""
     before = {each: len(each.body) for each in clients}
     wait_until(lambda: all(has_record(each, since) for each, since in before.items()))
 
@@ -522,10 +508,3 @@ def wait_for_records(clients: list[Client]) -> None:
 def wait_for_heartbeats(clients: list[Client]) -> None:
     """Wait until the last two events of each client are heartbeats."""
     wait_until(lambda: all(each.body.endswith(b":heartbeat\n\n" * 2) for each in clients))
-
-
-def never_disconnected(clients: list[Client]) -> bool:
-    """Return whether no stream ended. Print how those that did ended."""
-    ended = [f"{each.name}: {how}" for each in clients for how in each.ended_streams]
-    print("\n".join(ended))
-    return not ended

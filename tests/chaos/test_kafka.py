@@ -9,14 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.chaos.network import Conditions
-from tests.chaos.scene import (
-    Scene,
-    connect_clients,
-    has_record,
-    never_disconnected,
-    wait_for_heartbeats,
-    wait_for_records,
-)
+from tests.chaos.scene import Scene, connect_clients, has_record, wait_for_heartbeats, wait_for_records
 from tests.history.wire import blocks
 from tests.support.client import fetch
 from tests.support.waiting import wait_until
@@ -36,8 +29,7 @@ def test_a_broker_is_killed(scene, kafka, topic, clients):
     kafka.start(killed)
     wait_until(lambda: killed in kafka.in_sync(topic))
 
-    assert never_disconnected(clients)
-    assert [] == scene.violations()
+    assert [] == scene.violations(clients)
 
 
 @pytest.mark.long
@@ -47,8 +39,7 @@ def test_a_leader_moves(scene, kafka, topic, clients):
         kafka.move_leader(topic, partition)
         wait_for_records(clients)
 
-    assert never_disconnected(clients)
-    assert [] == scene.violations()
+    assert [] == scene.violations(clients)
 
 
 @pytest.mark.long
@@ -61,8 +52,7 @@ def test_a_rolling_restart_of_the_cluster(scene, kafka, topic, clients):
             wait_until(lambda node=node: node in kafka.in_sync(topic, 0) & kafka.in_sync(topic, 1))
         wait_for_records(clients)
 
-    assert never_disconnected(clients)
-    assert [] == scene.violations()
+    assert [] == scene.violations(clients)
 
 
 @pytest.mark.long
@@ -80,8 +70,7 @@ def test_the_controller_quorum_is_lost(scene, kafka, topic, clients):
     wait_for_records(clients)
     wait_until(lambda: kafka.in_sync(topic, 0) == kafka.in_sync(topic, 1) == {*kafka.nodes})
 
-    assert never_disconnected(clients)
-    assert [] == scene.violations()
+    assert [] == scene.violations(clients)
 
 
 @pytest.mark.long
@@ -102,8 +91,7 @@ def test_too_few_replicas_are_in_sync(new_scene, kafka, fresh_name):
         wait_until(lambda: len(kafka.in_sync(topic)) == 2)
     wait_for_records(scene.clients)
 
-    assert never_disconnected(clients)
-    assert [] == scene.violations()
+    assert [] == scene.violations(clients)
 
 
 @pytest.mark.long
@@ -121,8 +109,7 @@ def test_a_broker_is_stopped(scene, kafka, topic, clients):
     wait_for_records(clients)
     wait_until(lambda: stopped in kafka.in_sync(topic))
 
-    assert never_disconnected(clients)
-    assert [] == scene.violations()
+    assert [] == scene.violations(clients)
 
 
 @pytest.mark.long
@@ -138,8 +125,7 @@ def test_the_network_to_kafka_is_slow(scene, kafka, fresh_name, clients):
     for network in kafka.networks.values():
         network.heal()
 
-    assert never_disconnected(clients)
-    assert [] == scene.violations()
+    assert [] == scene.violations(clients)
 
 
 @pytest.mark.long
@@ -150,8 +136,7 @@ def test_connections_to_kafka_break(scene, kafka, clients):
             _ = network.cut() if at % 2 else network.reset()
         wait_for_records(clients)
 
-    assert never_disconnected(clients)
-    assert [] == scene.violations()
+    assert [] == scene.violations(clients)
 
 
 @pytest.mark.long
@@ -173,8 +158,7 @@ def test_the_network_to_kafka_is_half_open(new_scene, kafka, fresh_name, whole):
             network.heal()
     wait_for_records(clients)
 
-    assert never_disconnected(clients)
-    assert [] == scene.violations()
+    assert [] == scene.violations(clients)
 
 
 def test_a_log_is_truncated(new_scene, kafka, fresh_name):
@@ -203,8 +187,7 @@ def test_a_log_is_truncated(new_scene, kafka, fresh_name):
     gap_ids = [block.id or "" for each in clients for block in blocks(bytes(each.body)) if block.event == "gap"]
     assert gap_ids
     assert all('"leader_epoch"' in each for each in gap_ids)  # so that the next truncation would be noticed
-    assert never_disconnected(clients)
-    assert [] == scene.violations(excused=[topic])
+    assert [] == scene.violations(clients, excused=[topic])
 
 
 def test_kafkasse_loses_its_permission(scene, kafka, topic, clients):

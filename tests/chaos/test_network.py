@@ -90,7 +90,6 @@ def test_a_half_open_connection_continues_after_healing(network, connection):
 
 
 def test_cut_closes_connections(network, connection):
-    """Connections end as if the other side had closed them. New connections work."""
     exchange(connection, b"before")
 
     network.cut()
@@ -101,7 +100,6 @@ def test_cut_closes_connections(network, connection):
 
 
 def test_reset_sends_one_rst(network, connection):
-    """Connections end with an RST, once."""
     exchange(connection, b"before")
 
     network.reset()

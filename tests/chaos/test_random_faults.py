@@ -23,7 +23,6 @@ def test_clients_lose_nothing_under_random_faults(new_scene, fresh_name):
 
 
 def test_reports_a_lost_event(new_scene, fresh_name):
-    """An event that is removed from what a client received is reported."""
     scene = new_scene()
     client = scene.read(scene.topic(fresh_name), query="?timestamp=0", start=0)
     wait_for_records([client])

@@ -16,7 +16,6 @@ FAULTS = "chaos/test_kafka.py", "chaos/test_topics.py", "chaos/test_servers.py",
 
 
 def test_every_tested_fault_has_a_row():
-    """The page is useful only if it lists every fault that we know."""
     page = PAGE.read_text()
     for file in FAULTS:
         tests = re.findall(r"^def (test_\w+)\(", (TESTS / file).read_text(), re.MULTILINE)
@@ -24,7 +23,6 @@ def test_every_tested_fault_has_a_row():
 
 
 def test_every_row_names_a_test():
-    """A row without a test is a promise that nothing checks."""
     tables = re.findall(r"^\| fault .*\n\| -.*\n((?:\|.*\n)+)", PAGE.read_text(), re.MULTILINE)
     rows = "".join(tables).splitlines()
 

@@ -71,10 +71,8 @@ class ScriptedServer:
     """Runs a script.
 
     Attributes:
-        url: the URL of the stream.
         lines: the first line of each request.
         requests: the headers of each request, with names in lower case.
-        connections: the connection of each request.
     """
 
     def __init__(self, script: Sequence[Raw], tls: ssl.SSLContext | None = None) -> None:

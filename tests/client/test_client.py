@@ -20,7 +20,7 @@ import requests
 import responses
 
 from kafkasse.client import AsyncStream, Event, FileStore, State, Stream, StreamError, core
-from tests.client.script import START, Answers, Sends, Serve, failure, message, sent_ids
+from tests.client.script import START, Answers, Sends, failure, message, sent_ids
 from tests.client.script import serve as serve
 from tests.support.docs import code
 from tests.support.server import ROOT
@@ -59,7 +59,6 @@ async def _read(stream: AsyncStream, count: int) -> list[Event]:
 
 
 def run(stream: AnyStream, **handlers: Callable[[Event], object]) -> None:
-    """Call run() until the stream ends."""
     if isinstance(stream, AsyncStream):
         asyncio.run(stream.run(**handlers))
     else:
@@ -87,9 +86,7 @@ EACH_CUT = [Sends(WHOLE[:size], "breaks") for size in range(len(WHOLE))]
         ),
     ],
 )
-def test_reconnects_after_the_last_event(
-    client: type[AnyStream], serve: Serve, script: list[Any], options: Any, received: list[str], sent: set[str | None]
-) -> None:
+def test_reconnects_after_the_last_event(client, serve, script, options, received, sent):
     server = serve(*script)
 
     assert received == ids(read(client(server.url, **options), len(received)))
@@ -97,7 +94,7 @@ def test_reconnects_after_the_last_event(
 
 
 @pytest.mark.parametrize("case", CONTRACT["responses"], ids=str)
-def test_retries_the_responses_of_the_contract(client: type[AnyStream], serve: Serve, case: dict[str, Any]) -> None:
+def test_retries_the_responses_of_the_contract(client, serve, case):
     """The state and the exception contain the server's reason."""
     fields = {} if case["retry_after"] is None else {"Retry_After": case["retry_after"]}
     server = serve(Answers(case["status"], **fields), Sends(START + message(1)))
@@ -114,7 +111,7 @@ def test_retries_the_responses_of_the_contract(client: type[AnyStream], serve: S
 
 
 @pytest.mark.parametrize("case", CONTRACT["error_events"], ids=str)
-def test_retries_the_error_events_of_the_contract(client: type[AnyStream], serve: Serve, case: dict[str, Any]) -> None:
+def test_retries_the_error_events_of_the_contract(client, serve, case):
     """The events before the error count."""
     error = b"event: error\ndata: %b\n\n" % case["data"].encode()
     server = serve(Sends(START + message(1) + error, "ends"), Sends(START + message(2)))
@@ -129,7 +126,7 @@ def test_retries_the_error_events_of_the_contract(client: type[AnyStream], serve
         assert (["1"], 1) == (ids(seen), len(server.requests))
 
 
-def test_waits_as_long_as_retry_after_says(client: type[AnyStream], serve: Serve) -> None:
+def test_waits_as_long_as_retry_after_says(client, serve):
     """close() ends the wait."""
     server = serve(Answers(429, Retry_After="40"))
     waits: list[float] = []
@@ -145,7 +142,7 @@ def test_waits_as_long_as_retry_after_says(client: type[AnyStream], serve: Serve
     assert 40 <= waits[0]
 
 
-def test_does_not_connect_again_before_the_wait_is_over(client: type[AnyStream], serve: Serve) -> None:
+def test_does_not_connect_again_before_the_wait_is_over(client, serve):
     server = serve(Answers(503, Retry_After="1"), Sends(START + message(1)))
     times: list[float] = []
 
@@ -155,9 +152,7 @@ def test_does_not_connect_again_before_the_wait_is_over(client: type[AnyStream],
     assert again - connecting >= 1
 
 
-def test_the_wait_doubles_after_each_failure(
-    client: type[AnyStream], serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_wait_doubles_after_each_failure(client, serve, monkeypatch):
     """A response that is an error does not count as a connection that was open for a long time."""
     monkeypatch.setattr(core, "MAX_BACKOFF_S", 30)
     server = serve(*[Answers(503)] * 5, Sends(START + message(1)))
@@ -170,7 +165,7 @@ def test_the_wait_doubles_after_each_failure(
     assert all(wait_s >= core.DEFAULT_RETRY_S * 2**number for number, wait_s in enumerate(found))
 
 
-def test_gets_a_new_token_after_a_401(client: type[AnyStream], serve: Serve) -> None:
+def test_gets_a_new_token_after_a_401(client, serve):
     """The client asks for a new token once, and resumes with it at once."""
     states: list[str] = []
     server = serve(Sends(START + message(1), "ends"), Answers(401), Sends(START + message(2)))
@@ -187,7 +182,7 @@ def test_gets_a_new_token_after_a_401(client: type[AnyStream], serve: Serve) -> 
     assert ("1", "a") == (server.requests[2]["last-event-id"], server.requests[2]["x-tenant"])
 
 
-def test_headers_can_be_a_function(client: type[AnyStream], serve: Serve) -> None:
+def test_headers_can_be_a_function(client, serve):
     """The function provides a new value after a 401, as for tokens."""
     server = serve(Answers(401), Sends(START + message(1)))
 
@@ -195,7 +190,7 @@ def test_headers_can_be_a_function(client: type[AnyStream], serve: Serve) -> Non
     assert ["False", "True"] == [each["x-key"] for each in server.requests]
 
 
-def test_a_second_401_ends_the_stream(client: type[AnyStream], serve: Serve) -> None:
+def test_a_second_401_ends_the_stream(client, serve):
     """A new token that the server rejects too does not become valid by a retry."""
     server = serve(Answers(401))
 
@@ -205,7 +200,7 @@ def test_a_second_401_ends_the_stream(client: type[AnyStream], serve: Serve) -> 
     assert 2 == len(server.requests)
 
 
-def test_each_token_of_a_quiet_stream_may_expire(client: type[AnyStream], serve: Serve) -> None:
+def test_each_token_of_a_quiet_stream_may_expire(client, serve):
     """A 401 is final only for a new token. A token that the server has accepted is not new, so the client refreshes it."""
     expires = Sends(START, "ends"), Answers(401)
     server = serve(*expires, *expires, Sends(START + message(1)))
@@ -215,7 +210,7 @@ def test_each_token_of_a_quiet_stream_may_expire(client: type[AnyStream], serve:
     assert ["False", "False", "True", "False", "True"] == asked
 
 
-def test_waits_after_an_error_event_with_the_status_401(client: type[AnyStream], serve: Serve) -> None:
+def test_waits_after_an_error_event_with_the_status_401(client, serve):
     """The server accepts each new token and then ends the stream, so the client must not connect again at once."""
     server = serve(Sends(START + failure(401), "ends"), Sends(START + failure(401), "ends"), Sends(START + message(1)))
     states: list[str] = []
@@ -229,7 +224,7 @@ def test_waits_after_an_error_event_with_the_status_401(client: type[AnyStream],
     assert ["connecting", "False", *once, *once, "open"] == states
 
 
-def test_calls_a_token_function_that_failed_again(client: type[AnyStream], serve: Serve) -> None:
+def test_calls_a_token_function_that_failed_again(client, serve):
     """The issuer of the tokens may be down for a while."""
     server = serve(Sends(START + message(1)))
     errors = [OSError("the issuer is down")]
@@ -242,7 +237,7 @@ def test_calls_a_token_function_that_failed_again(client: type[AnyStream], serve
     assert ["1"] == ids(read(client(server.url, token=token), 1))
 
 
-def test_saves_the_position_after_the_event_was_processed(client: type[AnyStream], serve: Serve) -> None:
+def test_saves_the_position_after_the_event_was_processed(client, serve):
     server = serve(Sends(START + message(1) + message(2)))
     saved: list[str] = []
     seen: list[tuple[str, list[str]]] = []
@@ -259,7 +254,7 @@ def test_saves_the_position_after_the_event_was_processed(client: type[AnyStream
     assert (["1"], "0") == (saved, server.requests[0]["last-event-id"])
 
 
-def test_a_file_keeps_the_position_for_the_next_process(client: type[AnyStream], serve: Serve, tmp_path: Path) -> None:
+def test_a_file_keeps_the_position_for_the_next_process(client, serve, tmp_path):
     server = serve(Sends(START + message(1)), Sends(START + message(2)))
     store = FileStore(tmp_path / "position")
 
@@ -271,7 +266,7 @@ def test_a_file_keeps_the_position_for_the_next_process(client: type[AnyStream],
     assert "2" == store.load()
 
 
-def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+def test_a_file_is_replaced_as_a_whole(tmp_path):
     """If the process is killed while it writes the position, the file contains the previous one."""
     store = FileStore(tmp_path / "position")
     store.save("1")
@@ -280,7 +275,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert "1" == store.load()
 
 
-def test_a_response_that_is_no_stream_is_an_error(client: type[AnyStream], serve: Serve) -> None:
+def test_a_response_that_is_no_stream_is_an_error(client, serve):
     """Its URL is probably wrong."""
     server = serve(Answers(200))
 
@@ -288,7 +283,7 @@ def test_a_response_that_is_no_stream_is_an_error(client: type[AnyStream], serve
         run(client(server.url))
 
 
-def test_coroutine_functions_are_awaited(serve: Serve) -> None:
+def test_coroutine_functions_are_awaited(serve):
     """The asynchronous client accepts them for tokens, positions and handlers."""
     server = serve(Sends(START + message(1) + message(2)))
     calls: list[Any] = []
@@ -310,7 +305,7 @@ def test_coroutine_functions_are_awaited(serve: Serve) -> None:
     assert ["token", "0", {"n": 1}, "1"] == calls[:4]
 
 
-def test_uses_the_session_of_the_application(serve: Serve) -> None:
+def test_uses_the_session_of_the_application(serve):
     """The session may have cookies, certificates and proxies. The stream does not close it."""
     server = serve(Sends(START + message(1)))
 
@@ -327,7 +322,7 @@ def test_uses_the_session_of_the_application(serve: Serve) -> None:
     assert ["a", "a"] == [each["x-app"] for each in server.requests]
 
 
-def test_another_thread_can_close_a_stream_that_waits(serve: Serve) -> None:
+def test_another_thread_can_close_a_stream_that_waits(serve):
     """close() is thread-safe, and ends the wait at once."""
     server = serve(Answers(503, Retry_After="100"))
     waits = threading.Event()
@@ -343,7 +338,7 @@ def test_another_thread_can_close_a_stream_that_waits(serve: Serve) -> None:
 
 
 @responses.activate
-def test_works_with_responses() -> None:
+def test_works_with_responses():
     """Applications can test their code without a server."""
     url = "https://example.com/t"
     responses.get(url, body=START + message(1), content_type="text/event-stream")
@@ -358,7 +353,7 @@ def test_works_with_responses() -> None:
     assert "1" == responses.calls[1].request.headers["Last-Event-ID"].decode()
 
 
-def test_netrc_does_not_replace_the_token(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_netrc_does_not_replace_the_token(serve, tmp_path, monkeypatch):
     """requests prefers the password in ~/.netrc to a header."""
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login l password p\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -372,7 +367,7 @@ def test_netrc_does_not_replace_the_token(serve: Serve, tmp_path: Path, monkeypa
 
 @pytest.mark.processes
 @pytest.mark.parametrize("number", [0, 1])
-def test_the_examples_of_the_docs(serve: Serve, tmp_path: Path, number: int) -> None:
+def test_the_examples_of_the_docs(serve, tmp_path, number):
     """The clients of docs/clients.md resume after a break and a 503, and end with the server's reason."""
     example = code("docs/clients.md", "python")[number]
     server = serve(

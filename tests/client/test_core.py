@@ -23,12 +23,12 @@ NOW = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
         *[("", None), ("soon", None), ("-1", None), ("Fri, 99 Foo 2026 12:00:00 GMT", None)],
     ],
 )
-def test_parses_retry_after(value: str, seconds: float | None) -> None:
+def test_parses_retry_after(value, seconds):
     assert seconds == retry_after_s(value, NOW)
 
 
 @given(st.integers(0, 10**6), st.floats(0, 10**12), st.floats(-(10**12), 10**12))
-def test_the_wait_has_limits(failures: int, retry_s: float, requested_s: float) -> None:
+def test_the_wait_has_limits(failures, retry_s, requested_s):
     waited_s = wait_s(failures, retry_s, requested_s)
 
     assert min(MAX_RETRY_S, max(retry_s, requested_s)) <= waited_s <= 1.5 * MAX_RETRY_S
@@ -45,9 +45,7 @@ POSITION = b"retry: 2000\n\nevent: position\ndata: {}\nid: 0\n\n"
         (POSITION, MAX_BACKOFF_S + 1, [2, 2, 2]),  # a quiet stream that was open for a long time
     ],
 )
-def test_a_success_resets_the_wait(
-    monkeypatch: pytest.MonkeyPatch, received: bytes, open_s: float, waits_s: list[float]
-) -> None:
+def test_a_success_resets_the_wait(monkeypatch, received, open_s, waits_s):
     """Without a success, the wait doubles after each connection. The first one is that of the field `retry`."""
     monkeypatch.setattr("random.uniform", lambda least, most: least)
     core = Core("")
@@ -60,7 +58,7 @@ def test_a_success_resets_the_wait(
     assert waits_s == found
 
 
-def test_a_page_of_a_proxy_is_temporary_after_the_stream_was_open() -> None:
+def test_a_page_of_a_proxy_is_temporary_after_the_stream_was_open():
     """Before, the URL is probably wrong."""
     core = Core("")
     with pytest.raises(StreamError):
@@ -72,7 +70,7 @@ def test_a_page_of_a_proxy_is_temporary_after_the_stream_was_open() -> None:
         core.open(200, "text/html")
 
 
-def test_an_error_event_moves_the_position() -> None:
+def test_an_error_event_moves_the_position():
     """Its ID may be newer than that of the last record. The client receives no event of the type `error`."""
     core = Core("")
     core.open(200, "text/event-stream")

@@ -54,32 +54,24 @@ setInterval(async () => {
 }, 500);
 """
 
-READ = (
-    STREAM
-    + RELOAD
-    + """
+READ = STREAM + RELOAD
+READ += """
 for await (const { type, id, data } of new Stream(url, { token, store: sessionStorage })) print(type, id, data);
 """
-)
 
 # A frame has the connection, and passes the events to the page. When the frame is reloaded, the page connects.
-SHARE = (
-    STREAM
-    + """
+SHARE = STREAM
+SHARE += """
 const frame = document.createElement("iframe");
 frame.src = "/-/frame" + location.search;
 document.documentElement.append(frame);
 await new Promise((resolve) => addEventListener("message", resolve));
 for await (const { type, id, data } of new Stream(url, { token, shared: true })) print(type, id, data);
 """
-)
-FRAME = (
-    STREAM
-    + RELOAD
-    + """
+FRAME = STREAM + RELOAD
+FRAME += """
 new Stream(url, { token, shared: true, onState: ({ state }) => state === "open" && parent.postMessage(state) }).run({});
 """
-)
 
 LIFETIME_S = 6
 

@@ -41,9 +41,6 @@ class Toolchain(NamedTuple):
     """What is needed to build and run the programs of one language, or a browser.
 
     Attributes:
-        folder: the folder of the programs' sources.
-        version: the command that prints the version of the toolchain.
-        oldest: the oldest version that works.
         build: the command that builds the programs in a copy of the folder; "" if there is nothing to build.
     """
 
@@ -51,18 +48,6 @@ class Toolchain(NamedTuple):
     version: str
     oldest: tuple[int, int]
     build: str = ""
-
-    def missing(self) -> str | None:
-        """Return why the toolchain cannot be used, or None."""
-        names = [command.split()[0] for command in (self.version, self.build) if command]
-        for name in names:
-            if shutil.which(name) is None:
-                return f"{name} is not installed"
-        done = subprocess.run(self.version.split(), capture_output=True, text=True, check=False)
-        found = re.search(r"(\d+)(?:\.(\d+))?", done.stdout)
-        if found is None or (int(found[1]), int(found[2] or 0)) < self.oldest:
-            return f"{names[0]} is older than {'.'.join(map(str, self.oldest))}"
-        return None
 
 
 NODE = Toolchain("node", "node --version", (20, 0), "npm ci --no-audit --no-fund --loglevel=error")
@@ -81,8 +66,6 @@ class Program(NamedTuple):
     """A client.
 
     Attributes:
-        name: the name of the library and its version.
-        toolchain: the toolchain that it needs.
         command: returns the command for the folder with the built program, an empty folder and the URL of the stream.
         has_token: whether the stream needs a token. The program gets one at `/-/token`; it expires soon.
         end: the signal that ends the program, before the scenario starts it again with the position that it has stored;
@@ -186,7 +169,15 @@ def docs_example(part: str, page: str = "docs/clients.md") -> str:
 @cache
 def missing(toolchain: Toolchain) -> str | None:
     """Return why a toolchain cannot be used, or None."""
-    return toolchain.missing()
+    names = [command.split()[0] for command in (toolchain.version, toolchain.build) if command]
+    for name in names:
+        if shutil.which(name) is None:
+            return f"{name} is not installed"
+    done = subprocess.run(toolchain.version.split(), capture_output=True, text=True, check=False)
+    found = re.search(r"(\d+)(?:\.(\d+))?", done.stdout)
+    if found is None or (int(found[1]), int(found[2] or 0)) < toolchain.oldest:
+        return f"{names[0]} is older than {'.'.join(map(str, toolchain.oldest))}"
+    return None
 
 
 @cache

@@ -54,7 +54,6 @@ class Proxy(Network):
     """A network between a client and the server.
 
     Attributes:
-        exchanges: all requests of the client for the stream.
         cut_point: where to end the connection within the next event that the client receives; None after that.
         rejects: the status of the response to new requests, such as 503 from a reverse proxy whose server is down; None
             if they reach the server.

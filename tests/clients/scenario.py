@@ -59,7 +59,6 @@ class Result(NamedTuple):
     """The result of one client.
 
     Attributes:
-        violations: what the checker found.
         disconnects: how often it disconnected while the stream was quiet, before the first fault.
         log: the lines that the client printed in addition to events, and the status of each response.
     """
@@ -108,7 +107,6 @@ class Client:
             self._start()
 
     def close(self) -> None:
-        """End the program."""
         self._stop(signal.SIGKILL)
         self.proxy.close()
 
@@ -120,7 +118,6 @@ class Client:
 
     @property
     def first_id(self) -> str | None:
-        """The first event ID that the server sent; None if it has sent none."""
         return next((each.first_id for each in self.proxy.exchanges if each.first_id), None)
 
     def _read(self) -> None:

@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from kafkasse.broker import EmbeddedBroker
 from tests.clients.programs import IN_GATE, PROGRAMS, Program, missing
 from tests.clients.scenario import Result, Scenario
 from tests.support.examples import selected
@@ -16,9 +15,7 @@ QUIET_S = 12.0  # longer than the read timeouts of several clients of other proj
 
 
 @pytest.fixture(scope="module")
-def results(
-    request: pytest.FixtureRequest, broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Result]:
+def results(request, broker, tmp_path_factory) -> dict[str, Result]:
     """The result of each client that is tested, if its toolchain is installed."""
     programs = [each for each in selected(request, "program", PROGRAMS) if not missing(each.toolchain)]
     directory = tmp_path_factory.mktemp("clients")
@@ -31,7 +28,7 @@ def results(
     "program",
     [pytest.param(each, id=each.name, marks=() if each.name in IN_GATE else pytest.mark.long) for each in PROGRAMS],
 )
-def test_a_client_receives_each_record_once(program: Program, results: dict[str, Result]) -> None:
+def test_a_client_receives_each_record_once(program, results):
     """Workers are killed or stopped, and connections break within events."""
     if reason := missing(program.toolchain):
         pytest.skip(reason)
@@ -42,7 +39,7 @@ def test_a_client_receives_each_record_once(program: Program, results: dict[str,
     assert not program.has_token or "\n401 for" in result.log  # the token expired while the client read
 
 
-def test_the_docs_list_every_client() -> None:
+def test_the_docs_list_every_client():
     """docs/clients.md has a row for each client, with the version that its toolchain installs."""
     text = (ROOT / "docs/clients.md").read_text()
     rows = [row.split(" | ")[0] for row in re.findall(r"^\| (.+) \|$", text.split("## Libraries")[1], re.MULTILINE)]

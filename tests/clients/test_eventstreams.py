@@ -17,7 +17,6 @@ import gevent
 import pytest
 import yaml
 
-from kafkasse.broker import EmbeddedBroker
 from tests.clients.programs import NODE, SOURCES, build, environment, missing
 from tests.support.client import Client, fetch
 from tests.support.kafka import Cluster
@@ -58,13 +57,7 @@ def prefix() -> str:
 
 
 @pytest.fixture(scope="module")
-def server(
-    broker: EmbeddedBroker,
-    cluster: Cluster,
-    prefix: str,
-    write: Callable[..., None],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Server]:
+def server(broker, cluster, prefix, write, tmp_path_factory) -> Iterator[Server]:
     """A server whose streams consist of a topic of each data center, and end after a second, so that clients reconnect."""
     for topic in (topic for topics in GROUPS.values() for topic in topics):
         cluster.create(prefix + topic)
@@ -72,12 +65,8 @@ def server(
         write(f"eqiad.mediawiki.{name}", *range(CHANGES))
         write(f"eqiad.mediawiki.{name}", CHANGES, domain="canary")
     write("codfw.mediawiki.page-create", 0)
-    by_line = {
-        "path": "/by-line/recentchange",
-        "topics": GROUPS["recentchange"],
-        "position_events": False,
-        "max_stream_age_s": 0,  # its client does not reconnect
-    }
+    by_line = {"path": "/by-line/recentchange", "topics": GROUPS["recentchange"], "position_events": False}
+    by_line["max_stream_age_s"] = 0  # its client does not reconnect
     settings = {
         "kafka": {"bootstrap_servers": broker.bootstrap_servers},
         "topic_prefix": prefix,
@@ -137,9 +126,7 @@ def node() -> list[str]:
 
 @pytest.mark.timeout(900)  # npm installs the library
 @pytest.mark.parametrize(("program", "first"), [(each, 100 * n) for n, each in enumerate(PROGRAMS, start=1)])
-def test_a_client_receives_each_change_of_two_streams_once(
-    server: Server, write: Callable[..., None], program: str, first: int
-) -> None:
+def test_a_client_receives_each_change_of_two_streams_once(server, write, program, first):
     """The client reads two streams of two topics each from a given time on. It reconnects before the last change."""
     command = node() if program == "eventsource" else python(program)
     for name in GROUPS:
@@ -159,7 +146,7 @@ def test_a_client_receives_each_change_of_two_streams_once(
 
 
 @pytest.mark.parametrize("path", ["/v2/stream/recentchange", "/v2/stream/by-line/recentchange"])
-def test_a_client_without_a_library(server: Server, path: str) -> None:
+def test_a_client_without_a_library(server, path):
     """The client reads JSON lines, or all lines that start with `data:`. The latter needs `position_events: false`."""
     command = python("by_line" if "by-line" in path else "as_json")
 
@@ -172,13 +159,13 @@ def test_a_client_without_a_library(server: Server, path: str) -> None:
 
 
 @pytest.mark.parametrize("since", [str(FIRST_MS + 2000), iso(2), iso(2).replace("Z", ".000Z"), iso(2).replace("Z", "")])
-def test_since_is_a_time_or_milliseconds(server: Server, since: str) -> None:
+def test_since_is_a_time_or_milliseconds(server, since):
     """All of these forms occur in clients: pywikibot's, JavaScript's toISOString(), Python's isoformat(), and a number."""
     with Client(server.port, f"/v2/stream/recentchange?since={since}") as client:
         assert 2 == json.loads(client.events(1)[0].data)["n"]
 
 
-def test_an_event_id_of_eventstreams_resumes(server: Server) -> None:
+def test_an_event_id_of_eventstreams_resumes(server):
     """The ID has the timestamp of the next record in one data center, and the offset -1 in the other."""
     active, passive = GROUPS["page-create"]
     last_id = json.dumps([
@@ -195,7 +182,7 @@ def test_an_event_id_of_eventstreams_resumes(server: Server) -> None:
     assert (passive, True) == (at_end["topic"], at_end["offset"] > 0)
 
 
-def test_an_event_has_the_members_that_clients_read(server: Server) -> None:
+def test_an_event_has_the_members_that_clients_read(server):
     """These are the producer's `meta`, including that of canary events, and the record's place in Kafka."""
     with Client(server.port, f"/v2/stream/page-create?since={FIRST_MS + 1000 * CHANGES}") as client:
         meta = json.loads(client.events(1)[0].data)["meta"]
@@ -210,20 +197,20 @@ def test_an_event_has_the_members_that_clients_read(server: Server) -> None:
     } == meta
 
 
-def test_an_unknown_stream_is_rejected(server: Server) -> None:
+def test_an_unknown_stream_is_rejected(server):
     """EventStreams responds with 400; kafkasse responds with 404. Both name the stream."""
     rejected = fetch(server.port, "/v2/stream/recentchange,unknown")
 
     assert (404, ["unknown"]) == (rejected.status, rejected.json["topics"])
 
 
-def test_pages_of_all_origins_may_read(server: Server) -> None:
+def test_pages_of_all_origins_may_read(server):
     """EventStreams allows all origins, too."""
     with Client(server.port, "/v2/stream/recentchange", Origin="https://example.org") as client:
         assert "*" == client.headers["access-control-allow-origin"]
 
 
-def test_the_openapi_document_lists_the_streams(server: Server) -> None:
+def test_the_openapi_document_lists_the_streams(server):
     """The URL and the paths of the document differ from those of EventStreams."""
     found = fetch(server.port, "/v2/stream/-/openapi.json").json
     (parameter, *_) = found["paths"]["/{topics}"]["get"]["parameters"]

@@ -11,11 +11,9 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="pip install pyarrow")
 
-from kafkasse.broker import EmbeddedBroker
 from kafkasse.memory_log import MemoryLog
 from tests.commands.run import Run, process
 from tests.support.archive import archive as write_archive
-from tests.support.kafka import Cluster
 
 EXIT_TIMEOUT_S = 170
 
@@ -39,7 +37,7 @@ def status(run: Run, path: Path) -> dict[str, Any]:
     return found
 
 
-def test_shows_what_an_archive_contains(run: Run, path: Path) -> None:
+def test_shows_what_an_archive_contains(run, path):
     """The status lists the topics, their size, and the offsets that are missing."""
     out = run("archive", "status", str(path)).out
 
@@ -49,15 +47,14 @@ def test_shows_what_an_archive_contains(run: Run, path: Path) -> None:
     assert "partition 0 lacks the offsets 4 to 5" in out
 
 
-def test_merges_files(run: Run, path: Path) -> None:
+def test_merges_files(run, path):
     """The files on both sides of a hole become one each."""
     assert (0, "orders (memory1): 3 fewer files\n") == run("archive", "compact", str(path))[:2]
     assert (2, 10) == (status(run, path)["files"], status(run, path)["records"])
 
 
 @pytest.mark.parametrize("key", [("--key", "k1"), ("--key-base64", "azE=")])
-def test_erases_a_key(run: Run, path: Path, key: tuple[str, str]) -> None:
-    """The command states how many records it has erased."""
+def test_erases_a_key(run, path, key):
     done = run("archive", "erase", str(path), "--topic", "orders", *key)
 
     assert (0, "orders (memory1): 5 records erased\n") == done[:2]
@@ -75,7 +72,7 @@ def test_erases_a_key(run: Run, path: Path, key: tuple[str, str]) -> None:
         ("run {} --topic orders --bootstrap-servers admin:hunter2@127.0.0.1:1", 2, "--kafka-config for credentials"),
     ],
 )
-def test_states_what_is_wrong(run: Run, path: Path, line: str, code: int, message: str) -> None:
+def test_states_what_is_wrong(run, path, line, code, message):
     """Each error is one sentence, without a password. `kafkasse pipeline run` has the same option."""
     done = run("archive", *line.format(path).split())
 
@@ -84,7 +81,7 @@ def test_states_what_is_wrong(run: Run, path: Path, line: str, code: int, messag
     assert "hunter2" not in done.err
 
 
-def test_names_a_damaged_file(run: Run, path: Path) -> None:
+def test_names_a_damaged_file(run, path):
     """The operator learns which file to restore. The archive is unchanged."""
     damaged = sorted(path.rglob("*.parquet"))[0]
     damaged.write_bytes(damaged.read_bytes()[:-10])
@@ -97,9 +94,7 @@ def test_names_a_damaged_file(run: Run, path: Path) -> None:
 
 
 @pytest.mark.long
-def test_archives_topics_with_spark(
-    broker: EmbeddedBroker, cluster: Cluster, tmp_path: Path, fresh_name: str, run: Run
-) -> None:
+def test_archives_topics_with_spark(broker, cluster, tmp_path, fresh_name, run):
     """`--once` archives all records of the topics that match, prints when it is ready, and ends."""
     for topic in (f"{fresh_name}.a", f"{fresh_name}.b"):
         cluster.send(cluster.create(topic), b"1", b"2")

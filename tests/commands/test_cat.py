@@ -21,14 +21,14 @@ import pytest
 
 from kafkasse.commands.cat import Positions
 from kafkasse.errors import CommandError
-from tests.client.script import HEAD, Answers, Raw, Sends, Serve, chunk, sent_ids
+from tests.client.script import HEAD, Answers, Raw, Sends, chunk, sent_ids
 from tests.commands.run import TIMEOUT_S, Done, Run, process
 from tests.support.certificates import Authority
 
 URL = "http://127.0.0.1/t"
 
 
-def test_prints_one_line_for_each_event(cat: Run, serve: Serve) -> None:
+def test_prints_one_line_for_each_event(cat, serve):
     """The line is the event's data. After --max events, the command exits with 0 and shows the last event ID."""
     server = serve(Sends(b":ok\n\n" + event(0) + event(1) + event(2)))
 
@@ -38,17 +38,13 @@ def test_prints_one_line_for_each_event(cat: Run, serve: Serve) -> None:
     assert shlex.join(["--last-event-id", ID % 2]) in done.err
 
 
-@pytest.mark.parametrize(
-    ("query", "options", "line"),
-    [
-        ("", [], "GET /t HTTP/1.1"),
-        ("?a=b#c", ["--since", "2026-01-31T12:00+01:00"], "GET /t?a=b&since=2026-01-31T12%3A00%2B01%3A00 HTTP/1.1"),
-        ("", ["--where", "key=a b", "--where", "field.n=1", "--filter", "value.amount > 10"],
-         "GET /t?key=a+b&field.n=1&filter=value.amount+%3E+10 HTTP/1.1"),
-    ],
-    ids=["no options", "a start", "filters"],
-)  # fmt: skip
-def test_options_become_parameters(cat: Run, serve: Serve, query: str, options: list[str], line: str) -> None:
+@pytest.mark.parametrize(("query", "options", "line"), [
+    ("", [], "GET /t HTTP/1.1"),
+    ("?a=b#c", ["--since", "2026-01-31T12:00+01:00"], "GET /t?a=b&since=2026-01-31T12%3A00%2B01%3A00 HTTP/1.1"),
+    ("", ["--where", "key=a b", "--where", "field.n=1", "--filter", "value.amount > 10"],
+     "GET /t?key=a+b&field.n=1&filter=value.amount+%3E+10 HTTP/1.1"),
+], ids=["no options", "a start", "filters"])  # fmt: skip
+def test_options_become_parameters(cat, serve, query, options, line):
     """The other parts of the request are those of an EventSource. The command to resume contains the filters."""
     server = serve(Sends(event(0)))
 
@@ -62,7 +58,7 @@ def test_options_become_parameters(cat: Run, serve: Serve, query: str, options: 
 
 
 @pytest.mark.parametrize("output", ["raw", "json", "id"])
-def test_a_position_event_is_stored_and_not_printed(cat: Run, serve: Serve, output: str) -> None:
+def test_a_position_event_is_stored_and_not_printed(cat, serve, output):
     """A position event has no record. The command resumes from its ID, and --max does not count it."""
     position = b"event: position\ndata: {}\nid: 6\n\n"
     end = b'event: position\ndata: {"snapshot":"complete"}\nid: 7\n\n'
@@ -76,23 +72,20 @@ def test_a_position_event_is_stored_and_not_printed(cat: Run, serve: Serve, outp
     assert ["é 1", "7"] == sent_ids(server)
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "sentence"),
-    [
-        *(([URL, *option], 2, "the form is ") for option in (
-            ["-H", "s3cret"], ["-H", ": s3cret"], ["-H", "A: s3cret\nB: c"], ["--cookie", "s3cret"], ["--where", "é=s3cret"]
-        )),
-        ([URL, "--where", "value=1"], 2, "'value' is not a part of a record: use key, header.NAME or field.NAME."),
-        *(([URL, f"--max={count}"], 2, "Invalid value for '--max'") for count in ("0", "-1", "x")),
-        *(([URL, "--last-event-id", "1", *more], 2, "--last-event-id needs a single URL, and neither") for more in (
-            ["--since", "2026-01-31T12:00:00Z"], ["--position-file", "x"], ["http://127.0.0.1/u"]
-        )),
-        *(([url], 1, f"kafkasse cat: {url}") for url in (
-            "127.0.0.1:1/t", "file:///etc/passwd", "http://", "http://[::1", "http://a:b/"
-        )),
-    ],
-)  # fmt: skip
-def test_rejects_what_cannot_work(cat: Run, words: list[str], code: int, sentence: str) -> None:
+@pytest.mark.parametrize(("words", "code", "sentence"), [
+    *(([URL, *option], 2, "the form is ") for option in (
+        ["-H", "s3cret"], ["-H", ": s3cret"], ["-H", "A: s3cret\nB: c"], ["--cookie", "s3cret"], ["--where", "é=s3cret"]
+    )),
+    ([URL, "--where", "value=1"], 2, "'value' is not a part of a record: use key, header.NAME or field.NAME."),
+    *(([URL, f"--max={count}"], 2, "Invalid value for '--max'") for count in ("0", "-1", "x")),
+    *(([URL, "--last-event-id", "1", *more], 2, "--last-event-id needs a single URL, and neither") for more in (
+        ["--since", "2026-01-31T12:00:00Z"], ["--position-file", "x"], ["http://127.0.0.1/u"]
+    )),
+    *(([url], 1, f"kafkasse cat: {url}") for url in (
+        "127.0.0.1:1/t", "file:///etc/passwd", "http://", "http://[::1", "http://a:b/"
+    )),
+])  # fmt: skip
+def test_rejects_what_cannot_work(cat, words, code, sentence):
     """The message is one sentence, after the usage if the usage is wrong. It has no value that may be a secret."""
     done = cat(*words)
 
@@ -110,7 +103,7 @@ def test_rejects_what_cannot_work(cat: Run, words: list[str], code: int, sentenc
         ("not JSON", '"not JSON"'),
     ],
 )
-def test_json_output_contains_the_data_as_json(cat: Run, serve: Serve, data: str, member: str) -> None:
+def test_json_output_contains_the_data_as_json(cat, serve, data, member):
     """JSON is copied with its digits, on one line. Other text becomes a string."""
     server = serve(Sends(f"id: 7\ndata: {data}\n\n".encode()))
 
@@ -119,7 +112,7 @@ def test_json_output_contains_the_data_as_json(cat: Run, serve: Serve, data: str
     assert f'{{"type":"message","id":"7","data":{member}}}\n' == done.out
 
 
-def test_reads_several_streams(cat: Run, serve: Serve) -> None:
+def test_reads_several_streams(cat, serve):
     """Events are printed as they arrive, with their URL in JSON. Each stream resumes after its own last event."""
     first = serve(Sends(event(0), "ends"), Sends(event(1)))
     second = serve(Sends(event(5)))
@@ -133,7 +126,7 @@ def test_reads_several_streams(cat: Run, serve: Serve) -> None:
         assert "resume with: " + shlex.join(["kafkasse", "cat", url, "--last-event-id", last_id]) in done.err
 
 
-def test_ends_if_one_of_several_streams_fails(cat: Run, serve: Serve) -> None:
+def test_ends_if_one_of_several_streams_fails(cat, serve):
     first = serve(Sends(event(0)))
     second = serve(Answers(404, "There is no topic x."))
 
@@ -143,7 +136,7 @@ def test_ends_if_one_of_several_streams_fails(cat: Run, serve: Serve) -> None:
     assert done.err.endswith(f"kafkasse cat: {second.url}: the server answered 404: There is no topic x.\n")
 
 
-def test_a_position_file_continues_where_the_last_run_stopped(cat: Run, serve: Serve, tmp_path: Path) -> None:
+def test_a_position_file_continues_where_the_last_run_stopped(cat, serve, tmp_path):
     """The second run resumes after the last printed event. --since applies only to a stream without a position."""
     file = tmp_path / "position.json"
     server = serve(Sends(event(0) + event(1), "ends"), Sends(event(1)))
@@ -159,7 +152,7 @@ def test_a_position_file_continues_where_the_last_run_stopped(cat: Run, serve: S
     assert f"--position-file {file}" in second.err
 
 
-def test_a_position_file_keeps_the_positions_of_other_streams(cat: Run, serve: Serve, tmp_path: Path) -> None:
+def test_a_position_file_keeps_the_positions_of_other_streams(cat, serve, tmp_path):
     """Several runs with different URLs can share a file. An error also stores the position."""
     file = tmp_path / "position.json"
     file.write_text('{"http://other/": "9"}')
@@ -171,7 +164,7 @@ def test_a_position_file_keeps_the_positions_of_other_streams(cat: Run, serve: S
     assert {"http://other/": "9", server.url: ID % 1} == json.loads(file.read_text())
 
 
-def test_a_full_disk_does_not_damage_the_position_file(tmp_path: Path) -> None:
+def test_a_full_disk_does_not_damage_the_position_file(tmp_path):
     """The error names the file, which keeps the old positions. A partial file does not stay on the disk."""
     file = tmp_path / "position.json"
     file.write_text('{"http://a": "1"}')
@@ -190,7 +183,7 @@ def test_a_full_disk_does_not_damage_the_position_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', "not JSON"])
-def test_rejects_another_file_as_position_file(cat: Run, tmp_path: Path, text: str) -> None:
+def test_rejects_another_file_as_position_file(cat, tmp_path, text):
     """The file is not overwritten."""
     file = tmp_path / "notes.txt"
     file.write_text(text)
@@ -203,7 +196,7 @@ def test_rejects_another_file_as_position_file(cat: Run, tmp_path: Path, text: s
 
 @pytest.mark.processes
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_stores_the_position_when_it_is_stopped(serve: Serve, tmp_path: Path, stop: signal.Signals) -> None:
+def test_stores_the_position_when_it_is_stopped(serve, tmp_path, stop):
     """The next run neither repeats nor omits an event that was printed before Ctrl-C or SIGTERM.
 
     Each event is printed as soon as it arrives.
@@ -223,9 +216,7 @@ def test_stores_the_position_when_it_is_stopped(serve: Serve, tmp_path: Path, st
 
 
 @pytest.mark.parametrize(("variables", "colored"), [({}, True), ({"NO_COLOR": "1"}, False)])
-def test_a_terminal_gets_pretty_output_in_color(
-    cat: Run, serve: Serve, variables: dict[str, str], colored: bool
-) -> None:
+def test_a_terminal_gets_pretty_output_in_color(cat, serve, variables, colored):
     """On a terminal, the default is indented and colored. NO_COLOR switches the colors off."""
     server = serve(Sends(b'id: 1\ndata: {"a":1}\n\n'))
     ours, theirs = os.openpty()
@@ -239,7 +230,7 @@ def test_a_terminal_gets_pretty_output_in_color(
     assert colored == ("\x1b[" in shown)
 
 
-def test_reports_a_gap_on_stderr(cat: Run, serve: Serve) -> None:
+def test_reports_a_gap_on_stderr(cat, serve):
     """A gap is not data, so it is not printed to stdout."""
     gap = b'event: gap\nid: 9\ndata: {"partition":0,"from":1,"to":9}\n\n'
     server = serve(Sends(gap + event(9)))
@@ -250,16 +241,13 @@ def test_reports_a_gap_on_stderr(cat: Run, serve: Serve) -> None:
     assert 'records are missing: {"partition":0,"from":1,"to":9}\n' in done.err
 
 
-@pytest.mark.parametrize(
-    ("sent", "output", "line"),
-    [
-        *(("id: 7\nevent: delete\ndata: é\n\n", output, line) for output, line in (
-            ("raw", "é"), ("id", "7"), ("json", '{"type":"delete","id":"7","data":"é"}'), ("pretty", "delete  7\né")
-        )),
-        ('event: position\ndata: {"lat":1}\n\n', "raw", '{"lat":1}'),  # an event of another server
-    ],
-)  # fmt: skip
-def test_prints_the_chosen_format(cat: Run, serve: Serve, sent: str, output: str, line: str) -> None:
+@pytest.mark.parametrize(("sent", "output", "line"), [
+    *(("id: 7\nevent: delete\ndata: é\n\n", output, line) for output, line in (
+        ("raw", "é"), ("id", "7"), ("json", '{"type":"delete","id":"7","data":"é"}'), ("pretty", "delete  7\né")
+    )),
+    ('event: position\ndata: {"lat":1}\n\n', "raw", '{"lat":1}'),  # an event of another server
+])  # fmt: skip
+def test_prints_the_chosen_format(cat, serve, sent, output, line):
     """--output chooses between the data, the ID, the whole event, and text for people."""
     server = serve(Sends(sent.encode()))
 
@@ -267,7 +255,7 @@ def test_prints_the_chosen_format(cat: Run, serve: Serve, sent: str, output: str
 
 
 @pytest.mark.processes
-def test_exits_silently_if_the_pipe_is_closed(serve: Serve) -> None:
+def test_exits_silently_if_the_pipe_is_closed(serve):
     """When the reader of the pipe exits, as `head` does, the command ends without an error."""
     server = serve(Sends(event(0)))
 
@@ -282,7 +270,7 @@ def test_exits_silently_if_the_pipe_is_closed(serve: Serve) -> None:
 
 @pytest.mark.processes
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_reports_a_full_disk(serve: Serve) -> None:
+def test_reports_a_full_disk(serve):
     server = serve(Sends(event(0)))
 
     with Path("/dev/full").open("wb") as full, process("cat", server.url, stdout=full) as running:
@@ -330,7 +318,7 @@ UNTIL_CLOSED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
     ],
     ids=["closed in a frame", "reset in a frame", "ended in a frame", "closed in a chunk", "invalid chunk", "an error"],
 )
-def test_resumes_after_the_last_complete_event(cat: Run, serve: Serve, first: Raw) -> None:
+def test_resumes_after_the_last_complete_event(cat, serve, first):
     """No event is lost or printed twice, no matter how the connection breaks."""
     server = serve(first, Sends(event(1) + event(2)))
 
@@ -340,7 +328,7 @@ def test_resumes_after_the_last_complete_event(cat: Run, serve: Serve, first: Ra
     assert ID % 1 == server.requests[1]["last-event-id"]
 
 
-def test_waits_as_long_as_the_server_requests(cat: Run, serve: Serve) -> None:
+def test_waits_as_long_as_the_server_requests(cat, serve):
     """The wait has up to 50 % of jitter. The reason is printed without control characters."""
     server = serve(Answers(503, "Kafka is unavailable.\n\x1b[31m", Retry_After="8"), Sends(event(0)))
 
@@ -351,7 +339,7 @@ def test_waits_as_long_as_the_server_requests(cat: Run, serve: Serve) -> None:
     assert re.search(rf"{re.escape(reason)}; retrying in (8|9|10|11|12)\.\d s", done.err)
 
 
-def test_retries_if_the_connection_is_refused(run: Run) -> None:
+def test_retries_if_the_connection_is_refused(run):
     """The command retries until Ctrl-C."""
     with sleeping([None, KeyboardInterrupt]):
         done = run("cat", "http://127.0.0.1:1/t")
@@ -360,18 +348,15 @@ def test_retries_if_the_connection_is_refused(run: Run) -> None:
     assert 2 == done.err.count("http://127.0.0.1:1/t: cannot connect: Connection refused; retrying in ")
 
 
-@pytest.mark.parametrize(
-    ("response", "reason"),
-    [
-        (Answers(404, "There is no topic x."), "answered 404: There is no topic x."),
-        (Raw(b"HTTP/1.1 404 Not Found\r\ncontent-length: 5\r\n\r\n[oops"), "answered 404"),
-        (Sends(event(0) + b'event: error\ndata: {"status":410,"detail":"Topic t was deleted."}\n\n'),
-         "ended the stream: Topic t was deleted."),
-        (Raw(b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\n<p>hello"),
-         "answered 200 with text/html, not with an event stream; check the URL"),
-    ],
-)  # fmt: skip
-def test_a_permanent_error_is_one_sentence(cat: Run, serve: Serve, response: Raw, reason: str) -> None:
+@pytest.mark.parametrize(("response", "reason"), [
+    (Answers(404, "There is no topic x."), "answered 404: There is no topic x."),
+    (Raw(b"HTTP/1.1 404 Not Found\r\ncontent-length: 5\r\n\r\n[oops"), "answered 404"),
+    (Sends(event(0) + b'event: error\ndata: {"status":410,"detail":"Topic t was deleted."}\n\n'),
+     "ended the stream: Topic t was deleted."),
+    (Raw(b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\n<p>hello"),
+     "answered 200 with text/html, not with an event stream; check the URL"),
+])  # fmt: skip
+def test_a_permanent_error_is_one_sentence(cat, serve, response, reason):
     """The message contains the detail of the problem, if there is one."""
     server = serve(response)
 
@@ -380,7 +365,7 @@ def test_a_permanent_error_is_one_sentence(cat: Run, serve: Serve, response: Raw
     assert (1, f"kafkasse cat: {server.url}: the server {reason}") == (done.code, done.err.splitlines()[-1])
 
 
-def test_stops_at_an_event_that_is_too_large(cat: Run, serve: Serve) -> None:
+def test_stops_at_an_event_that_is_too_large(cat, serve):
     """An event above the parser's limit is a permanent error, because the server would send the event again."""
     server = serve(Sends(event(0) + b"data: " + b"x" * 17 * 1024 * 1024))
 
@@ -390,7 +375,7 @@ def test_stops_at_an_event_that_is_too_large(cat: Run, serve: Serve) -> None:
     assert done.err.endswith("the stream contains an event larger than 16,777,216 bytes\n")
 
 
-def test_sends_the_token_of_a_file(cat: Run, serve: Serve, tmp_path: Path) -> None:
+def test_sends_the_token_of_a_file(cat, serve, tmp_path):
     """The file is read for each connection, so that a renewed token is used. The output does not contain the token."""
     file = tmp_path / "token"
     file.write_text("secret-1\n")
@@ -403,7 +388,7 @@ def test_sends_the_token_of_a_file(cat: Run, serve: Serve, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("text", [None, "", "two tokens", "a\nb", "\xff"])
-def test_a_token_file_that_is_not_valid(cat: Run, serve: Serve, tmp_path: Path, text: str | None) -> None:
+def test_a_token_file_that_is_not_valid(cat, serve, tmp_path, text):
     """The error names the file, and nothing is sent."""
     file = tmp_path / "token"
     if text is not None:
@@ -416,7 +401,7 @@ def test_a_token_file_that_is_not_valid(cat: Run, serve: Serve, tmp_path: Path, 
     assert str(file) in done.err
 
 
-def test_sends_headers_and_cookies(cat: Run, serve: Serve) -> None:
+def test_sends_headers_and_cookies(cat, serve):
     """Their values appear in no message."""
     server = serve(Sends(event(0)))
 
@@ -429,7 +414,7 @@ def test_sends_headers_and_cookies(cat: Run, serve: Serve) -> None:
     assert "s3cret" not in done.out + done.err
 
 
-def test_follows_a_redirect_without_credentials(cat: Run, serve: Serve, tmp_path: Path) -> None:
+def test_follows_a_redirect_without_credentials(cat, serve, tmp_path):
     """The other server receives the Last-Event-ID, but neither the token nor headers nor cookies."""
     (tmp_path / "token").write_text("secret-1")
     other = serve(Sends(event(0)))
@@ -444,7 +429,7 @@ def test_follows_a_redirect_without_credentials(cat: Run, serve: Serve, tmp_path
     assert not secrets & other.requests[0].keys()
 
 
-def test_uses_the_proxy_of_the_environment(cat: Run, serve: Serve) -> None:
+def test_uses_the_proxy_of_the_environment(cat, serve):
     """The request goes to `http_proxy`, with the complete URL in its first line."""
     proxy = serve(Sends(event(0)))
 
@@ -455,7 +440,7 @@ def test_uses_the_proxy_of_the_environment(cat: Run, serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("is_trusted", [True, False])
-def test_verifies_the_certificate(cat: Run, serve: Serve, tmp_path: Path, is_trusted: bool) -> None:
+def test_verifies_the_certificate(cat, serve, tmp_path, is_trusted):
     """A server with a trusted certificate is read over TLS. An untrusted certificate is a permanent error."""
     authority = Authority()
     (tmp_path / "server.pem").write_text("".join(authority.issue("server", "127.0.0.1")))

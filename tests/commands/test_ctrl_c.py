@@ -49,7 +49,6 @@ class Terminal:
             self.process = stack.enter_context(process(*words, **pipes, cwd=cwd, env=os.environ | variables))
 
     def shown(self) -> str:
-        """Return what the command has written to the terminal so far."""
         with suppress(OSError):  # nothing now, or the command has ended
             while data := os.read(self._screen, 4096):
                 self._shown += data
@@ -75,7 +74,7 @@ def silent_server(tmp_path: Path) -> Iterator[dict[str, str]]:
         }
 
 
-def test_a_command_that_waits_shows_it_and_ends_after_ctrl_c(silent_server: dict[str, str], tmp_path: Path) -> None:
+def test_a_command_that_waits_shows_it_and_ends_after_ctrl_c(silent_server, tmp_path):
     """The exit code is 130, and there is no traceback."""
     port = silent_server["KAFKASSE_BOOTSTRAP_SERVERS"].partition(":")[2]
     with ExitStack() as stack:

@@ -22,7 +22,7 @@ from kafkasse import Config
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.commands.demo import CONFIG, Processes
 from kafkasse.errors import CommandError
-from tests.commands.run import Run, process
+from tests.commands.run import process
 from tests.pipelines.standalone import children
 from tests.support.client import Client, fetch
 from tests.support.kafka import Cluster
@@ -35,7 +35,6 @@ RETRIES_FOREVER = "cat", "http://127.0.0.1:1/"  # a command that runs until it i
 
 
 def read_until(demo: subprocess.Popen[str], text: str) -> str:
-    """Read stdout up to the first line that contains `text`, and return the line."""
     found = next((line for line in demo.stdout if text in line), "")
     assert found, f"the demo did not print {text!r}; stderr: {demo.stderr.read()}"
     return found
@@ -60,7 +59,7 @@ def wait_for_exit(descriptors: list[int]) -> None:
         assert select.select([descriptor], [], [], 60)[0], "a process is still running"
 
 
-def test_shows_the_largest_countries_live_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_shows_the_largest_countries_live_and_leaves_nothing_behind(tmp_path):
     """The page, Europe's Top 3 and the pipeline's health are served. Ctrl-C ends all processes and deletes all files.
 
     The pipeline reports a bad record. Hadoop starts no process for the files of its checkpoint.
@@ -101,9 +100,7 @@ def test_shows_the_largest_countries_live_and_leaves_nothing_behind(tmp_path: Pa
         wait_for_exit(started)
     assert [] == list((tmp_path / "files").iterdir())
     calls = (tmp_path / "programs" / "calls").read_text().splitlines()
-    assert {"kafkasse-operators.jar"} == {
-        Path(call).name for call in calls
-    }  # Spark makes each jar of a task executable
+    assert {"kafkasse-operators.jar"} == {Path(call).name for call in calls}  # Spark makes the jar of a task executable
 
 
 class RunningBroker(EmbeddedBroker):
@@ -120,16 +117,20 @@ def failure(processes: Processes, **limits: float) -> str:
     return str(error.value)
 
 
-def test_names_the_process_that_was_killed() -> None:
-    """The demo does not continue without one of its processes."""
+def test_a_process_or_broker_that_stops_and_a_timeout_are_failures(monkeypatch):
+    """The error names the process, and shows where the logs are or the end of the log."""
     with Processes(RunningBroker()) as processes:
+        assert str(processes.logs) in failure(processes, timeout_s=0)
+        with monkeypatch.context() as patched:
+            patched.setattr(RunningBroker, "ended", lambda _: True)
+            assert "the broker has stopped. The end of its log:\n" in failure(processes)
+
         server = processes.start("server", *RETRIES_FOREVER)
         os.kill(server.process.pid, signal.SIGKILL)
-
         assert "the server has stopped (exit code 137)" in failure(processes)
 
 
-def test_a_process_that_exits_is_a_failure_unless_it_may_exit() -> None:
+def test_a_process_that_exits_is_a_failure_unless_it_may_exit():
     """Loading the file ends, and the demo continues. If another process exits, the error shows its log."""
     with Processes(RunningBroker()) as processes:
         load = processes.start("load", "pipeline", "list", exits=True)
@@ -143,19 +144,7 @@ def test_a_process_that_exits_is_a_failure_unless_it_may_exit() -> None:
         assert expected in failure(processes)
 
 
-def test_stops_if_the_broker_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RunningBroker, "ended", lambda _: True)
-    with Processes(RunningBroker()) as processes:
-        assert "the broker has stopped. The end of its log:\n" in failure(processes)
-
-
-def test_gives_up_after_a_timeout() -> None:
-    """The error shows where the logs are."""
-    with Processes(RunningBroker()) as processes:
-        assert str(processes.logs) in failure(processes, timeout_s=0)
-
-
-def test_a_killed_demo_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_killed_demo_leaves_nothing_behind(tmp_path):
     """If the demo is killed with SIGKILL, its processes end and their files are deleted."""
     script = (
         "import sys\n"
@@ -182,7 +171,7 @@ def test_a_killed_demo_leaves_nothing_behind(tmp_path: Path) -> None:
     assert [] == list(tmp_path.iterdir())
 
 
-def test_serves_both_topics_and_the_page() -> None:
+def test_serves_both_topics_and_the_page():
     """The demo's configuration file is valid and depends on no default."""
     config = Config.load({}, CONFIG)
 
@@ -190,7 +179,7 @@ def test_serves_both_topics_and_the_page() -> None:
     assert {"/topn/updates", "/pipelines", "/{topics}"} == {route.path for route in config.routes}
 
 
-def test_port_in_use(run: Run) -> None:
+def test_port_in_use(run):
     """It is reported at once, before anything starts."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -209,7 +198,7 @@ def test_port_in_use(run: Run) -> None:
         (None, "python was not found"),
     ],
 )
-def test_make_rejects_an_unsuitable_python(tmp_path: Path, script: str | None, sentence: str) -> None:
+def test_make_rejects_an_unsuitable_python(tmp_path, script, sentence):
     """The error is one sentence: the reason why this Python does not work, and how to choose another."""
     for name in ("Makefile", "requirements.txt", "requirements-dev.txt", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)

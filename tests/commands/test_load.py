@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -36,7 +35,7 @@ def topic(cluster: Cluster, fresh_name: str) -> str:
     return cluster.create(fresh_name, 2)
 
 
-def test_writes_each_row_as_a_record(load: Load, cluster: Cluster, topic: str) -> None:
+def test_writes_each_row_as_a_record(load, cluster, topic):
     """Each country becomes a JSON record with its code as the key. The summary reports every record."""
     done = load(COUNTRIES, "--topic", topic, "--key", "code", "--rate", "1000")
 
@@ -56,9 +55,7 @@ def test_writes_each_row_as_a_record(load: Load, cluster: Cluster, topic: str) -
         assert f"  partition {partition}: offsets {min(offsets)} to {max(offsets)}" in summary
 
 
-def test_writes_json_lines_from_stdin_unchanged(
-    load: Load, cluster: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_writes_json_lines_from_stdin_unchanged(load, cluster, topic, tmp_path, monkeypatch):
     """JSON lines keep their bytes. Without --key, the records have no key."""
     line = b'{"n": 9007199254740993, "x": 25.00, "text": "\xc3\xa9"}'
     (tmp_path / "stdin").write_bytes(line + b"\n\n" + line)
@@ -71,7 +68,7 @@ def test_writes_json_lines_from_stdin_unchanged(
     assert [(record.key, record.value) for record in cluster.records(topic, 2)] == [(None, line)] * 2
 
 
-def test_stops_before_an_invalid_row(load: Load, cluster: Cluster, topic: str, tmp_path: Path) -> None:
+def test_stops_before_an_invalid_row(load, cluster, topic, tmp_path):
     """The error contains the line number. The rows before the invalid row are sent, the rows after it are not."""
     file = tmp_path / "bad.csv"
     file.write_text('a,b\n1,"two\nlines"\n3\n4,5\n')
@@ -85,7 +82,7 @@ def test_stops_before_an_invalid_row(load: Load, cluster: Cluster, topic: str, t
     assert [json.loads(record.value) for record in cluster.records(topic, 2)] == [{"a": 1, "b": "two\nlines"}]
 
 
-def test_reports_a_record_that_kafka_rejects(load: Load, cluster: Cluster, fresh_name: str, tmp_path: Path) -> None:
+def test_reports_a_record_that_kafka_rejects(load, cluster, fresh_name, tmp_path):
     """A record that is too large for the topic is a failure."""
     cluster.create(fresh_name, max_message_bytes="1000")
     file = tmp_path / "large.jsonl"
@@ -98,7 +95,7 @@ def test_reports_a_record_that_kafka_rejects(load: Load, cluster: Cluster, fresh
     assert "0 rows acknowledged" in done.err
 
 
-def test_creates_a_topic_only_on_request(load: Load, cluster: Cluster, topic: str) -> None:
+def test_creates_a_topic_only_on_request(load, cluster, topic):
     """A missing topic is an error, with the similar name. --create creates it with the given number of partitions."""
     missing = load(COUNTRIES, "--topic", f"{topic}x")
 
@@ -111,9 +108,7 @@ def test_creates_a_topic_only_on_request(load: Load, cluster: Cluster, topic: st
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_waits_for_acknowledgments_after_an_interruption(
-    broker: EmbeddedBroker, cluster: Cluster, topic: str, stop: signal.Signals
-) -> None:
+def test_waits_for_acknowledgments_after_an_interruption(broker, cluster, topic, stop):
     """Ctrl-C and SIGTERM stop the command with exit code 130. It reports what Kafka acknowledged."""
     words = "load", "--bootstrap-servers", broker.bootstrap_servers, "-", "--topic", topic
     with process(*words, stdin=subprocess.PIPE) as loading:
@@ -128,17 +123,14 @@ def test_waits_for_acknowledgments_after_an_interruption(
     assert f"rows acknowledged in topic {topic}" in out
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["missing.csv", "--bootstrap-servers", "127.0.0.1:1"], "cannot read missing.csv: No such file"),
-        (["x.xlsx", "--bootstrap-servers", "127.0.0.1:1"], "the format of x.xlsx is unknown: use a .csv, .jsonl or"),
-        ([str(COUNTRIES), "--bootstrap-servers", "127.0.0.1:1"], "cannot reach Kafka at 127.0.0.1:1 within 0 s; start"),
-        ([str(COUNTRIES)],
-         "cannot reach Kafka at 127.0.0.1:2 within 0 s; start it, or pass another address with --boot"),
-    ],
-)  # fmt: skip
-def test_a_failure_is_one_sentence(run: Run, monkeypatch: pytest.MonkeyPatch, words: list[str], sentence: str) -> None:
+@pytest.mark.parametrize(("words", "sentence"), [
+    (["missing.csv", "--bootstrap-servers", "127.0.0.1:1"], "cannot read missing.csv: No such file"),
+    (["x.xlsx", "--bootstrap-servers", "127.0.0.1:1"], "the format of x.xlsx is unknown: use a .csv, .jsonl or"),
+    ([str(COUNTRIES), "--bootstrap-servers", "127.0.0.1:1"], "cannot reach Kafka at 127.0.0.1:1 within 0 s; start"),
+    ([str(COUNTRIES)],
+     "cannot reach Kafka at 127.0.0.1:2 within 0 s; start it, or pass another address with --boot"),
+])  # fmt: skip
+def test_a_failure_is_one_sentence(run, monkeypatch, words, sentence):
     """The file is checked before the command connects. An address that does not answer is named, also the default one."""
     monkeypatch.setattr("kafkasse.config.kafka.BOOTSTRAP_DEFAULT", "127.0.0.1:2")
     monkeypatch.setattr("kafkasse.commands.load.BOOTSTRAP_TIMEOUT_S", 0.3)
@@ -149,15 +141,12 @@ def test_a_failure_is_one_sentence(run: Run, monkeypatch: pytest.MonkeyPatch, wo
     assert err.startswith(f"kafkasse load: {sentence}")
 
 
-@pytest.mark.parametrize(
-    ("field", "expected"),
-    [
-        ("25.00", "25.00"), ("9007199254740993", "9007199254740993"), ("-1e5", "-1e5"), ("0", "0"),
-        ("007", '"007"'), ("NA", '"NA"'), ("", '""'), ("1.", '"1."'), (".5", '".5"'), ("+1", '"+1"'), ("NaN", '"NaN"'),
-        ("1_000", '"1_000"'), ("٣", '"٣"'), ("true", '"true"'), (" 1", '" 1"'), ("1\n", '"1\\n"'),
-    ],
-)  # fmt: skip
-def test_keeps_the_digits_of_a_number(field: str, expected: str) -> None:
+@pytest.mark.parametrize(("field", "expected"), [
+    ("25.00", "25.00"), ("9007199254740993", "9007199254740993"), ("-1e5", "-1e5"), ("0", "0"),
+    ("007", '"007"'), ("NA", '"NA"'), ("", '""'), ("1.", '"1."'), (".5", '".5"'), ("+1", '"+1"'), ("NaN", '"NaN"'),
+    ("1_000", '"1_000"'), ("٣", '"٣"'), ("true", '"true"'), (" 1", '" 1"'), ("1\n", '"1\\n"'),
+])  # fmt: skip
+def test_keeps_the_digits_of_a_number(field, expected):
     """A CSV field that is a JSON number keeps its text. Any other field becomes a string."""
     file = io.StringIO(newline="")
     csv.writer(file).writerows([["a", "b"], [field, "x"]])
@@ -169,7 +158,7 @@ def test_keeps_the_digits_of_a_number(field: str, expected: str) -> None:
 
 
 @given(st.lists(st.lists(st.text(st.characters(codec="utf-8")), min_size=2, max_size=2), max_size=5))
-def test_converts_any_csv_file_without_loss(rows: list[list[str]]) -> None:
+def test_converts_any_csv_file_without_loss(rows):
     """The JSON contains the text of each CSV field, and the key is the text of the key's column."""
     file = io.StringIO(newline="")
     csv.writer(file).writerows([["a", "b"], *rows])
@@ -193,14 +182,11 @@ def _is_number(text: str) -> bool:
         return False
 
 
-@pytest.mark.parametrize(
-    ("text", "key", "expected"),
-    [
-        ('{"k":"007"}', "k", b"007"), ('{"k":""}', "k", b""), ('{"k":null}', "k", None), ('{"k":1.50}', "k", b"1.50"),
-        ('{"k":false}', "k", b"false"), ("[1]", None, None),
-    ],
-)  # fmt: skip
-def test_takes_the_key_from_a_member(text: str, key: str | None, expected: bytes | None) -> None:
+@pytest.mark.parametrize(("text", "key", "expected"), [
+    ('{"k":"007"}', "k", b"007"), ('{"k":""}', "k", b""), ('{"k":null}', "k", None), ('{"k":1.50}', "k", b"1.50"),
+    ('{"k":false}', "k", b"false"), ("[1]", None, None),
+])  # fmt: skip
+def test_takes_the_key_from_a_member(text, key, expected):
     """The key is the member's text. If the member is null, there is no key, which differs from an empty key."""
     [row] = json_rows([text], key)
 
@@ -226,7 +212,7 @@ def test_takes_the_key_from_a_member(text: str, key: str | None, expected: bytes
         (json_rows, b'{"b":"\\ud800"}\n', "b", "line 1 is not JSON"),
     ],
 )
-def test_names_the_invalid_line(rows: Any, text: bytes, key: str | None, sentence: str) -> None:
+def test_names_the_invalid_line(rows, text, key, sentence):
     """The error contains the line number and the reason."""
     with pytest.raises(BadRow) as error:
         list(rows(Lines(io.BytesIO(text)), key))
@@ -234,7 +220,7 @@ def test_names_the_invalid_line(rows: Any, text: bytes, key: str | None, sentenc
     assert sentence in str(error.value)
 
 
-def test_ignores_a_byte_order_mark() -> None:
+def test_ignores_a_byte_order_mark():
     """A byte order mark, which spreadsheets write, is not part of the first column's name."""
     [row] = csv_rows(Lines(io.BytesIO(b"\xef\xbb\xbfa,b\r\n1,2\r\n")), "a")
 

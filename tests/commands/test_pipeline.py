@@ -16,9 +16,9 @@ from urllib.request import urlopen
 import pytest
 
 from kafkasse.pipelines.jvm import connector_jars
-from tests.commands.run import EXIT_TIMEOUT_S, Run, pipeline, run_words
+from tests.commands.run import EXIT_TIMEOUT_S, pipeline, run_words
 from tests.pipelines.standalone import children
-from tests.pipelines.topics import Topics, country, top
+from tests.pipelines.topics import country, top
 from tests.support.registry import Registry
 from tests.support.waiting import wait_until
 
@@ -103,9 +103,7 @@ def temporary(tmp_path: Path) -> Path:
     ],
     ids=["run, Ctrl-C", "run, SIGTERM", "check", "state"],
 )
-def test_a_signal_does_not_wait_for_spark(
-    topics: Topics, tmp_path: Path, temporary: Path, words: tuple[str, ...] | None, number: int, code: int
-) -> None:
+def test_a_signal_does_not_wait_for_spark(topics, tmp_path, temporary, words, number, code):
     """The signal ends a JVM that never connects. No process and no file is left, and the log contains no error.
 
     The JVM itself ignores the signals: a terminal sends Ctrl-C to it too, and it must not exit before its query has ended.
@@ -127,9 +125,7 @@ def test_a_signal_does_not_wait_for_spark(
     ("words", "number", "code"),
     [(None, signal.SIGTERM, 0), pytest.param(("check", "topn"), signal.SIGINT, 130, marks=pytest.mark.long)],
 )
-def test_a_signal_ends_a_real_jvm_that_starts(
-    topics: Topics, tmp_path: Path, words: tuple[str, ...] | None, number: int, code: int
-) -> None:
+def test_a_signal_ends_a_real_jvm_that_starts(topics, tmp_path, words, number, code):
     """A JVM that has not connected to PySpark yet is not left behind."""
     with pipeline(*(words or run_words(topics)), TMPDIR=str(tmp_path)) as process:
         wait_for(process, lambda: list(tmp_path.glob("*/bin/spark-submit")))
@@ -138,7 +134,7 @@ def test_a_signal_ends_a_real_jvm_that_starts(
     assert [code, "", []] == [*ended, list(tmp_path.iterdir())]
 
 
-def test_a_missing_topic_is_reported_before_spark_starts(topics: Topics, tmp_path: Path) -> None:
+def test_a_missing_topic_is_reported_before_spark_starts(topics, tmp_path):
     """Spark takes seconds to start. Here, it cannot start at all."""
     topics.cluster.delete(topics.sink)
 
@@ -147,7 +143,7 @@ def test_a_missing_topic_is_reported_before_spark_starts(topics: Topics, tmp_pat
     assert f"the topic {topics.sink} does not exist; create it first" in err
 
 
-def test_a_jvm_that_is_killed_while_it_starts_is_started_again(topics: Topics, tmp_path: Path) -> None:
+def test_a_jvm_that_is_killed_while_it_starts_is_started_again(topics, tmp_path):
     """The system may kill it, for example because there is too little memory. The pipeline backs off, and tries again."""
     with pipeline(*run_words(topics), JAVA_HOME=fake_java(tmp_path, "kill -9 $$")) as process:
         warnings = (line for line in iter(process.stderr.readline, "") if "WARNING" in line)
@@ -159,7 +155,7 @@ def test_a_jvm_that_is_killed_while_it_starts_is_started_again(topics: Topics, t
     assert 0 == code
 
 
-def test_a_jvm_that_ends_before_pyspark_has_connected_is_an_error(topics: Topics, tmp_path: Path) -> None:
+def test_a_jvm_that_ends_before_pyspark_has_connected_is_an_error(topics, tmp_path):
     """Its exit code is 0. For example, the user has set spark.driver.extraJavaOptions to -version."""
     err = failure(*run_words(topics), JAVA_HOME=fake_java(tmp_path, "exit 0"))
 
@@ -173,7 +169,7 @@ def jvm_of(pid: int) -> int:
 
 
 @pytest.mark.long
-def test_spark_ends_while_its_context_starts(topics: Topics, tmp_path: Path) -> None:
+def test_spark_ends_while_its_context_starts(topics, tmp_path):
     """PySpark has connected to the JVM. A killed JVM is started again, and SIGTERM ends the pipeline without an error."""
     with pipeline(*run_words(topics), TMPDIR=str(tmp_path)) as process:
         wait_for(process, lambda: list(tmp_path.glob("*/blockmgr-*")))
@@ -190,9 +186,7 @@ def test_spark_ends_while_its_context_starts(topics: Topics, tmp_path: Path) -> 
 
 
 @pytest.mark.long
-def test_sigterm_ends_a_check_after_spark_has_started(
-    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sigterm_ends_a_check_after_spark_has_started(tmp_path, temporary, monkeypatch):
     """Here, Spark waits for the query of the user. No process and no file is left."""
     (tmp_path / "endless.py").write_text(ENDLESS)
     monkeypatch.chdir(tmp_path)
@@ -213,7 +207,7 @@ def using(path: Path) -> list[int]:
 
 
 @pytest.mark.long
-def test_ctrl_c_ends_the_creation_of_the_class_archive(topics: Topics, tmp_path: Path, temporary: Path) -> None:
+def test_ctrl_c_ends_the_creation_of_the_class_archive(topics, tmp_path, temporary):
     """No process and no file is left. Spark uses the directory that the user has set for its files."""
     cache, local = tmp_path / "cache", tmp_path / "local"
     cache.mkdir()
@@ -240,14 +234,14 @@ def test_ctrl_c_ends_the_creation_of_the_class_archive(topics: Topics, tmp_path:
         (("--memory", "256m"), "the heap is too small for Spark; use --memory 512m or more"),
     ],
 )
-def test_an_option_that_cannot_work_is_an_error(topics: Topics, options: tuple[str, ...], reason: str) -> None:
+def test_an_option_that_cannot_work_is_an_error(topics, options, reason):
     """The error names the setting. It is permanent, so the pipeline exits without a retry."""
     assert f"kafkasse pipeline: {reason}" in failure(*run_words(topics, *options))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(400)  # it starts Spark twice, which takes a minute each on a busy machine
-def test_a_killed_jvm_is_replaced(topics: Topics, fresh_name: str, tmp_path: Path, run: Run) -> None:
+def test_a_killed_jvm_is_replaced(topics, fresh_name, tmp_path, run):
     """The pipeline resumes from its checkpoint in a new JVM. Its log, metrics and status show the restart."""
     topics.send(country("FR", 5))
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -277,7 +271,7 @@ def test_a_killed_jvm_is_replaced(topics: Topics, fresh_name: str, tmp_path: Pat
     assert ("topn", "running", 1) == (status["pipeline"], status["state"], status["restarts"])
 
 
-def test_waits_for_kafka() -> None:
+def test_waits_for_kafka():
     """Without a broker, the pipeline waits instead of failing, and SIGTERM ends the wait. Here, the log is JSON."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -293,7 +287,7 @@ def test_waits_for_kafka() -> None:
     assert 0 == code
 
 
-def test_waits_for_the_schema_registry(tmp_path: Path) -> None:
+def test_waits_for_the_schema_registry(tmp_path):
     """The pipeline starts as soon as the registry responds, and SIGTERM ends the wait."""
     registry = Registry()
     registry.failure = lambda: (503, {})
@@ -315,14 +309,14 @@ def test_waits_for_the_schema_registry(tmp_path: Path) -> None:
     assert 0 == code
 
 
-def test_lists_the_pipelines(run: Run) -> None:
+def test_lists_the_pipelines(run):
     """`list` prints all pipelines, and so does the error for an unknown name."""
     assert "topn: countries -> topn" in run("pipeline", "list").out
     assert "kafkasse pipeline: there is no pipeline nix; choose one of: topn\n" == failure("run", "nix")
 
 
 @pytest.mark.long
-def test_runs_the_pipeline_in_the_docs(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_the_pipeline_in_the_docs(topics, tmp_path, monkeypatch):
     """A module in a package of the current directory defines the pipeline."""
     package = tmp_path / "shop"
     package.mkdir()

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -40,7 +39,7 @@ def status(name: str, state: State, age: timedelta = timedelta(0), **more: Any) 
     return json.dumps(of.record() | updated | more).encode()
 
 
-def test_prints_the_latest_status_of_each_pipeline(cluster: Cluster, show: Show, fresh_name: str) -> None:
+def test_prints_the_latest_status_of_each_pipeline(cluster, show, fresh_name):
     """A pipeline that no longer writes its status is silent, unless it has ended. A tombstone removes a pipeline."""
     letters = cluster.create(f"{fresh_name}.dead-letters")
     cluster.send(letters, b"{", b"}")
@@ -72,7 +71,7 @@ def test_prints_the_latest_status_of_each_pipeline(cluster: Cluster, show: Show,
 
 
 @pytest.mark.parametrize("value", [b'{"id": 5}', b"[]", b"5", b"\xff"])
-def test_a_topic_with_other_records_is_an_error(cluster: Cluster, show: Show, fresh_name: str, value: bytes) -> None:
+def test_a_topic_with_other_records_is_an_error(cluster, show, fresh_name, value):
     cluster.send(fresh_name, value, key=b"k")
 
     err = show().err
@@ -81,7 +80,7 @@ def test_a_topic_with_other_records_is_an_error(cluster: Cluster, show: Show, fr
     assert reason in err
 
 
-def test_a_missing_topic_is_an_error(show: Show) -> None:
+def test_a_missing_topic_is_an_error(show):
     """The message names the option that writes the topic."""
     reason = "the topic nix does not exist; a pipeline with --status-topic nix creates it"
     assert reason in show("--topic", "nix").err
@@ -107,20 +106,20 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Check:
     return check
 
 
-def test_accepts_topics_that_the_user_may_read_and_write(check: Check) -> None:
+def test_accepts_topics_that_the_user_may_read_and_write(check):
     """An old broker does not list the operations, so they are not checked."""
     check(answer("countries", ["READ", "DESCRIBE"]), answer("topn", ["WRITE", "DESCRIBE"]))
     check(answer("countries", []), answer("topn", []))
 
 
-def test_a_missing_permission_is_an_error(check: Check) -> None:
+def test_a_missing_permission_is_an_error(check):
     with pytest.raises(CommandError, match="no WRITE permission for the topic topn; add an ACL"):
         check(answer("countries", ALL), answer("topn", ["READ", "DESCRIBE"]))
     with pytest.raises(CommandError, match="no READ permission for the topic countries; add an ACL"):
         check(answer("countries", [], error_code=29), answer("topn", ALL))
 
 
-def test_other_problems_are_left_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_problems_are_left_to_spark(monkeypatch):
     """For example, kafka-python cannot read a truststore in Java's format, but Spark's client can."""
     reads_truststore = mock.Mock(side_effect=CommandError("only Java can read the truststore"))
     monkeypatch.setattr(pipeline_topics, "_described", reads_truststore)
@@ -152,7 +151,7 @@ def world(cluster: Cluster, fresh_name: str, run: Run) -> World:
     return World(cluster, fresh_name, run)
 
 
-def test_replays_the_original_bytes_into_the_original_partition(world: World) -> None:
+def test_replays_the_original_bytes_into_the_original_partition(world):
     """Key, value and headers are those of the record, without the headers of the dead letter."""
     world.letter(7)
 
@@ -164,7 +163,7 @@ def test_replays_the_original_bytes_into_the_original_partition(world: World) ->
     ]
 
 
-def test_replays_each_dead_letter_once(world: World) -> None:
+def test_replays_each_dead_letter_once(world):
     """A second call continues where the first one has ended."""
     world.letter(1)
     world.replay()
@@ -176,7 +175,7 @@ def test_replays_each_dead_letter_once(world: World) -> None:
     assert [b"\xff1", b"\xff2"] == [record.value for record in world.records()]
 
 
-def test_an_interrupted_batch_is_replayed_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_batch_is_replayed_once(world, monkeypatch):
     """If the command ends before the transaction does, readers of committed records see nothing of it."""
     world.letter(1)
     with monkeypatch.context() as patched:
@@ -190,7 +189,7 @@ def test_an_interrupted_batch_is_replayed_once(world: World, monkeypatch: pytest
     assert [b"\xff1"] == [record.value for record in world.records()]
 
 
-def test_says_which_dead_letters_cannot_be_replayed(world: World) -> None:
+def test_says_which_dead_letters_cannot_be_replayed(world):
     """Those without their complete record, results, duplicates, and other records."""
     world.letter(1, omitted=b"value")
     world.letter(2, partition=b"")
@@ -205,7 +204,7 @@ def test_says_which_dead_letters_cannot_be_replayed(world: World) -> None:
         assert f"1 not replayed: they are {reason}" in result.out
 
 
-def test_a_dry_run_writes_nothing(world: World, tmp_path: Path) -> None:
+def test_a_dry_run_writes_nothing(world, tmp_path):
     """The command lists the records that it would replay, with the reasons why they are dead letters.
 
     It accepts the properties file that `kafkasse pipeline run --kafka-config` reads.
@@ -220,7 +219,7 @@ def test_a_dry_run_writes_nothing(world: World, tmp_path: Path) -> None:
     assert [] == world.records()
 
 
-def test_a_missing_topic_is_reported(world: World) -> None:
+def test_a_missing_topic_is_reported(world):
     """The topic is not created."""
     world.letters = "no-such-topic"
 

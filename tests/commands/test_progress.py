@@ -6,21 +6,17 @@ import io
 import threading
 from contextlib import redirect_stderr
 
-import pytest
-
 import kafkasse.progress
 from kafkasse.progress import MAX_LOG_LINES, Progress, waiting
 from tests.support.waiting import wait_until
 
 
 class Terminal(io.StringIO):
-    """A terminal that records its output."""
-
     def isatty(self) -> bool:
         return True
 
 
-def test_redraws_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redraws_one_line_on_a_terminal(monkeypatch):
     """The line is never wider than the terminal, and its last state remains on the screen."""
     monkeypatch.setenv("COLUMNS", "60")
 
@@ -34,7 +30,7 @@ def test_redraws_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None
     assert all(len(line.rstrip("\n")) < 60 for line in drawn)
 
 
-def test_writes_few_lines_to_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+def test_writes_few_lines_to_a_log(capsys):
     """A log gets one line for every 10 %, however often progress is reported."""
     with Progress("loading a file", 200) as progress:
         for done in range(201):
@@ -46,7 +42,7 @@ def test_writes_few_lines_to_a_log(capsys: pytest.CaptureFixture[str]) -> None:
     assert MAX_LOG_LINES == len(lines)
 
 
-def test_counts_the_seconds_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_the_seconds_on_a_terminal(monkeypatch):
     """The line is redrawn in place, and removed at the end."""
     monkeypatch.setattr(kafkasse.progress, "SILENCE_S", 0.01)
 
@@ -56,9 +52,7 @@ def test_counts_the_seconds_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> No
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
-def test_writes_nothing_to_a_log_while_it_waits(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_writes_nothing_to_a_log_while_it_waits(monkeypatch, capsys):
     """A script that reads stderr gets only results and errors."""
     monkeypatch.setattr(kafkasse.progress, "SILENCE_S", 0.01)
     threads = threading.active_count()
@@ -69,7 +63,7 @@ def test_writes_nothing_to_a_log_while_it_waits(
     assert "" == capsys.readouterr().err
 
 
-def test_writes_nothing_about_short_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writes_nothing_about_short_work(monkeypatch):
     """Work that ends before the first second has passed is not mentioned."""
     monkeypatch.setattr(kafkasse.progress, "SILENCE_S", 3600)
 

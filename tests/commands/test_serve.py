@@ -7,11 +7,9 @@ import re
 import signal
 import socket
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from kafkasse.broker import EmbeddedBroker
 from tests.commands.run import ENVIRONMENT, TIMEOUT_S, Run, process
 from tests.support.client import fetch
 
@@ -35,7 +33,7 @@ def serve(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     return lambda *words, **variables: run("serve", *words, **{"KAFKASSE_PUBLIC": "true", **variables})
 
 
-def test_serves_topics(broker: EmbeddedBroker) -> None:
+def test_serves_topics(broker):
     """The server uses --bootstrap-servers and --bind. Its exit code after Ctrl-C is 130."""
     words = ["serve", "--bootstrap-servers", broker.bootstrap_servers, "--bind", "127.0.0.1:0"]
     variables = {"KAFKASSE_ALLOWED_TOPICS": "*", "KAFKASSE_PUBLIC": "true"}
@@ -52,7 +50,7 @@ def test_serves_topics(broker: EmbeddedBroker) -> None:
     assert 130 == serving.returncode
 
 
-def test_passes_the_options_to_gunicorn(serve: Run, tmp_path: Path) -> None:
+def test_passes_the_options_to_gunicorn(serve, tmp_path):
     file = tmp_path / "kafkasse.yaml"
     file.write_text("allowed_topics: [orders]")
 
@@ -72,9 +70,7 @@ def test_passes_the_options_to_gunicorn(serve: Run, tmp_path: Path) -> None:
     ("variables", "bind"),
     [({}, "127.0.0.1:6917"), ({"PORT": "5000"}, None), ({"KAFKASSE_BIND": "127.0.0.1:0"}, "127.0.0.1:0")],
 )
-def test_keeps_the_variables_of_the_platform(
-    serve: Run, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], bind: str | None
-) -> None:
+def test_keeps_the_variables_of_the_platform(serve, monkeypatch, variables, bind):
     """Without options, the environment decides. Without PORT and KAFKASSE_BIND, only this machine can connect."""
     monkeypatch.setattr("kafkasse.commands.serve._check_free", lambda bind: None)
 
@@ -96,7 +92,7 @@ def startup_error(serve: Run) -> Callable[..., str]:
     return startup_error
 
 
-def test_names_an_address_that_is_in_use(startup_error: Callable[..., str]) -> None:
+def test_names_an_address_that_is_in_use(startup_error):
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
 
@@ -109,29 +105,19 @@ def test_names_an_address_that_is_in_use(startup_error: Callable[..., str]) -> N
 WORKERS = "WEB_CONCURRENCY must be a whole number from 1 to 1000, not "
 
 
-@pytest.mark.parametrize(
-    ("words", "variables", "expected"),
-    [
-        *((["--bind", bind], {"KAFKASSE_ALLOWED_TOPICS": "*"}, bind) for bind in (
-            "nowhere", "127.0.0.1", "127.0.0.1:http", "127.0.0.1:99999", ":6917"
-        )),
-        *(([], {"KAFKASSE_ALLOWED_TOPICS": "*", "WEB_CONCURRENCY": workers}, f"{WORKERS}{workers!r}") for workers in (
-            "x", "0", "", "1.5"
-        )),
-        (["--config", "kafkasse.yaml"], {}, "heartbeat_s"),
-        ([], {"KAFKASSE_RETRY_MS": "soon"}, "KAFKASSE_RETRY_MS"),
-        (["--config", "missing.yaml"], {}, "missing.yaml"),
-        ([], {}, "allowed_topics"),
-    ],
-)  # fmt: skip
-def test_checks_the_settings_before_gunicorn_starts(
-    startup_error: Callable[..., str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    words: list[str],
-    variables: dict[str, str],
-    expected: str,
-) -> None:
+@pytest.mark.parametrize(("words", "variables", "expected"), [
+    *((["--bind", bind], {"KAFKASSE_ALLOWED_TOPICS": "*"}, bind) for bind in (
+        "nowhere", "127.0.0.1", "127.0.0.1:http", "127.0.0.1:99999", ":6917"
+    )),
+    *(([], {"KAFKASSE_ALLOWED_TOPICS": "*", "WEB_CONCURRENCY": workers}, f"{WORKERS}{workers!r}") for workers in (
+        "x", "0", "", "1.5"
+    )),
+    (["--config", "kafkasse.yaml"], {}, "heartbeat_s"),
+    ([], {"KAFKASSE_RETRY_MS": "soon"}, "KAFKASSE_RETRY_MS"),
+    (["--config", "missing.yaml"], {}, "missing.yaml"),
+    ([], {}, "allowed_topics"),
+])  # fmt: skip
+def test_checks_the_settings_before_gunicorn_starts(startup_error, tmp_path, monkeypatch, words, variables, expected):
     """The command reports each mistake in one line; gunicorn would fail with a traceback."""
     (tmp_path / "kafkasse.yaml").write_text("heartbeat_s: 0")
     monkeypatch.chdir(tmp_path)

@@ -40,7 +40,6 @@ def streams(run: Run, directory: Path) -> Run:
 
 @pytest.fixture
 def connect(streams: Run) -> Iterator[Callable[..., Client]]:
-    """Opens a stream of a server, until the end of the test."""
     with ExitStack() as clients:
         yield lambda server, **headers: clients.enter_context(Client(server.port, "/t", **headers)).ready()
     wait_until(lambda: not streams("--json").out)
@@ -54,7 +53,7 @@ def name_of(server: Server) -> str:
     return f"process {server.pid} at 127.0.0.1:{server.port}"
 
 
-def test_lists_open_streams_and_ends_one(server: Server, streams: Run, connect: Callable[..., Client]) -> None:
+def test_lists_open_streams_and_ends_one(server, streams, connect):
     """The list contains the streams of all workers. The user may have other servers, so stderr names this one."""
     assert (0, "There are no open streams.\n", f"Server: {name_of(server)}\n") == streams()
     for number in range(3):
@@ -72,9 +71,7 @@ def test_lists_open_streams_and_ends_one(server: Server, streams: Run, connect: 
     assert {each["id"] for each in rest} == {row.split()[0] for row in rows}
 
 
-def test_names_the_server_of_each_stream(
-    server: Server, streams: Run, connect: Callable[..., Client], directory: Path
-) -> None:
+def test_names_the_server_of_each_stream(server, streams, connect, directory):
     """With several servers, the table has a column for the server. The JSON objects always have it."""
     with Server(APP, KAFKASSE_RUNTIME_DIR=str(directory)) as other:
         fetch(other.port, "/-/health")
@@ -91,9 +88,7 @@ def test_names_the_server_of_each_stream(
     assert names == [each["server"] for each in listed(objects)]
 
 
-def test_names_a_worker_that_does_not_answer(
-    server: Server, streams: Run, connect: Callable[..., Client], directory: Path
-) -> None:
+def test_names_a_worker_that_does_not_answer(server, streams, connect, directory):
     """The list contains the other worker's streams. stderr names the process ID of the silent one. The exit code is 1."""
     wait_until(lambda: 2 == len(list(directory.glob("*/worker-*.sock"))))
     for _ in range(8):
@@ -113,14 +108,14 @@ def test_names_a_worker_that_does_not_answer(
     assert [True, True] == [each.err.startswith(silent) for each in (found, ended)]
 
 
-def test_a_stream_that_does_not_exist_is_an_error(server: Server, streams: Run) -> None:
+def test_a_stream_that_does_not_exist_is_an_error(server, streams):
     """The message names the command that lists the IDs."""
     code, _, err = streams("end", "1-1")
 
     assert (1, True) == (code, "no open stream 1-1; run kafkasse streams" in err)
 
 
-def test_without_a_server_it_names_the_settings_and_the_directory(run: Run, tmp_path: Path) -> None:
+def test_without_a_server_it_names_the_settings_and_the_directory(run, tmp_path):
     """The server may run without kafkasse's gunicorn settings, or use another directory."""
     code, _, err = run("streams", KAFKASSE_RUNTIME_DIR=str(tmp_path))
 

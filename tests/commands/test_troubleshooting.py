@@ -38,7 +38,7 @@ def server(environment: dict[str, str], cluster: Cluster) -> Iterator[Server]:
     cluster.delete("topn")
 
 
-def test_the_commands_show_the_topic_the_streams_and_the_records(server: Server, environment: dict[str, str]) -> None:
+def test_the_commands_show_the_topic_the_streams_and_the_records(server, environment):
     """Each command of the page prints what its comment says."""
     page = (ROOT / "docs/troubleshooting.md").read_text()
     commands = [line for block in re.findall(r"^```sh\n(.*?)^```", page, re.M | re.S) for line in block.splitlines()]

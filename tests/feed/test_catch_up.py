@@ -41,9 +41,7 @@ def log() -> MemoryLog:
 class Behind(Client):
     """A client that catches up. Its feed is one of another topic, which it never joins."""
 
-    def __init__(
-        self, log, last_id="", start_at=StartAt.LATEST, id_type=IdType.OFFSET, describe=None, **hooks: Any
-    ) -> None:
+    def __init__(self, log, last_id="", start_at=StartAt.LATEST, id_type=IdType.OFFSET, describe=None, **hooks):
         position = parse(last_id) if last_id else of_topics(["t"])
         start = resolve(log, position, log.describe(["t"]), start_at)
         named = {"id_type": id_type, "timestamps": start.timestamps, "pending": start.pending}

@@ -18,8 +18,6 @@ from tests.support.turns import most_lines_in_a_piece
 
 
 class CountingClient(ParkedClient):
-    """Counts the chunks that it receives."""
-
     chunks = 0
 
     def try_send(self, chunk: bytes, data: bytes = b"") -> bool:

@@ -49,8 +49,7 @@ def world() -> Iterator[FeedsWorld]:
 def test_the_offset_minus_one_is_the_end_of_a_live_feed(world):
     """A client with an event ID of KafkaSSE receives no record that the ring still holds."""
     live = world.open()
-    world.write(1)
-    world.turn()
+    world.put(1)
 
     opened = world.open(*({"topic": "t", "partition": each, "offset": -1} for each in (0, 1)))
 
@@ -137,8 +136,7 @@ def test_the_first_event_id_can_resume_at_a_copy_of_the_topic(world):
 def test_a_feed_that_is_opened_later_knows_the_timestamp_of_the_last_record(world, id_type, timestamp):
     """A client of this feed can resume at a copy of the topic without lost or repeated records."""
     world.first_id(id_type)
-    world.write(1, timestamp=5000)
-    world.turn()
+    world.put(1, timestamp=5000)
 
     first = world.first_id(id_type, Encoder("envelope"))
 
@@ -149,8 +147,7 @@ def test_a_feed_that_is_opened_later_knows_the_timestamp_of_the_last_record(worl
 def test_a_feed_that_is_opened_later_starts_at_the_end(world, id_type):
     """A feed in another format that joins a running tail starts at the tail's current position, not at its first one."""
     world.first_id(id_type)
-    world.write(1)
-    world.turn()
+    world.put(1)
 
     first = world.first_id(id_type, Encoder("envelope"))
 

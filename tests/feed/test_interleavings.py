@@ -26,11 +26,8 @@ from tests.history.simulation import TOPIC, Client
 from tests.history.worlds import EVERYTHING, STEPS, VISITORS, PatternSimulation
 from tests.support.examples import examples
 
-LIMITS = (
-    (encoder, "MAX_PIECE_RECORDS", 2),
-    (reader, "MAX_PIECE_SEGMENTS", 2),
-    (shared_feed, "PARKED_CLIENTS_PER_TURN", 2),
-)
+PIECES = (encoder, "MAX_PIECE_RECORDS", 2), (reader, "MAX_PIECE_SEGMENTS", 2)
+LIMITS = *PIECES, (shared_feed, "PARKED_CLIENTS_PER_TURN", 2)
 SEEDS = 9, 10, 13, *range(6)  # with the first three, a batch that another greenlet has removed is noticed
 SMALL_BACKLOG = (backlog, "MAX_BYTES", 2 * backlog.RECORD_BYTES)
 
@@ -39,10 +36,8 @@ class Interleaved(PatternSimulation):
     """A simulation in which any step may happen while another client, or the tail, is within a step.
 
     Args:
-        draws: all choices.
         hooked: whether a filter lets other greenlets run, like a filter that waits for I/O.
         is_backlog_small: whether the backlog of a feed with a filter overflows. No topics are created.
-        id_type: what the event IDs contain.
         is_json_lines: whether the clients read JSON lines. They have no event IDs, so no client reconnects.
     """
 
@@ -77,17 +72,8 @@ class Interleaved(PatternSimulation):
             self._is_nested = False
 
     def _nested_moves(self) -> list[Callable[[], None]]:
-        moves = [
-            self.append,
-            self.mark,
-            self.turn,
-            self.read,
-            self.read,
-            self.cut,
-            self.cut_at_any_byte,
-            self.heartbeat,
-        ]
-        return [*moves, self.drop, self.park, self.fill_socket, self.end, *self._more_moves()]
+        moves = [self.append, self.mark, self.turn, self.read, self.read, self.cut, self.cut_at_any_byte]
+        return [*moves, self.heartbeat, self.drop, self.park, self.fill_socket, self.end, *self._more_moves()]
 
     def _more_moves(self) -> Iterable[Callable[[], None]]:
         return self.create_topic, self.grow, self.revoke

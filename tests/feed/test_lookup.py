@@ -24,6 +24,12 @@ class Service:
         self.requests: list[list[str]] = []
         self.answer = Event()
 
+    def respond_to(self, callers: list[gevent.Greenlet]) -> None:
+        """Answer when all callers wait, and return when they have their results."""
+        gevent.sleep(0)
+        self.answer.set()
+        gevent.joinall(callers)
+
     def look_up(self, keys: list[str]) -> dict[str, str]:
         self.requests.append(keys)
         self.answer.wait()
@@ -37,8 +43,7 @@ def test_callers_with_the_same_key_share_a_request():
     service = Service()
     shared = SharedLookup(service.look_up, TIMEOUT_S)
     callers = [gevent.spawn(shared.get, ["a", "missing"]) for _ in range(100)]
-    gevent.sleep(0)
-    service.answer.set()
+    service.respond_to(callers)
 
     assert [{"a": "A"}] * 100 == [each.get() for each in callers]
     assert [["a", "missing"]] == service.requests
@@ -48,9 +53,7 @@ def test_no_caller_waits_for_other_keys():
     service = Service()
     shared = SharedLookup(service.look_up, TIMEOUT_S)
     callers = [gevent.spawn(shared.get, keys) for keys in (["a"], ["a", "b"], ["c"])]
-    gevent.sleep(0)
-    service.answer.set()
-    gevent.joinall(callers)
+    service.respond_to(callers)
 
     assert [["a"], ["b"], ["c"]] == service.requests
 
@@ -61,9 +64,7 @@ def test_collects_keys_while_a_request_is_in_flight(monkeypatch):
     service = Service()
     shared = SharedLookup(service.look_up, TIMEOUT_S, one_at_a_time=True)
     callers = [gevent.spawn(shared.get, [key]) for key in "abcdef"]
-    gevent.sleep(0)
-    service.answer.set()
-    gevent.joinall(callers)
+    service.respond_to(callers)
 
     assert [["a"], ["b", "c", "d"], ["e", "f"]] == service.requests
 
@@ -105,9 +106,7 @@ def test_a_failure_is_shared_with_the_callers_that_waited():
     service = Service()
     shared = SharedLookup(service.look_up, TIMEOUT_S, one_at_a_time=True)
     callers = [gevent.spawn(shared.get, [key]) for key in ["broken", *"abcdef"]]
-    gevent.sleep(0)
-    service.answer.set()
-    gevent.joinall(callers)
+    service.respond_to(callers)
 
     assert {KafkaUnavailable} == {type(each.exception) for each in callers}
     assert [["broken"]] == service.requests

@@ -36,7 +36,6 @@ class PatternWorld(ImpatientWorld):
         return self.feeds.open(route, position, topics, self.encoder)
 
     def next(self, topic: str) -> int:
-        """Append a record. Return its number."""
         self.written += 1
         self.write(self.written, topic=topic)
         return self.written
@@ -86,8 +85,7 @@ def test_a_deleted_topic_leaves_the_stream(world):
     """Its streams end with their last event ID, and the clients resume without the topic."""
     reader = world.follow()
     world.log.delete("events.a")
-    for _ in range(3):
-        world.turn()
+    world.turn(3)
     numbers(reader)
 
     assert StopReason.ENDED is reader.stop_reason

@@ -47,12 +47,10 @@ class ReaderWorld(World):
 
     @property
     def readers(self) -> int:
-        """The number of readers that the feed counts."""
         return sum(feed.readers for tail in self.tails for feed in tail.feeds.values())
 
     @property
     def parked(self) -> int:
-        """The number of parked clients of the feed."""
         return sum(feed.parked for tail in self.tails for feed in tail.feeds.values())
 
 
@@ -64,7 +62,6 @@ def world() -> Iterator[ReaderWorld]:
 
 
 def offsets(frames: bytes) -> list[int]:
-    """Return the offsets of the records in these frames."""
     return [json.loads(event.data)["_kafka"]["offset"] for event in Parser().receive(frames)]
 
 

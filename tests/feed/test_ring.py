@@ -20,35 +20,15 @@ NO_LIMIT = 1 << 40
 KEY = Dimensions((Dimension("key"),))
 
 
-def feed(
-    partitions: int = 3,
-    max_bytes: int = NO_LIMIT,
-    max_records: int = NO_LIMIT,
-    limits: RingLimits | None = None,
-    id_type: IdType = IdType.OFFSET,
-    compact: bool = True,
-    dimensions: Dimensions | None = None,
-) -> SharedFeed:
+def feed(partitions=3, max_bytes=NO_LIMIT, max_records=NO_LIMIT, limits=None, id_type=IdType.OFFSET, dimensions=None):
     ids = IdWriter(
-        {Partition("t", number): 0 for number in range(partitions)}, {"t": "x"}, id_type=id_type, compact=compact
+        {Partition("t", number): 0 for number in range(partitions)}, {"t": "x"}, id_type=id_type, compact=True
     )
-    return SharedFeed(
-        FeedKey(Encoder(dimensions=dimensions), ("t",)),
-        ids,
-        id_type,
-        limits or RingLimits(max_bytes, max_records, NO_LIMIT),
-        300.0,
-    )
+    key = FeedKey(Encoder(dimensions=dimensions), ("t",))
+    return SharedFeed(key, ids, id_type, limits or RingLimits(max_bytes, max_records, NO_LIMIT), 300.0)
 
 
-def append(
-    feed: SharedFeed,
-    partition: int,
-    count: int = 1,
-    value: bytes = b'{"n":1}',
-    epoch: int = UNKNOWN_EPOCH,
-    keys: int = 0,
-) -> None:
+def append(feed, partition, count=1, value=b'{"n":1}', epoch=UNKNOWN_EPOCH, keys=0):
     """Append one batch, and flush the feed. The records have no key, or in turn one of `keys` keys."""
     where = Partition("t", partition)
     start = feed.ids.offsets[where]

@@ -30,9 +30,7 @@ class SnapshotWorld(World):
         super().__init__(encoder, metadata_refresh_s=300, **settings)
 
     def put(self, n: int, key: bytes | None = None) -> None:
-        """Write a record, and let the tail read it."""
-        self.write(n, key=key)
-        self.turn()
+        super().put(n, key=key)
 
     def delete(self, key: bytes) -> None:
         """Write a tombstone, and let the tail read it."""

@@ -47,9 +47,7 @@ def entry(partition: int = 0, **members: Any) -> dict[str, Any]:
     return {"topic": "t", "partition": partition} | members
 
 
-def resolved(
-    log: MemoryLog, *entries: object, start_at: StartAt = StartAt.LATEST, since: int | None = None
-) -> ResolvedPosition:
+def resolved(log, *entries, start_at=StartAt.LATEST, since=None) -> ResolvedPosition:
     """Resolve the position of a client that sent these entries, or only the topic's name."""
     position = parse(json.dumps(entries)) if entries else of_topics(["t"])
     return resolve(log, position, log.describe(position.topics), start_at, since)

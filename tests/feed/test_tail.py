@@ -61,8 +61,7 @@ def test_all_topics_share_one_cursor(world):
     """Each combination of topics is a feed of its own, and needs no cursor of its own."""
     readers = {names: world.open(*names) for names in (("a",), ("b",), ("a", "b"))}
     world.write(1, topic="a")
-    world.write(2, topic="b")
-    world.turn()
+    world.put(2, topic="b")
 
     assert {("a",): [1], ("b",): [2], ("a", "b"): [1, 2]} == {names: numbers(each) for names, each in readers.items()}
     assert 1 == len(world.log.cursors)
@@ -87,8 +86,7 @@ def test_an_id_without_a_topic_id_that_lists_all_partitions_joins_the_feed(world
     returned = world.open(*({"topic": "a", "partition": n, "offset": 0} for n in (0, 1)))
     world.log.create("a", 3)
     world.turn()
-    world.write(3, topic="a", partition=2)
-    world.turn()
+    world.put(3, topic="a", partition=2)
 
     assert [3] == numbers(live) == numbers(returned)
     assert 1 == len(world.log.cursors) == len(world.tails[0].feeds)
@@ -98,8 +96,7 @@ def test_an_id_without_a_topic_id_that_lists_all_partitions_joins_the_feed(world
 def test_clients_that_resume_with_timestamps_share_the_feed(world, id_type):
     """The timestamps of idle partitions differ, but the client can be parked at once."""
     first = world.open("a", id_type=id_type)
-    world.write(1, topic="a")
-    world.turn()
+    world.put(1, topic="a")
     numbers(first)
 
     returned = world.open(*json.loads(first.position_id), id_type=id_type)
@@ -123,8 +120,7 @@ def test_stops_reading_a_topic_after_its_last_feed(world):
     assert world.tails[0].closed
 
     again = world.open("a")
-    world.write(1, topic="a")
-    world.turn()
+    world.put(1, topic="a")
     assert [1] == numbers(again)
 
 
@@ -225,13 +221,11 @@ def times_out(message: Mapping[str, Any]) -> bool:
 def test_a_failing_filter_ends_only_its_own_feed(world, filterer, caplog):
     """The error is logged once, with the offset and without the record's data. The records before it are delivered."""
     broken, healthy = world.open("a", encoder=Encoder(filterer=filterer)), world.open("a")
-    world.write(1, topic="a")
-    world.turn()
+    world.put(1, topic="a")
     world.log.append("a", b'{"secret":"%s","n":2}' % CARD_NUMBER.encode())
     with caplog.at_level(logging.ERROR):
         world.turn()
-    world.write(3, topic="a")
-    world.turn()
+    world.put(3, topic="a")
 
     assert [1, 2, 3] == numbers(healthy)
     assert [1] == numbers_in(broken.read(0))
@@ -242,32 +236,19 @@ def test_a_failing_filter_ends_only_its_own_feed(world, filterer, caplog):
     assert CARD_NUMBER not in logged
 
 
-def test_an_error_of_one_topic_ends_only_the_feeds_that_contain_it(world):
+@pytest.mark.parametrize("error", [TopicNotAvailable("Not authorized."), TopicGone("", topics=["a"])], ids=repr)
+def test_an_error_of_one_topic_ends_only_the_feeds_that_contain_it(world, error):
     a, b, both = world.open("a"), world.open("b"), world.open("a", "b")
-    world.log.fail_partition("a", TopicNotAvailable("Not authorized."))
-    world.turn()
-    world.write(1, topic="b")
-    world.turn()
+    _ = world.log.delete("a") if isinstance(error, TopicGone) else world.log.fail_partition("a", error)
+    world.turn(3)
+    world.put(1, topic="b")
 
     assert [1] == numbers(b)
     for each in (a, both):
-        with pytest.raises(TopicNotAvailable):
+        with pytest.raises(type(error)) as raised:
             each.read(0.01)
+        assert error.extra.get("topics") == raised.value.extra.get("topics")
     assert {"b"} == world.tails[0].topics.keys()
-
-
-def test_a_deleted_topic_ends_only_the_feeds_that_contain_it(world):
-    a, b = world.open("a"), world.open("b")
-    world.log.delete("a")
-    for _ in range(3):
-        world.turn()
-    world.write(1, topic="b")
-    world.turn()
-
-    assert [1] == numbers(b)
-    with pytest.raises(TopicGone) as gone:
-        a.read(0.01)
-    assert ["a"] == gone.value.extra["topics"]
 
 
 def test_a_recreated_topic_ends_only_the_feeds_that_contain_it(world):
@@ -276,8 +257,7 @@ def test_a_recreated_topic_ends_only_the_feeds_that_contain_it(world):
     world.log.delete("a")
     world.log.create("a", 1)
     world.turn()
-    world.write(1, topic="b")
-    world.turn()
+    world.put(1, topic="b")
 
     assert [1] == numbers(b)
     assert b"" == a.read(0.01)
@@ -289,10 +269,8 @@ def test_a_topic_that_cannot_be_described_is_not_deleted(world, error):
     """The stream continues. A new stream gets the error, or 404 if the server may not read the topic."""
     a = world.open("a")
     world.log.fail_topic("a", error)
-    for _ in range(3):
-        world.turn()
-    world.write(1, topic="a")
-    world.turn()
+    world.turn(3)
+    world.put(1, topic="a")
 
     assert [1] == numbers(a)
     if isinstance(error, TopicNotAvailable):
@@ -348,8 +326,7 @@ def test_a_topic_opens_although_a_partition_has_no_leader(world):
     world.log.elect_leader("a")
     world.turn()
     world.write(1, topic="a")
-    world.write(2, topic="a", partition=1)
-    world.turn()
+    world.put(2, topic="a", partition=1)
 
     assert [1, 2] == sorted(numbers(reader))
     assert ({"timestamp"}, {"offset"}) == tuple(first[n].keys() & {"offset", "timestamp"} for n in (0, 1))
@@ -364,8 +341,7 @@ def test_a_partition_that_had_no_leader_starts_where_the_client_asked_for(world)
 
     world.log.elect_leader("a")
     world.turn()
-    world.write(2, topic="a")
-    world.turn()
+    world.put(2, topic="a")
 
     assert [2] == numbers(reader)
 
@@ -401,15 +377,11 @@ def test_clients_that_resume_share_the_feed_of_a_partition_without_a_leader(worl
 def test_a_client_that_joins_receives_a_gap(world):
     """The event ID of the gap is the client's own, because the feed has never been at its position."""
     position = json.loads(world.open("a").position_id)
-    world.write(1, topic="a")
-    world.turn()
-    for n in range(3):
-        world.write(3 + n, topic="a")
+    world.put(1, topic="a")
+    world.write(3, 4, 5, topic="a")
     world.log.drop_before("a", 3)
-    for _ in range(3):
-        world.turn()
-    world.write(2, topic="a", partition=1)
-    world.turn()
+    world.turn(3)
+    world.put(2, topic="a", partition=1)
     position[1]["offset"] = 1
 
     reader = world.open(*position)
@@ -487,16 +459,13 @@ def test_a_client_that_received_a_gap_notices_the_next_truncation(world, is_live
     """The log was truncated twice without a record in between, and has grown past the end of the first gap again."""
     reader = reader_of_four_records(world)
     world.log.truncate("a", 3)
-    for _ in range(2):
-        world.turn()
+    world.turn(2)
     parser = Parser()
     first = list(parser.receive(reader.read(0)))
     world.log.truncate("a", 1)
-    for n in (11, 12, 13):
-        world.write(n, topic="a")
+    world.write(11, 12, 13, topic="a")
     if is_live:
-        for _ in range(2):
-            world.turn()
+        world.turn(2)
     else:
         world.new_feeds()
         reader = world.open(*json.loads(parser.last_event_id))
@@ -514,14 +483,11 @@ def test_a_client_that_is_ahead_of_the_feed_notices_a_truncation(world):
     world.write(0, topic="a")
     world.open("a")  # the feed starts at offset 1
     ahead = world.open({"topic": "a", "partition": 0, "offset": 0}, {"topic": "a", "partition": 1, "offset": 0})
-    for n in (1, 2):
-        world.write(n, topic="a")
+    world.write(1, 2, topic="a")
     assert [0, 1, 2] == numbers(ahead)
     world.log.truncate("a", 2)
-    for n in (12, 13):
-        world.write(n, topic="a")
-    for _ in range(2):
-        world.turn()
+    world.write(12, 13, topic="a")
+    world.turn(2)
 
     gap, *messages = Parser().receive(b"".join(ahead.read(0) for _ in range(5)))
 
@@ -536,9 +502,7 @@ def test_a_truncation_right_after_another_client_returned_is_reported(world):
     world.new_feeds()
     world.open(*position)
     world.log.truncate("a", 2)
-    for n in (12, 13, 14):
-        world.write(n, topic="a")
-    world.turn()
+    world.put(12, 13, 14, topic="a")
 
     returning = world.open(*position)
 
@@ -552,12 +516,10 @@ def test_a_client_with_an_epoch_that_the_log_does_not_know_joins(world, epoch, t
     """A forged or foreign leader epoch counts as unknown. Otherwise its client would have a slot until the next record."""
     world.log.elect_leader("a")
     world.open("a")
-    world.write(0, topic="a")
-    world.turn()
+    world.put(0, topic="a")
     if truncated:
         world.log.truncate("a", 0)
-        world.write(0, topic="a")
-        world.turn()
+        world.put(0, topic="a")
     reader = world.open(
         {"topic": "a", "partition": 0, "offset": 1, **epoch}, {"topic": "a", "partition": 1, "offset": 0}
     )
@@ -571,9 +533,7 @@ def reader_of_four_records(world: TailWorld) -> Reader:
     """Return a live reader that has received four records with a leader epoch."""
     world.log.elect_leader("a")
     live = world.open("a")
-    for n in range(4):
-        world.write(n, topic="a")
-    world.turn()
+    world.put(0, 1, 2, 3, topic="a")
     numbers(live)
     return live
 

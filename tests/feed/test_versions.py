@@ -58,14 +58,12 @@ class VersionsClient(Client):
 
 @pytest.fixture
 def log() -> MemoryLog:
-    """A log with an empty topic."""
     log = MemoryLog()
     log.create("t")
     return log
 
 
 def write(log: MemoryLog, *versions: int, key: bytes = b"k", partition: int = 0) -> None:
-    """Write records of a key with these versions."""
     for version in versions:
         log.append("t", b'{"n":%d}' % version, partition, key, headers=[(VERSION, b"%d" % version)])
 

@@ -87,14 +87,18 @@ class World:
         for n in numbers:
             self.log.append(topic, b'{"n":%d}' % n, partition, **record)
 
-    def turn(self) -> None:
+    def put(self, *numbers: int, **record: Any) -> None:
+        """Append records, and let the tail read them."""
+        self.write(*numbers, **record)
+        self.turn()
+
+    def turn(self, times: int = 1) -> None:
         """Let the tail read the records, and do what is due."""
-        for tail in self.tails[-1:]:
+        for tail in self.tails[-1:] * times:
             turns.turn(tail)
 
     @property
     def feed(self) -> SharedFeed:
-        """The only feed."""
         [feed] = [feed for tail in self.tails for feed in tail.feeds.values()]
         return feed
 
@@ -105,10 +109,11 @@ class ImpatientWorld(World):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"heartbeat_s": 0.001, "metadata_refresh_s": 0.0, **settings})
 
-    def turn(self) -> None:
-        super().turn()
-        gevent.sleep(0.002)
-        super().turn()
+    def turn(self, times: int = 1) -> None:
+        for _ in range(times):
+            super().turn()
+            gevent.sleep(0.002)
+            super().turn()
 
 
 class Client:
@@ -133,7 +138,6 @@ class Client:
             yield chunk
 
     def read(self) -> list[Event]:
-        """Receive what chunks() yields."""
         return [event for chunk in self.chunks() for event in self.take(chunk)]
 
     @property

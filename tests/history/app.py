@@ -17,7 +17,6 @@ HIDDEN = "hide"  # the filter drops messages that contain this word
 
 
 def shows(message: Any) -> bool:
-    """Return whether the filter keeps a message."""
     return HIDDEN not in str(message)
 
 

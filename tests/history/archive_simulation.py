@@ -26,12 +26,7 @@ ARCHIVE_TURNS = 60
 
 
 class ArchiveSimulation(Simulation):
-    """Half of the simulations have clients that start at the earliest record, which may be archived.
-
-    Args:
-        draws: all choices.
-        settings: see Simulation.
-    """
+    """Half of the simulations have clients that start at the earliest record, which may be archived."""
 
     def __init__(self, draws: Draws, **settings: Any) -> None:
         super().__init__(draws, late_reconnects=True, truncates=True, **settings)
@@ -74,7 +69,6 @@ class ArchiveSimulation(Simulation):
             self.drop_before(partition, self.draws.between(self.firsts[partition], self.ends[partition] + 1))
 
     def compact(self) -> None:
-        """Merge the small files of a topic."""
         from kafkasse.archive.maintenance import compact
 
         for directory in self.directory.topics():

@@ -43,11 +43,9 @@ class Connection(NamedTuple):
     """One connection of a client.
 
     Attributes:
-        sent_id: the Last-Event-ID that the client sent, or None.
         status: the status of the response; 0 if there was no response.
         body: the bytes of the body, without HTTP's chunk framing.
         cut: True if the connection broke; False if the server ended the response.
-        began: when the client connected.
         arrivals: when the client had received how many bytes of the body, in order.
         expires_at: when the token of the client expires. The server must end the stream then, and not earlier.
     """
@@ -61,7 +59,6 @@ class Connection(NamedTuple):
     expires_at: float = inf
 
     def time_of(self, size: int) -> float:
-        """Return when the client had received `size` bytes of the body."""
         at = bisect_left(self.arrivals, size, key=lambda each: each[0])
         return self.arrivals[at][1] if at < len(self.arrivals) else self.began
 
@@ -93,18 +90,13 @@ class History:
     """Everything that one client received, and what its route promises.
 
     Attributes:
-        client: the client's name, for violations.
-        topics: the topics of the stream.
-        connections: the client's connections in order.
         format: kafkasse, value, envelope or cloudevents. With `value`, a client must be able to tell all records apart.
         keeps: the route's filter. It is called for every record that the format does not skip.
-        id_type: offset, timestamp or both.
         id_frequency: "event", or "run" if only the last event of a run has an ID.
         start: where a client without an ID starts: latest, earliest, snapshot, or a timestamp in milliseconds.
         wire: sse, or lines for newline-delimited JSON. Lines have no IDs; the client makes its own from the records.
         statuses: the statuses that a response or an error event may have in addition to 200.
         max_refused: how many connections in a row may bring no stream.
-        max_ended: how many streams the server may end before their token expires.
         allowances: how many more of both each fault may cause, while it lasts.
     """
 
@@ -189,27 +181,20 @@ class _TooManyViolations(Exception):
     """The client has MAX_VIOLATIONS_PER_CLIENT violations."""
 
 
+@dataclass
 class _Client:
     """Replays the history of one client."""
 
-    def __init__(
-        self,
-        history: History,
-        logs: StoredLogs,
-        reached: Mapping[Partition, int],
-        delays: Delays,
-        max_overstay_s: float,
-        max_behind_s: float,
-        servers_began: float,
-    ) -> None:
-        self._history = history
-        self._max_overstay_s = max_overstay_s
-        self._max_behind_s = max_behind_s
-        self._servers_began = servers_began
-        self._stored = logs
-        self._reached = reached
-        self._delays = delays
-        self._connected = history.connections[0].began if history.connections else 0.0
+    _history: History
+    _stored: StoredLogs
+    _reached: Mapping[Partition, int]
+    _delays: Delays
+    _max_overstay_s: float
+    _max_behind_s: float
+    _servers_began: float
+
+    def __post_init__(self) -> None:
+        self._connected = self._history.connections[0].began if self._history.connections else 0.0
         self._began = self._opened = self._now = 0.0  # of the connection, of its first ID or line, of the block
         self._found: list[str] = []
         self._positions: dict[Partition, _Position] | None = None  # None until the start is known

@@ -28,12 +28,10 @@ class Writer:
 
     Attributes:
         acknowledged: the acknowledged records. Those of a transaction are added after its commit.
-        failed: the number of records that were rejected or timed out.
     """
 
     def __init__(self, bootstrap_servers: str, transactional_id: str | None = None, **settings: Any) -> None:
         self.acknowledged: list[Acknowledged] = []
-        self.failed = 0
         self._sent: list[tuple[Any, bytes | None, bytes | None]] = []
         more = {"transactional_id": transactional_id} if transactional_id else {}
         self._producer = KafkaProducer(bootstrap_servers=bootstrap_servers, acks="all", **more, **settings)
@@ -56,16 +54,13 @@ class Writer:
         self._sent.append((sent, key, value))
 
     def flush(self) -> None:
-        """Wait until every record is acknowledged or has failed."""
         self._producer.flush()
         self._keep(committed=True)
 
     def begin(self) -> None:
-        """Begin a transaction."""
         self._producer.begin_transaction()
 
     def end(self, commit: bool) -> None:
-        """Commit or abort the transaction."""
         self._producer.flush()
         _ = self._producer.commit_transaction() if commit else self._producer.abort_transaction()
         self._keep(committed=commit)
@@ -76,9 +71,7 @@ class Writer:
     def _keep(self, committed: bool) -> None:
         sent, self._sent = self._sent, []
         for future, key, value in sent:
-            if not future.succeeded():
-                self.failed += 1
-            elif committed:
+            if committed and future.succeeded():
                 sent_to = future.value
                 where = sent_to.topic, sent_to.partition, sent_to.offset
                 self.acknowledged.append(Acknowledged(*where, key, value, at=time.monotonic()))
@@ -88,13 +81,8 @@ class Witness:
     """An independent consumer that reads topics from the start.
 
     Args:
-        bootstrap_servers: the cluster.
         topics: the topics to read. More may be added to this list.
         topic_id, epoch: the version under which it stores the records; see StoredRecord.
-        isolation_level: read_committed or read_uncommitted.
-
-    Attributes:
-        stored: the records read so far.
     """
 
     def __init__(
@@ -133,11 +121,9 @@ class Witness:
         return ends
 
     def ends(self) -> dict[Partition, int]:
-        """Return the current end of each partition."""
         return self._offsets(self._consumer.end_offsets)
 
     def firsts(self) -> dict[Partition, int]:
-        """Return the first offset of each partition."""
         return self._offsets(self._consumer.beginning_offsets)
 
     def _offsets(self, ask: Callable[[list[TopicPartition]], dict[TopicPartition, int]]) -> dict[Partition, int]:
@@ -172,7 +158,6 @@ class Watch:
 
     Attributes:
         topics: the topics. Those that do not exist are ignored.
-        bounds: what it has recorded, by partition.
     """
 
     def __init__(self, bootstrap_servers: str | list[str], topics: Sequence[str]) -> None:
@@ -184,11 +169,7 @@ class Watch:
         self._watching = gevent.spawn(self._watch)
 
     def now(self) -> None:
-        """Record the bounds now.
-
-        Raises:
-            KafkaError: Kafka does not answer.
-        """
+        """Record the bounds now."""
         with self._lock, gevent.Timeout(WATCH_TIMEOUT_S, KafkaTimeoutError):
             try:
                 self._record()

@@ -18,11 +18,7 @@ CHANCES = 10
 
 
 class Draws:
-    """Draws numbers, and records them by step.
-
-    Attributes:
-        steps: the steps so far.
-    """
+    """Draws numbers, and records them by step."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = [[SETUP]]

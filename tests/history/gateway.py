@@ -70,11 +70,6 @@ class Gateway(BlackBox):
     A personal route contains one topic, and after reload() another one too. A route with a pattern contains both, and a
     third one that is created while clients read.
 
-    Args:
-        cluster: where the topics are created.
-        directory: for the servers' settings.
-        seed: the seed of all random choices.
-
     Attributes:
         expiries: how many streams ended because their token expired.
     """
@@ -92,7 +87,6 @@ class Gateway(BlackBox):
         self._set_topics([self.topic])
 
     def _set_topics(self, topics: list[str]) -> None:
-        """Write the configuration. The personal route contains these topics."""
         guard = {**SETTINGS, "algorithms": ["HS256"], "secret_file": str(self._directory / "secret"), "leeway_s": 0}
         own = {"key": ["{claims.sub}", END.decode()]}
         routes: dict[str, dict[str, Any]] = {
@@ -106,7 +100,6 @@ class Gateway(BlackBox):
     # Steps.
 
     def write(self, seconds: float) -> None:
-        """Append records for some time."""
         until = time.monotonic() + seconds
         with closing(Writer(self._cluster.bootstrap_servers)) as writer:
             while time.monotonic() < until:
@@ -138,7 +131,6 @@ class Gateway(BlackBox):
         self._reloads += 1
 
     def end(self) -> None:
-        """Write the last record of each partition."""
         with closing(Writer(self._cluster.bootstrap_servers)) as writer:
             for topic in self._topics:
                 for partition in range(self._partitions(topic)):
@@ -184,7 +176,6 @@ class Gateway(BlackBox):
         )
 
     def _contents(self, visitor: Visitor) -> list[tuple[str, int]]:
-        """Return the partitions of a visitor's route."""
         topics = {"live": [self.topic], "matching": self._topics, "mine": self._topics[: 1 + bool(self._reloads)]}
         return [(topic, each) for topic in topics[visitor.route] for each in range(self._partitions(topic))]
 

@@ -77,10 +77,15 @@ def mutant(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[...
     return register
 
 
-def is_turn(name: str, every: int, counts: bool = True) -> bool:
-    """Count the calls of a mutant for which `counts` is true. Return True for every `every`th of them."""
+def is_turn(name: str, every: int, counts: bool = True, applies: bool = True) -> bool:
+    """Count the calls of a mutant for which `counts` is true. Every `every`th of them is a fault, if `applies` is true.
+
+    Count the fault, and return whether it is one.
+    """
     turns[name] += counts
-    return counts and turns[name] % every == 0
+    is_fault = counts and turns[name] % every == 0 and applies
+    applied[name] += is_fault
+    return is_fault
 
 
 @contextmanager
@@ -134,10 +139,8 @@ def _id_of_the_last_on_the_first(frames: list[bytes]) -> list[bytes]:
 @mutant(SharedFeed, "append")
 def ring_segment_lost(original: Any, self: Any, batch: Any) -> Any:
     """One batch in four advances the feed but reaches no reader."""
-    if not is_turn("ring_segment_lost", 4) or not batch.records:
-        return original(self, batch)
-    applied["ring_segment_lost"] += 1
-    return original(self, batch._replace(records=[]))
+    is_lost = is_turn("ring_segment_lost", 4, applies=bool(batch.records))
+    return original(self, batch._replace(records=[]) if is_lost else batch)
 
 
 @mutant(Ring, "covers")
@@ -223,10 +226,7 @@ def gap_too_wide(original: Any, wire: Any, gap: Any, position_id: str) -> bytes:
 def chunk_cut_in_a_frame(original: Any, self: Any, *args: Any) -> bytes:
     """One read in three loses the end of its last frame."""
     data = bytes(original(self, *args))
-    if not is_turn("chunk_cut_in_a_frame", 3, bool(data)):
-        return data
-    applied["chunk_cut_in_a_frame"] += 1
-    return data[: len(data) - 20]
+    return data[: len(data) - 20] if is_turn("chunk_cut_in_a_frame", 3, bool(data)) else data
 
 
 @mutant(feeds, "resolve")
@@ -279,10 +279,11 @@ def aborted_records_shown(original: Any, self: Any, *args: Any, **named: Any) ->
 def catching_up_skips_a_frame(original: Any, self: Any, *args: Any) -> bytes:
     """A reader that catches up loses the first frame of every second read."""
     data = bytes(original(self, *args))
-    if not is_turn("catching_up_skips_a_frame", 2, bool(data)) or b"\n\n" not in data:
-        return data
-    applied["catching_up_skips_a_frame"] += 1
-    return data.split(b"\n\n", 1)[1]
+    return (
+        data.split(b"\n\n", 1)[1]
+        if is_turn("catching_up_skips_a_frame", 2, bool(data), applies=b"\n\n" in data)
+        else data
+    )
 
 
 @mutant(PartitionState, "advance")
@@ -290,7 +291,6 @@ def cursor_one_too_far(original: Any, self: Any, run: Any) -> None:
     """After every second run of records, a Kafka cursor continues one offset too far."""
     original(self, run)
     if is_turn("cursor_one_too_far", 2, bool(run.records)):  # often: a busy machine decodes few, long runs
-        applied["cursor_one_too_far"] += 1
         self.offset += 1
 
 
@@ -341,28 +341,20 @@ def added_partitions_ignored(original: Any, self: Any, *args: Any) -> Any:
 @mutant(ClientSocket, "try_send")
 def rest_of_a_write_lost(original: Any, self: Any, chunk: bytes, data: bytes) -> bool:
     """A socket accepts only a part of every tenth write, and the rest is forgotten."""
-    if not is_turn("rest_of_a_write_lost", 10):
-        return bool(original(self, chunk, data))
-    applied["rest_of_a_write_lost"] += 1
-    return bool(original(self, chunk[:-30], data))
+    return bool(original(self, chunk[:-30] if is_turn("rest_of_a_write_lost", 10) else chunk, data))
 
 
 @mutant(ClientSocket, "to_chunk")
 def chunk_size_wrong(original: Any, self: Any, data: bytes) -> bytes:
     """The size of every tenth chunk is one byte too small."""
-    if not is_turn("chunk_size_wrong", 10):
-        return bytes(original(self, data))
-    applied["chunk_size_wrong"] += 1
-    return b"%x\r\n%b\r\n" % (len(data) - 1, data)
+    is_wrong = is_turn("chunk_size_wrong", 10)
+    return b"%x\r\n%b\r\n" % (len(data) - 1, data) if is_wrong else bytes(original(self, data))
 
 
 @mutant(ClientSocket, "try_send")
 def write_repeated(original: Any, self: Any, chunk: bytes, data: bytes) -> bool:
     """A parked client receives every tenth write twice."""
-    if not is_turn("write_repeated", 10):
-        return bool(original(self, chunk, data))
-    applied["write_repeated"] += 1
-    return bool(original(self, chunk + chunk, data))
+    return bool(original(self, chunk * (2 if is_turn("write_repeated", 10) else 1), data))
 
 
 def _buffer_shared() -> None:
@@ -382,9 +374,7 @@ def _buffer_shared() -> None:
 def chunk_not_sent(original: Any, self: Any) -> Iterator[bytes | None]:
     """A stream does not send every third chunk of its reader."""
     for data in original(self):
-        if is_turn("chunk_not_sent", 3, bool(data)):
-            applied["chunk_not_sent"] += 1
-        else:
+        if not is_turn("chunk_not_sent", 3, bool(data)):
             yield data
 
 
@@ -402,10 +392,7 @@ def opening_without_position(original: Any, self: Any) -> Iterator[bytes | None]
 def sent_to_other_keys(original: Any, self: Any, values: Any) -> Any:
     """One record in four is sent to the parked clients of all keys."""
     found = original(self, values)
-    if not is_turn("sent_to_other_keys", 4) or len(found) == len(self.groups):
-        return found
-    applied["sent_to_other_keys"] += 1
-    return self.groups
+    return self.groups if is_turn("sent_to_other_keys", 4, applies=len(found) < len(self.groups)) else found
 
 
 @mutant(Subscribers, "groups_of")

@@ -90,7 +90,6 @@ class Profile(NamedTuple):
 
 
 def changes(node: ast.AST, statement: int = 0, in_function: bool = False) -> Iterator[Change]:
-    """Yield each possible change of the functions' bodies."""
     if in_function:
         statement = node.lineno if isinstance(node, ast.stmt) else statement
         for at, what, apply in _changes_of(node):

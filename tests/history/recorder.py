@@ -13,6 +13,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import inf
 
 from tests.history.checker import Connection
@@ -34,10 +35,7 @@ class Response:
     """One request and its response. The body is read only when read() is called.
 
     Attributes:
-        status: the status of the response.
         headers: the response headers, with names in lower case.
-        body: the bytes of the body so far.
-        began: when the request was sent.
         arrivals: when `body` had how many bytes.
         ended: whether the server ended the body correctly. A broken connection does not set it.
 
@@ -124,55 +122,42 @@ class Response:
         return more
 
 
+@dataclass(eq=False)
 class Recorder:
     """One client of one stream.
 
     Args:
         address: returns the address for each connection: any of several workers, or a proxy.
-        path: the path of the stream.
-        accept: the Accept header.
-        last_id: the Last-Event-ID of the first connection.
         max_retry_ms: the longest wait before a reconnect, whatever `retry:` or Retry-After say.
         silence_s: how long a silent connection is kept.
         lines_of: the topics of a stream of JSON lines; None for Server-Sent Events.
         token: returns the token for each connection, and when it expires.
 
     Attributes:
-        connections: the connections that have ended.
         last_id: the Last-Event-ID that a browser would send now.
         errors: the reasons for breaks that the test did not cause, for the output of a failed test.
     """
 
-    def __init__(
-        self,
-        address: Callable[[], Address],
-        path: str,
-        accept: str = "text/event-stream",
-        last_id: str | None = None,
-        max_retry_ms: int = 20,
-        silence_s: float = READ_TIMEOUT_S,
-        lines_of: Sequence[str] | None = None,
-        token: Callable[[], tuple[str, float]] | None = None,
-    ) -> None:
+    address: Callable[[], Address]
+    path: str
+    accept: str = "text/event-stream"
+    last_id: str | None = None
+    max_retry_ms: int = 20
+    silence_s: float = READ_TIMEOUT_S
+    lines_of: Sequence[str] | None = None
+    token: Callable[[], tuple[str, float]] | None = None
+
+    def __post_init__(self) -> None:
         self.connections: list[Connection] = []
         self.errors: list[str] = []
-        self.last_id = last_id
-        self._address = address
-        self._path = path
-        self._accept = accept
-        self._max_retry_ms = max_retry_ms
-        self._silence_s = silence_s
-        self._lines_of = lines_of
-        self._token = token
         self._expires_at = inf
         self._next_offsets: dict[Partition, int] = {}
-        self._retry_ms = max_retry_ms
+        self._retry_ms = self.max_retry_ms
         self._response: Response | None = None
         self._sent_id: str | None = None
 
     @property
     def body(self) -> bytearray:
-        """The bytes received over the open connection."""
         return self._response.body if self._response else bytearray()
 
     def next_offsets(self, tail_bytes: int) -> dict[Partition, int]:
@@ -196,16 +181,16 @@ class Recorder:
 
     def connect(self) -> bool:
         """Connect with the last event ID. Return False if the response was no stream; it is recorded too."""
-        headers = {"Accept": self._accept}
+        headers = {"Accept": self.accept}
         if self.last_id is not None:
             headers["Last-Event-ID"] = self.last_id
-        if self._token is not None:
-            token, self._expires_at = self._token()
+        if self.token is not None:
+            token, self._expires_at = self.token()
             headers["Authorization"] = f"Bearer {token}"
         self._sent_id = self.last_id
         began = time.monotonic()
         try:
-            self._response = Response(self._address(), self._path, headers, self._silence_s)
+            self._response = Response(self.address(), self.path, headers, self.silence_s)
         except Broken as broken:
             self.errors.append(str(broken))
             self.connections.append(Connection(self._sent_id, 0, b"", began=began))
@@ -253,16 +238,16 @@ class Recorder:
             self._learn(bytes(response.body))
 
     def _learn(self, body: bytes) -> None:
-        if self._lines_of is not None:
+        if self.lines_of is not None:
             self._next_offsets |= next_offsets(body)
-            self.last_id = _own_id(self._lines_of, self._next_offsets)
+            self.last_id = _own_id(self.lines_of, self._next_offsets)
             return
         self.last_id = last_id(body, self._sent_id)
         retries = [each.retry_ms for each in blocks(body) if each.retry_ms is not None]
         self._retry_ms = retries[-1] if retries else self._retry_ms
 
     def _wait(self) -> None:
-        time.sleep(min(self._retry_ms, self._max_retry_ms) / 1000)
+        time.sleep(min(self._retry_ms, self.max_retry_ms) / 1000)
 
 
 def _own_id(topics: Sequence[str], offsets: dict[Partition, int]) -> str | None:

@@ -104,13 +104,11 @@ def client_types(topic: str, table: str) -> list[ClientType]:
 
 
 def lines(name: str, format: str, is_cut: bool = True) -> ClientType:
-    """Return a client that reads JSON lines."""
     promises = {"format": format, "wire": "lines", "start": "earliest"}
     return ClientType(name, "plain", f"/{format}", promises, "", LINES, is_cut)
 
 
 def routes(topic: str, table: str) -> dict[str, Any]:
-    """Return the setting `routes` for client_types()."""
     own = {"key": ["{customer}", END.decode()]}
     named = {
         "kafkasse": {},
@@ -161,9 +159,6 @@ class BlackBox:
     """Servers, an independent consumer of some topics, and the clock of the writes. Close it at the end.
 
     Args:
-        cluster: where the topics are.
-        directory: for the servers' settings.
-        seed: the seed of all random choices.
         topics: the topics. More may be added to this list.
     """
 
@@ -188,7 +183,6 @@ class BlackBox:
         self._witness.close()
 
     def configure(self, **settings: Any) -> None:
-        """Write the configuration of the servers."""
         kafka = {"kafka": {"bootstrap_servers": self._bootstrap}}
         self._file.write_text(yaml.safe_dump(kafka | SETTINGS | settings))
 
@@ -215,7 +209,6 @@ class BlackBox:
         stored: Sequence[StoredRecord] | None = None,
         **about: Any,
     ) -> list[str]:
-        """Return what the checker reports."""
         return violations(
             histories,
             self._witness.stored if stored is None else stored,
@@ -292,7 +285,6 @@ class Scenario(BlackBox):
                 writer.send(self.topic, partition, value(number, self._rng), key, headers(self._rng))
 
     def _grow(self) -> None:
-        """Add a partition to the topic."""
         self._partitions, self._is_growing = self._partitions + 1, False
         self._cluster.grow(self.topic, self._partitions)
 
@@ -441,7 +433,6 @@ class Scenario(BlackBox):
         return self._witness.read()
 
     def check(self, histories: list[History], reached: dict[Partition, int]) -> list[str]:
-        """Return what the checker reports."""
         stored = [
             each._replace(seen=self._seen.get(each.offset, -inf)) if each.topic == self.table else each
             for each in self._witness.stored

@@ -68,7 +68,6 @@ class Client:
     """One client and its socket: what it received over the open connection, and its earlier connections.
 
     Attributes:
-        reader: the reader of the open connection.
         room: how many bytes of the next chunk the socket of the parked client accepts. None: all.
     """
 
@@ -87,7 +86,6 @@ class Client:
         self._arrivals: list[tuple[int, float]] = []
 
     def connect(self, reader: Reader) -> None:
-        """Begin a connection."""
         self.reader, self._began = reader, self._simulation.now
         self._receive(reader.begin())
 
@@ -169,10 +167,6 @@ class Simulation:
     """A log, a feed and clients.
 
     Args:
-        draws: all choices.
-        filtered, sparse: the settings of the clients' route.
-        drops: whether retention removes records.
-        truncates: whether logs are truncated.
         late_reconnects: whether clients may reconnect after retention removed the records they need next.
 
     Attributes:
@@ -240,7 +234,6 @@ class Simulation:
         self._tails.append(tail)
 
     def _readable_log(self) -> Log:
-        """Return the log that the feeds read."""
         return self.log
 
     def _more_moves(self) -> Iterable[Callable[[], None]]:
@@ -261,7 +254,6 @@ class Simulation:
 
     @property
     def gaps(self) -> int:
-        """The number of gaps that clients have received."""
         return sum(each.body.count(b"event: gap\n") for client in self.clients for each in client.connections)
 
     # Steps.
@@ -289,11 +281,9 @@ class Simulation:
         return self.draws.choice(list(self.ends))
 
     def _key(self, number: int) -> bytes | None:
-        """Return the key of a record."""
         return b"k%d" % number
 
     def _partition_of(self, key: bytes | None) -> Partition:
-        """Return the partition of a record with this key."""
         return self._any_partition()
 
     def mark(self) -> None:
@@ -486,9 +476,7 @@ class SelectingSimulation(Simulation):
     """A simulation whose clients select different records. Clients with equal filters and dimensions share an encoder.
 
     Args:
-        draws: all choices of the world.
         choices: what the clients select, in turn.
-        settings: see Simulation.
     """
 
     def __init__(self, draws: Draws, choices: Sequence[Choice], **settings: Any) -> None:

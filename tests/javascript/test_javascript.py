@@ -50,16 +50,16 @@ def stream() -> Iterator[ScriptedServer]:
         yield server
 
 
-def test_resumes_exactly_in_node() -> None:
+def test_resumes_exactly_in_node():
     """kafkasse.test.mjs contains the tests."""
     run("node", "--test", str(Path(__file__).parent))
 
 
-def test_is_smaller_than_6_kilobytes_compressed() -> None:
+def test_is_smaller_than_6_kilobytes_compressed():
     assert len(gzip.compress((PACKAGE / "kafkasse.js").read_bytes(), mtime=0)) < MAX_COMPRESSED_BYTES
 
 
-def test_the_npm_package_contains_the_modules_and_their_types(tmp_path: Path) -> None:
+def test_the_npm_package_contains_the_modules_and_their_types(tmp_path):
     """An application that installs the package can import both modules."""
     [packed] = json.loads(run("npm", "pack", "--json", "--pack-destination", str(tmp_path), cwd=PACKAGE).stdout)
     shutil.unpack_archive(tmp_path / packed["filename"], tmp_path)
@@ -83,7 +83,7 @@ def compile_types(cwd: Path, *words: str) -> str:
 
 
 @pytest.mark.timeout(900)  # may install the compiler
-def test_the_types_accept_correct_programs_only(project: Path) -> None:
+def test_the_types_accept_correct_programs_only(project):
     """types.ts marks its mistakes with `@ts-expect-error`, which is itself an error where there is no mistake."""
     shutil.copy(Path(__file__).parent / "types.ts", project / "types.mts")
 
@@ -91,7 +91,7 @@ def test_the_types_accept_correct_programs_only(project: Path) -> None:
 
 
 @pytest.mark.timeout(900)  # may install the compiler
-def test_the_code_needs_nothing_newer_than_node_18(tmp_path: Path) -> None:
+def test_the_code_needs_nothing_newer_than_node_18(tmp_path):
     """The compiler accepts the modules with the library of ES2022, which Node 18 has. It rejects a function of ES2023."""
     for name in ("kafkasse.js", "node.js"):
         shutil.copy(PACKAGE / name, tmp_path)
@@ -106,7 +106,7 @@ def test_the_code_needs_nothing_newer_than_node_18(tmp_path: Path) -> None:
     assert ">=18" == json.loads((PACKAGE / "package.json").read_text())["engines"]["node"]
 
 
-def test_the_example_for_node_resumes_after_a_restart(project: Path) -> None:
+def test_the_example_for_node_resumes_after_a_restart(project):
     """The second run of the program in docs/clients.md sends the position that the first run has stored."""
     streams = [Sends(START + message(number) + failure(410), "ends") for number in (1, 2)]
     with closing(ScriptedServer(streams)) as server:
@@ -137,9 +137,7 @@ EVENTS = b'event: delete\ndata: {"key":"a"}\nid: 2\n\nevent: gap\ndata: {"reason
     ("part", "printed"),
     [("session.token()", "show { n: 1 }\nremove a\nreload all\n"), ("shared: user.id", "show { n: 1 }\nreload all\n")],
 )
-def test_the_examples_for_a_page_handle_each_event(
-    tmp_path: Path, stream: ScriptedServer, part: str, printed: str
-) -> None:
+def test_the_examples_for_a_page_handle_each_event(tmp_path, stream, part, printed):
     """They run in Node, with stubs for what the page provides. The text of docs/clients.md contains RUN."""
     example = docs_example(part).replace("/topn/updates", "/t").replace("kafkasse.js", "kafkasse.mjs")
     if "import " not in example:
@@ -179,7 +177,7 @@ FOLLOW = "const show = console.log, remove = console.log, showError = end;\n" + 
         ('follow("/topn', "docs/clients.md", FOLLOW, '{ n: 1 }\na\n"no: 410"'),
     ],
 )
-def test_the_examples_with_eventsource(stream: ScriptedServer, part: str, page: str, setup: str, printed: str) -> None:
+def test_the_examples_with_eventsource(stream, part, page, setup, printed):
     """The examples run in Node, with the EventSource of the npm package, and print the events."""
     program = EVENT_SOURCE + setup + docs_example(part, page)
 

@@ -70,9 +70,7 @@ class FakeTopic:
 
     Attributes:
         leaders: for each partition, the node ID of its leader, or NO_LEADER.
-        epochs: the leader epochs, by partition; 0 if absent.
         offset_range: log start offset and log end offset of each partition.
-        list_offsets_error: the error code in each ListOffsets response.
         epoch_ends: by partition, the error code, epoch and end offset in each OffsetForLeaderEpoch response.
         error: the error code in the metadata. With an error, the response contains no partitions.
     """
@@ -90,9 +88,6 @@ class PendingFetch:
     """A Fetch request that waits for its response.
 
     Attributes:
-        request: the decoded request.
-        sock: the connection that it came from.
-        offsets: the fetch offset of each partition in the request.
         forgotten: the partitions to remove from the session.
         topics: the names or topic IDs in the request.
     """
@@ -106,7 +101,6 @@ class PendingFetch:
         self.forgotten = [each for topic in request.forgotten_topics_data for each in topic.partitions]
 
     def respond(self, *partitions: PartitionData, **rest: Any) -> None:
-        """Send a response with these partitions of the topic t."""
         name = TOPIC_ID if self.request.API_VERSION >= 13 else "t"
         self.respond_with({name: partitions} if partitions else {}, **rest)
 
@@ -175,7 +169,6 @@ class FakeBroker:
         self._accepted: list[socket.socket] = []
 
     def next_fetch(self) -> PendingFetch:
-        """Wait for the next Fetch request."""
         return self._fetches.get(timeout=FETCH_TIMEOUT_S)
 
     def fetch_at(self, partition: int, offset: int) -> PendingFetch:
@@ -185,7 +178,6 @@ class FakeBroker:
         return fetch
 
     def respond(self, *partitions: PartitionData, **rest: Any) -> PendingFetch:
-        """Respond to the next Fetch request, and return the request."""
         fetch = self.next_fetch()
         fetch.respond(*partitions, **rest)
         return fetch
@@ -196,7 +188,6 @@ class FakeBroker:
         return self._fetches.qsize()
 
     def close(self) -> None:
-        """Stop, and close all connections."""
         self._server.stop()
         for sock in self._accepted:
             with suppress(OSError):  # closed already
@@ -232,9 +223,7 @@ class FakeCluster:
 
     Attributes:
         topics: by name. A test may change them at any time.
-        requests: the number of requests that were received, by API key.
         on_request: called after the response to each request, by API key.
-        versions: the highest version that the brokers support, by API key.
         advertised: the host and the port of the brokers in the metadata, instead of their own.
     """
 

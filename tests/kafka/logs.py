@@ -28,13 +28,7 @@ DEFAULTS: dict[str, Any] = {
 
 
 def open_log(bootstrap_servers: str, client: dict[str, Any] | None = None, **settings: Any) -> KafkaLog:
-    """Open a log.
-
-    Args:
-        bootstrap_servers: addresses of brokers.
-        client: other settings of kafka-python's client.
-        settings: fields of KafkaSettings.
-    """
+    """Open a log."""
     return KafkaLog(
         KafkaSettings(**{**DEFAULTS, **settings}), {"bootstrap_servers": bootstrap_servers, **(client or {})}
     )

@@ -92,7 +92,6 @@ def resolve_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_listens(logs, refused, caplog):
-    """The log contains the address."""
     logs(refused, f"{refused}: Connection refused.", "check kafka.bootstrap_servers")
 
     assert "is not set" not in line(caplog)

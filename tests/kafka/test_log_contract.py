@@ -93,7 +93,6 @@ def writer(world: tuple[Log, Writer]) -> Writer:
 
 @pytest.fixture
 def topic(writer: Writer, fresh_name: str) -> str:
-    """A topic with two partitions."""
     writer.create(fresh_name, 2)
     return fresh_name
 

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -54,8 +54,6 @@ class Run:
     """One run: a broker, topics, a pipeline that is started again after it was killed, and a writer of edits.
 
     Args:
-        seed: the seed of the edits and of the faults.
-        directory: for the checkpoint, the broker's data and the logs.
         cluster: where the pipeline runs; None for a local Spark.
     """
 
@@ -71,7 +69,6 @@ class Run:
 
     @contextmanager
     def kafka(self) -> Iterator[None]:
-        """Run the broker until the block ends."""
         with self._broker, closing(Cluster(self._broker.bootstrap_servers)) as topics:
             topics.create("countries", SOURCE_PARTITIONS)
             topics.create("topn", cleanup_policy="compact")
@@ -113,7 +110,6 @@ class Run:
         assert 1 == self.starts, f"the pipeline ended:\n{self._log(1).read_text()}"
 
     def edit(self, seconds: float) -> None:
-        """Edit countries, and inject faults in another thread."""
         ends_s = time.monotonic() + seconds
         # The default backoff of up to 30 s is longer than the pause between two faults, so few edits would reach the topic.
         producer = KafkaProducer(
@@ -148,34 +144,19 @@ class Run:
         self.edits += 1
 
     def _inject(self, ends_s: float) -> None:
-        faults = [self._kill_driver, self._kill_jvm, self._kill_broker]
-        if self._cluster:
-            faults += [self._kill_executor, self._kill_worker]
+        faults: list[Callable[[], object]] = [lambda: kill(self._pipeline.pid)]
+        faults += [lambda: [kill(jvm) for jvm in children(self._pipeline.pid)], self._kill_broker]
+        if cluster := self._cluster:
+            faults += [lambda: [kill(executor) for executor in cluster.executors()[:1]]]
+            faults += [lambda: (cluster.kill_worker(), cluster.add_worker())]
         while time.monotonic() < ends_s:
             time.sleep(self._faults.uniform(*PAUSE_S))
             self._faults.choice(faults)()
             self.faults += 1
 
-    def _kill_driver(self) -> None:
-        kill(self._pipeline.pid)
-
-    def _kill_jvm(self) -> None:
-        for pid in children(self._pipeline.pid):
-            kill(pid)
-
     def _kill_broker(self) -> None:
         self._broker.kill()
         self._broker.start()
-
-    def _kill_executor(self) -> None:
-        assert self._cluster
-        for pid in self._cluster.executors()[:1]:
-            kill(pid)
-
-    def _kill_worker(self) -> None:
-        assert self._cluster
-        self._cluster.kill_worker()
-        self._cluster.add_worker()
 
     def answer(self) -> dict[str, list[str]]:
         """The three largest countries of each continent, computed in plain Python."""
@@ -185,7 +166,6 @@ class Run:
         return {continent: codes[:3] for continent, codes in ranked.items()}
 
     def view(self) -> View:
-        """What a client sees that reads the sink from its start."""
         with closing(Cluster(self._broker.bootstrap_servers)) as topics:
             records = topics.records("topn")
         latest: dict[str, list[str]] = {}

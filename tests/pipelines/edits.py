@@ -49,13 +49,8 @@ def numbered(edits: Iterable[Edit]) -> list[Edit]:
     return result
 
 
-_EDITS = st.builds(
-    Edit,
-    st.sampled_from(KEYS),
-    st.sampled_from([*GROUPS, GROUPS[0], None]),
-    st.integers(-3, 3),
-    order=st.integers(0, 5),
-)
+_GROUPS = st.sampled_from([*GROUPS, GROUPS[0], None])
+_EDITS = st.builds(Edit, st.sampled_from(KEYS), _GROUPS, st.integers(-3, 3), order=st.integers(0, 5))
 
 
 @st.composite
@@ -74,7 +69,6 @@ def histories(draw: st.DrawFn) -> list[Edit]:
 
 
 def latest(edits: Iterable[Edit]) -> dict[str, Edit]:
-    """The latest edit of each key. Removed keys are left out."""
     found = {edit.key: edit for edit in edits}
     return {key: edit for key, edit in found.items() if edit.group is not None}
 

@@ -8,8 +8,8 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 import pyspark
 
@@ -19,41 +19,34 @@ from tests.support.waiting import wait_until
 
 HOST = "127.0.0.1"
 # Each of these processes runs for a minute, so its JVM must start quickly.
-QUICK = (
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "-XX:+UnlockDiagnosticVMOptions",
-    "-XX:-BytecodeVerificationRemote",
-)
-EXECUTOR_OPTIONS = f"spark.executor.extraJavaOptions={' '.join(QUICK)}"
+QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+EXECUTOR_OPTIONS = f"spark.executor.extraJavaOptions={QUICK}"
 
 
 class Standalone:
     """A master, and workers with `cores` slots each, which share one core or two. The files are in `directory`."""
 
     def __init__(self, directory: Path, workers: int = 2, cores: int = 6) -> None:
-        self._directory, self._cores = directory, cores
-        self._master: subprocess.Popen[bytes] | None = None
+        self._directory, self._count, self._cores = directory, workers, cores
+        self._started: list[subprocess.Popen[bytes]] = []
         self.workers: list[subprocess.Popen[bytes]] = []
-        self._count = workers
 
     def __enter__(self) -> Standalone:
-        self._master, log = self._start("master", "master.Master", "--host", HOST, "--port", "0", "--webui-port", "0")
-        self.url = self._wait(log, r"Starting Spark master at (spark://\S+)")
         try:
+            _, log = self._start("master", "master.Master", "--host", HOST, "--port", "0", "--webui-port", "0")
+            self.url = self._wait(log, r"Starting Spark master at (spark://\S+)")
             for _ in range(self._count):
                 self.add_worker()
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        for process in [*self.workers, *([self._master] if self._master else [])]:
-            for pid in [*children(process.pid), process.pid]:
+    def __exit__(self, *_: object) -> None:
+        for process in self._started:
+            for pid in children(process.pid):
                 kill(pid)
+            process.kill()
             process.wait()
 
     def add_worker(self) -> None:
@@ -67,7 +60,7 @@ class Standalone:
     def kill_worker(self) -> None:
         """Kill a worker, but not its executors, which notice it themselves."""
         process = self.workers.pop(0)
-        kill(process.pid)
+        process.kill()
         process.wait()
 
     def executors(self) -> list[int]:
@@ -75,12 +68,13 @@ class Standalone:
 
     def _start(self, name: str, main: str, *words: str) -> tuple[subprocess.Popen[bytes], Path]:
         log = self._directory / f"{name}.log"
-        options = ["-Xmx256m", *QUICK, *jvm.MODULE_OPTIONS, f"-XX:SharedArchiveFile={jvm.archive().path}"]
+        options = ["-Xmx256m", *QUICK.split(), *jvm.MODULE_OPTIONS, f"-XX:SharedArchiveFile={jvm.archive().path}"]
         command = [str(runtime.java_executable()), *options, "-cp", jvm.classpath(), f"org.apache.spark.deploy.{main}"]
         environment = os.environ | {"SPARK_HOME": str(Path(pyspark.__file__).parent), "SPARK_LOCAL_IP": HOST}
         environment |= {"JAVA_HOME": str(runtime.java_home()), "SPARK_SCALA_VERSION": "2.13"}
         with log.open("wb") as output:
-            return subprocess.Popen([*command, *words], stdout=output, stderr=output, env=environment), log
+            self._started.append(subprocess.Popen([*command, *words], stdout=output, stderr=output, env=environment))
+        return self._started[-1], log
 
     @staticmethod
     def _wait(log: Path, pattern: str) -> str:
@@ -95,7 +89,5 @@ def children(pid: int) -> Iterator[int]:
 
 def kill(pid: int) -> None:
     """Kill a process that may have ended."""
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return

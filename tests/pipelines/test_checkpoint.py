@@ -33,7 +33,7 @@ def manifest(pipeline: Pipeline, **state: Any) -> Manifest:
     return Manifest(pipeline.name, plain_settings(pipeline), 0, 0, "0.1.0", "4.3.0", **state)
 
 
-def test_an_unchanged_pipeline_continues() -> None:
+def test_an_unchanged_pipeline_continues():
     """The manifest survives its text form."""
     written = manifest(pipeline(n=3, fields={"code": "text"}))
 
@@ -43,7 +43,7 @@ def test_an_unchanged_pipeline_continues() -> None:
     read.check(pipeline(n=3, fields={"code": "text"}), {}, CHECKPOINT)
 
 
-def test_another_n_is_rejected() -> None:
+def test_another_n_is_rejected():
     with pytest.raises(CommandError) as error:
         manifest(pipeline(n=3)).check(pipeline(n=5), {}, CHECKPOINT)
 
@@ -66,9 +66,7 @@ def test_another_n_is_rejected() -> None:
         ({"summary": "x"}, []),
     ],
 )
-def test_a_change_of_the_state_or_of_the_meaning_of_results_is_rejected(
-    change: dict[str, Any], difference: list[str]
-) -> None:
+def test_a_change_of_the_state_or_of_the_meaning_of_results_is_rejected(change, difference):
     assert difference == manifest(pipeline()).changes(replace(pipeline(), **change), {})
 
 
@@ -85,7 +83,7 @@ def test_a_change_of_the_state_or_of_the_meaning_of_results_is_rejected(
         ({}, {"where": "x > 1"}, ['where was null and is "x > 1" now']),
     ],
 )
-def test_only_adding_a_field_is_compatible(before: Any, after: Any, expected: list[str]) -> None:
+def test_only_adding_a_field_is_compatible(before, after, expected):
     """Rows of the state that lack the new field are read with null in its place."""
     assert expected == list(differences(before, after))
 
@@ -101,18 +99,18 @@ def test_only_adding_a_field_is_compatible(before: Any, after: Any, expected: li
         ({"fields": {}}, {"fields": {}, "n": 2}, []),
     ],
 )
-def test_an_incompatible_change_of_the_state_is_rejected(before: Any, after: Any, expected: list[str]) -> None:
+def test_an_incompatible_change_of_the_state_is_rejected(before, after, expected):
     written = manifest(pipeline(), state={"1": before})
 
     assert [f"state.1.{each}" for each in expected] == written.changes(pipeline(), {"1": after})
 
 
-def test_a_damaged_manifest_is_an_error() -> None:
+def test_a_damaged_manifest_is_an_error():
     with pytest.raises(CommandError, match=f"{CHECKPOINT}/kafkasse.json is not a manifest"):
         Manifest.parse("{}", CHECKPOINT)
 
 
-def test_settings_must_be_plain_data() -> None:
+def test_settings_must_be_plain_data():
     """A function in the settings could not be compared with that of another run."""
     with pytest.raises(CommandError, match="must be plain data"):
         plain_settings(pipeline(n=query))
@@ -164,20 +162,20 @@ def use(files: Any) -> None:
 
 
 @pytest.mark.parametrize("contents", [(None,), ("other 1",), ("other 1", "other 1", None), (f"{lease._PROCESS} 1",)])
-def test_uses_a_checkpoint_that_no_other_run_uses(contents: tuple[str | None, ...], clock: Clock) -> None:
+def test_uses_a_checkpoint_that_no_other_run_uses(contents, clock):
     """There is no marker, its run was killed or has just ended, or it belongs to an earlier attempt of this process."""
     use(SharedFiles(*contents))
 
     assert clock.now_s <= lease.SILENCE_S
 
 
-def test_a_marker_that_changes_belongs_to_a_run(clock: Clock) -> None:
+def test_a_marker_that_changes_belongs_to_a_run(clock):
     """A checkpoint in object storage cannot be locked."""
     with pytest.raises(CommandError, match=f"another run of the pipeline uses the checkpoint {CHECKPOINT}; stop it"):
         use(SharedFiles("other 1", "other 1", "other 2"))
 
 
-def test_a_checkpoint_that_cannot_be_written_is_an_error(tmp_path: Path, clock: Clock) -> None:
+def test_a_checkpoint_that_cannot_be_written_is_an_error(tmp_path, clock):
     (tmp_path / "file").touch()
 
     advice = r"cannot write to the checkpoint .+ \(Not a directory\); change its permissions, or use another"
@@ -188,7 +186,7 @@ def test_a_checkpoint_that_cannot_be_written_is_an_error(tmp_path: Path, clock: 
 SKIPPED = Skipped(frozenset({("orders", 0, 17), ("orders", 0, 3), ("orders", 10, 5), ("refunds", 0, 1)}))
 
 
-def test_the_list_of_skipped_records_contains_the_offsets_of_each_topic() -> None:
+def test_the_list_of_skipped_records_contains_the_offsets_of_each_topic():
     """A missing file is an empty list."""
     assert '{"orders": {"0": [3, 17], "10": [5]}, "refunds": {"0": [1]}}' == SKIPPED.text()
     assert SKIPPED == Skipped.parse(SKIPPED.text())
@@ -196,12 +194,12 @@ def test_the_list_of_skipped_records_contains_the_offsets_of_each_topic() -> Non
     assert ({0: [3, 17], 10: [5]}, {}) == (SKIPPED.offsets("orders"), SKIPPED.offsets("nix"))
 
 
-def test_a_skipped_record_that_is_added_twice_is_one_record() -> None:
+def test_a_skipped_record_that_is_added_twice_is_one_record():
     assert SKIPPED == SKIPPED.plus([("orders", 0, 17)])
     assert {0: [3, 17], 10: [5, 6]} == SKIPPED.plus([("orders", 10, 6)]).offsets("orders")
 
 
-def test_a_commit_removes_the_skipped_records_before_it() -> None:
+def test_a_commit_removes_the_skipped_records_before_it():
     """The query reads the record at the offset of the commit next. Records of partitions without a commit are kept."""
     after = SKIPPED.after({"orders": {"0": 17}, "refunds": {"0": 2}})
 

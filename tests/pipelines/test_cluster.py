@@ -70,9 +70,7 @@ def wait_for(state: str, log: Path) -> None:
         time.sleep(0.1)
 
 
-def test_resumes_after_the_loss_of_an_executor_and_of_a_worker(
-    topics: Topics, cluster: Standalone, tmp_path: Path
-) -> None:
+def test_resumes_after_the_loss_of_an_executor_and_of_a_worker(topics, cluster, tmp_path):
     """The pipeline waits for slots, and resumes with its state. After SIGTERM, it commits and exits."""
     log = tmp_path / "log"
     options = ["--master", cluster.url, "--conf", EXECUTOR_OPTIONS]
@@ -94,7 +92,7 @@ def test_resumes_after_the_loss_of_an_executor_and_of_a_worker(
     assert ["running", "draining", "stopped"] == states(log)[-3:]
 
 
-def test_runs_with_spark_submit(topics: Topics, cluster: Standalone, tmp_path: Path) -> None:
+def test_runs_with_spark_submit(topics, cluster, tmp_path):
     """spark-submit sends the jars to the executors, and its settings override those of kafkasse."""
     submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
     jars = ",".join(map(str, jvm.connector_jars()))
@@ -109,14 +107,14 @@ def test_runs_with_spark_submit(topics: Topics, cluster: Standalone, tmp_path: P
     assert ["starting", "running", "draining", "stopped"] == states(tmp_path / "log")
 
 
-def test_results_are_right_after_a_kill(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_results_are_right_after_a_kill(monkeypatch, tmp_path):
     """A short run of `make pipeline-chaos`. A pipeline that is killed while countries are edited gives the right results."""
     monkeypatch.setattr(chaos, "PAUSE_S", (1.0, 1.0))
 
     chaos.run(seed=2, seconds=3, on_cluster=False, path=str(tmp_path))
 
 
-def test_the_operators_run_on_spark_connect() -> None:
+def test_the_operators_run_on_spark_connect():
     """Batches and streams give the results of plain Python, and a stream resumes from its checkpoint."""
     pytest.importorskip("grpc_status", reason="needs grpcio-status: make tools")
     command = [sys.executable, "-m", "tests.pipelines.connect"]

@@ -15,8 +15,6 @@ from tests.commands.run import EXIT_TIMEOUT_S, pipeline, run_words
 from tests.pipelines.topics import Topics, country, top
 from tests.support.waiting import POLL_S
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]  # each test starts Spark several times
-
 LARGEST = """
 from pyspark.sql import functions as F
 from kafkasse.pipelines import Pipeline
@@ -34,78 +32,62 @@ largest_countries = Pipeline("largest", source="countries", query=largest, sink=
 """
 
 
-class Rebuilds:
-    """A pipeline whose file is edited, and its checkpoint."""
-
-    def __init__(self, topics: Topics, directory: Path) -> None:
-        self.topics, self._directory = topics, directory
-        self.checkpoint = directory / "checkpoint"
-
-    def edit(self, n: int, version: int) -> None:
-        (self._directory / "largest.py").write_text(LARGEST.format(n=n, version=version))
-
-    def words(self, *more: str) -> list[str]:
-        name = "largest:largest_countries"
-        return run_words(self.topics, "--checkpoint", str(self.checkpoint), *more, name=name)
-
-    def run_until(self, europe: list[str], *more: str) -> None:
-        """Run until the sink contains these countries, and stop."""
-        with pipeline(*self.words(*more)) as process:
-            assert "kafkasse pipeline: ready\n" == process.stdout.readline(), process.stderr.read()
-            self.topics.read(lambda latest: top(latest.get("Europe")) == europe)
-            process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=EXIT_TIMEOUT_S)
-            assert 0 == process.returncode
-
-    def kill(self, is_reached: Callable[[], bool]) -> None:
-        """Rebuild, and send SIGKILL as soon as `is_reached` returns true."""
-        with pipeline(*self.words("--rebuild")) as process:
-            while not is_reached():
-                assert process.poll() is None, process.stderr.read()
-                time.sleep(POLL_S)
-            process.kill()
-            process.communicate(timeout=EXIT_TIMEOUT_S)  # returns when the JVM has ended too
-
-    def has_state(self) -> bool:
-        """Whether a rebuild that is not complete has state."""
-        return any(path.with_name("commits").exists() for path in self.checkpoint.glob(f"*/{PENDING}"))
-
-    def is_current(self) -> bool:
-        """Whether the checkpoint of a rebuild that is not complete has replaced the old one."""
-        return bool([*self.checkpoint.glob(f"*/{PENDING}")]) and bool([*self.checkpoint.glob(f"*/{POINTER}")])
-
-    def versions(self) -> dict[bytes, list[int]]:
-        found: dict[bytes, list[int]] = {}
-        for record in self.topics.cluster.records(self.topics.sink):
-            found.setdefault(record.key, []).append(int(dict(record.headers)["kafkasse-version"]))
-        return found
+def run_until(europe: list[str], topics: Topics, words: list[str]) -> None:
+    """Run until the sink contains these countries, and stop."""
+    with pipeline(*words) as process:
+        assert "kafkasse pipeline: ready\n" == process.stdout.readline(), process.stderr.read()
+        topics.read(lambda latest: top(latest.get("Europe")) == europe)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=EXIT_TIMEOUT_S)
+        assert 0 == process.returncode
 
 
-@pytest.fixture
-def rebuilds(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rebuilds:
-    """A pipeline whose old version has written its results and has ended."""
-    monkeypatch.chdir(tmp_path)
-    found = Rebuilds(topics, tmp_path)
-    found.edit(n=2, version=1)
-    topics.send(country("FR", 5), country("DE", 4), country("IT", 3), country("CN", 9, "Asia"))
-    found.run_until(["FR", "DE"])
+def kill_when(is_reached: Callable[[], object], words: list[str]) -> None:
+    """Rebuild, and send SIGKILL as soon as `is_reached` returns true."""
+    with pipeline(*words) as process:
+        while not is_reached():
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(POLL_S)
+        process.kill()
+        process.communicate(timeout=EXIT_TIMEOUT_S)  # returns when the JVM has ended too
+
+
+def versions(topics: Topics) -> dict[bytes, list[int]]:
+    found: dict[bytes, list[int]] = {}
+    for record in topics.cluster.records(topics.sink):
+        found.setdefault(record.key, []).append(int(dict(record.headers)["kafkasse-version"]))
     return found
 
 
 @pytest.mark.long
-def test_a_killed_rebuild_continues(rebuilds: Rebuilds) -> None:
+@pytest.mark.processes
+@pytest.mark.timeout(600)  # starts Spark several times
+def test_a_killed_rebuild_continues(topics, tmp_path, monkeypatch):
     """Each run is killed at another point, and countries arrive. The results are correct. No key's version decreases."""
-    topics = rebuilds.topics
-    rebuilds.edit(n=3, version=2)
-    rebuilds.kill(rebuilds.has_state)
+    monkeypatch.chdir(tmp_path)
+    file, checkpoint = tmp_path / "largest.py", tmp_path / "checkpoint"
+    words = run_words(topics, "--checkpoint", str(checkpoint), name="largest:largest_countries")
+    file.write_text(LARGEST.format(n=2, version=1))
+    topics.send(country("FR", 5), country("DE", 4), country("IT", 3), country("CN", 9, "Asia"))
+    run_until(["FR", "DE"], topics, words)
+
+    def pending() -> list[Path]:
+        """The markers of rebuilds that are not complete."""
+        return list(checkpoint.glob(f"*/{PENDING}"))
+
+    file.write_text(LARGEST.format(n=3, version=2))
+    words.append("--rebuild")
+    # The rebuild has state.
+    kill_when(lambda: any(path.with_name("commits").exists() for path in pending()), words)
     topics.send(country("ES", 6))
-    rebuilds.kill(rebuilds.is_current)
+    # Its checkpoint has replaced the old one.
+    kill_when(lambda: pending() and [*checkpoint.glob(f"*/{POINTER}")], words)
     topics.send(country("FR", 1))
-    rebuilds.kill(lambda: any(max(each) >= GENERATION for each in rebuilds.versions().values()))
+    # It has written results.
+    kill_when(lambda: any(max(each) >= GENERATION for each in versions(topics).values()), words)
     topics.send(country("PT", 8))
+    run_until(["PT", "ES", "DE"], topics, words)
 
-    rebuilds.run_until(["PT", "ES", "DE"], "--rebuild")
-
-    versions = rebuilds.versions()
-    assert {b"Europe", b"Asia"} == versions.keys()
-    assert all(each == sorted(each) for each in versions.values())
+    found = versions(topics)
+    assert {b"Europe", b"Asia"} == found.keys()
+    assert all(each == sorted(each) for each in found.values())

@@ -50,7 +50,7 @@ def creation(path: Path, classes: str = "") -> ArchiveProcess:
     return process
 
 
-def test_has_the_options_of_sparks_launcher() -> None:
+def test_has_the_options_of_sparks_launcher():
     """A new version of PySpark may need other options. Only the vector module is left out."""
     [launcher] = Path(pyspark.__file__).parent.glob("jars/spark-launcher_*.jar")
     with zipfile.ZipFile(launcher) as archive:
@@ -62,7 +62,7 @@ def test_has_the_options_of_sparks_launcher() -> None:
 
 
 @pytest.mark.processes
-def test_creates_the_archive_from_the_recorded_classes(cache: Path, tmp_path: Path) -> None:
+def test_creates_the_archive_from_the_recorded_classes(cache, tmp_path):
     """The first JVM records its classes, and the JVMs after the creation of the archive load them from it."""
     first = options(tmp_path / "first")
     creation(tmp_path / "first", "java/lang/Object id: 0\norg/apache/spark/SparkConf id: 1\n").wait()
@@ -78,9 +78,7 @@ def test_creates_the_archive_from_the_recorded_classes(cache: Path, tmp_path: Pa
 
 
 @pytest.mark.processes
-def test_an_archive_that_is_not_complete_at_the_end_is_removed(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_archive_that_is_not_complete_at_the_end_is_removed(cache, tmp_path, monkeypatch):
     """The pipeline does not wait for the archive, and leaves no part of it. One that starts meanwhile creates none."""
     monkeypatch.setattr(class_archive, "DUMP", "touch {new}; sleep 600; touch {archive}")
     options(tmp_path / "first")
@@ -97,9 +95,7 @@ def test_an_archive_that_is_not_complete_at_the_end_is_removed(
 
 
 @pytest.mark.processes
-def test_an_archive_that_cannot_be_created_is_removed(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_archive_that_cannot_be_created_is_removed(cache, tmp_path, monkeypatch):
     """For example, the disk is full. The part of the archive would occupy the disk until the next attempt."""
     options(tmp_path / "first")
     jvm.archive().path.with_suffix(".new").write_text("the first half")
@@ -111,7 +107,7 @@ def test_an_archive_that_cannot_be_created_is_removed(
 
 
 @pytest.mark.processes
-def test_deletes_archives_of_old_versions(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deletes_archives_of_old_versions(cache, tmp_path, monkeypatch):
     """An upgrade of Java or Spark leaves an archive of 160 MB. A start that uses an archive keeps it."""
     monkeypatch.setattr(class_archive, "DUMP", "touch {archive}")
     unused, used = cache / "spark-1.jsa", jvm.archive().path
@@ -128,7 +124,7 @@ def test_deletes_archives_of_old_versions(cache: Path, tmp_path: Path, monkeypat
 
 
 @pytest.mark.processes
-def test_the_archive_belongs_to_one_set_of_jars_and_options(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_archive_belongs_to_one_set_of_jars_and_options(cache, monkeypatch):
     """Another connector has an archive of its own, so that a JVM never uses classes of another version."""
     names = [jvm.archive().path]
     monkeypatch.setattr(jvm, "connector_jars", lambda: [Path("/other.jar")])
@@ -138,7 +134,7 @@ def test_the_archive_belongs_to_one_set_of_jars_and_options(cache: Path, monkeyp
     assert {cache} == {name.parent for name in names}
 
 
-def test_the_docs_explain_the_versions_of_spark_and_its_connector() -> None:
+def test_the_docs_explain_the_versions_of_spark_and_its_connector():
     """Spark and its connector have different versions, so an update of either must not go unnoticed.
 
     docs/pipelines.md explains the pairing. Update the docs, the lock file and this test together.
@@ -183,7 +179,7 @@ def other_process(parent: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
             process.kill()
 
 
-def test_a_temporary_directory_is_removed_at_the_end(parent: Path) -> None:
+def test_a_temporary_directory_is_removed_at_the_end(parent):
     with directory(PREFIX) as path:
         (path / "file").write_text("text")
 
@@ -192,7 +188,7 @@ def test_a_temporary_directory_is_removed_at_the_end(parent: Path) -> None:
 
 
 @pytest.mark.processes
-def test_keeps_the_directory_of_a_running_process_and_removes_that_of_a_killed_one(parent: Path) -> None:
+def test_keeps_the_directory_of_a_running_process_and_removes_that_of_a_killed_one(parent):
     """Two pipelines on one machine do not disturb each other."""
     with other_process(parent) as (process, used):
         with directory(PREFIX) as path:
@@ -206,7 +202,7 @@ def test_keeps_the_directory_of_a_running_process_and_removes_that_of_a_killed_o
             assert [path] == list(parent.iterdir())
 
 
-def test_does_not_follow_links(parent: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_does_not_follow_links(parent, tmp_path_factory):
     """A link with our prefix, which any user of the machine can create, does not make kafkasse remove its target."""
     target = tmp_path_factory.mktemp("target")
     (target / "kafkasse.lock").touch()

@@ -65,7 +65,7 @@ INVALID = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), INVALID)
-def test_an_invalid_argument_of_a_pipeline_is_an_error(arguments: dict[str, Any], message: str) -> None:
+def test_an_invalid_argument_of_a_pipeline_is_an_error(arguments, message):
     with pytest.raises(CommandError, match=message):
         pipeline(**arguments)
 
@@ -83,19 +83,19 @@ REASONS = {
 
 
 @pytest.mark.parametrize("arguments", INVALID_SOURCES, ids=str)
-def test_an_invalid_argument_of_a_source_is_an_error(arguments: dict[str, Any]) -> None:
+def test_an_invalid_argument_of_a_source_is_an_error(arguments):
     with pytest.raises(CommandError, match=REASONS[next(iter(arguments))]):
         Source("orders", **arguments)
 
 
-def test_a_time_is_converted_to_milliseconds() -> None:
+def test_a_time_is_converted_to_milliseconds():
     """Kafka finds offsets by milliseconds since the epoch."""
     times = "1970-01-01T00:00:01Z", "1970-01-01T01:00:01.500+01:00"
 
     assert [1000, 1500] == [Source("orders", start=time).start_ms() for time in times]
 
 
-def test_sources_and_sinks_have_names() -> None:
+def test_sources_and_sinks_have_names():
     """The name of a topic that has no other name is the topic."""
     found = pipeline(source={"orders": "all-orders", "customers": Source("customers")}, sink=["large", Sink("small")])
 
@@ -103,19 +103,19 @@ def test_sources_and_sinks_have_names() -> None:
     assert {"large": Sink("large"), "small": Sink("small")} == found.sinks
 
 
-def test_settings_contain_the_keyword_arguments_of_the_query() -> None:
+def test_settings_contain_the_keyword_arguments_of_the_query():
     """A checkpoint that was written with another value of `n` is recognized by them."""
     assert {"n": 5} == pipeline(query=partial(query, n=5)).settings["query"]
 
 
-def test_state_partitions_override_the_spark_setting() -> None:
+def test_state_partitions_override_the_spark_setting():
     """Spark settings become text."""
     found = pipeline(state_partitions=4, spark={"spark.sql.shuffle.partitions": 2, "spark.ui.enabled": True})
 
     assert {"spark.sql.shuffle.partitions": "4", "spark.ui.enabled": "true"} == found.spark_settings
 
 
-def test_the_command_line_overrides_the_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_overrides_the_pipeline(monkeypatch):
     """--conf overrides --memory, and both override the settings of the pipeline."""
     settings = {"spark.driver.memory": "2g", "spark.executor.memory": "2g", "spark.executor.cores": 2}
     given: dict[str, str] = {}
@@ -141,7 +141,7 @@ def test_the_command_line_overrides_the_pipeline(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("size", ["2gb", "512", "0m", "1.5g", ""])
-def test_an_invalid_size_is_an_error(size: str) -> None:
+def test_an_invalid_size_is_an_error(size):
     """Java would end with another message, or take a number without a unit as bytes."""
     result = CliRunner().invoke(command.run, ["topn", "--memory", size])
 
@@ -149,7 +149,7 @@ def test_an_invalid_size_is_an_error(size: str) -> None:
 
 
 @pytest.mark.processes
-def test_defining_a_pipeline_does_not_import_pyspark() -> None:
+def test_defining_a_pipeline_does_not_import_pyspark():
     """A web process can import the module that defines its pipelines."""
     code = "import kafkasse.pipelines, sys; print('pyspark' in sys.modules)"
 
@@ -165,7 +165,7 @@ def private_names(path: Path) -> Iterator[str]:
                 yield f"{path.name}:{node.lineno}: {ast.unparse(node)}"
 
 
-def test_only_one_module_uses_private_names_of_pyspark() -> None:
+def test_only_one_module_uses_private_names_of_pyspark():
     """A new version of PySpark can change them."""
     modules = [path for path in PACKAGE.rglob("*.py") if path != OWNER]
 
@@ -200,18 +200,18 @@ def message(name: str) -> str:
     return error.value.detail
 
 
-def test_finds_a_pipeline_of_kafkasse_by_its_name() -> None:
+def test_finds_a_pipeline_of_kafkasse_by_its_name():
     assert find("topn") is TOPN
 
 
-def test_finds_a_pipeline_in_a_module(shop: Path) -> None:
+def test_finds_a_pipeline_in_a_module(shop):
     found = find(f"{shop.stem}:large_orders")
 
     assert isinstance(found, Pipeline)
     assert found.name == "large-orders"
 
 
-def test_finds_a_pipeline_of_an_installed_package(shop: Path) -> None:
+def test_finds_a_pipeline_of_an_installed_package(shop):
     """A package registers its pipelines as entry points."""
     metadata = shop.parent / "shop-1.dist-info"
     metadata.mkdir()
@@ -234,12 +234,12 @@ def test_finds_a_pipeline_of_an_installed_package(shop: Path) -> None:
         ),
     ],
 )
-def test_an_unknown_name_is_an_error(name: str, expected: str) -> None:
+def test_an_unknown_name_is_an_error(name, expected):
     """Nothing is imported. The error suggests the most similar name."""
     assert expected == message(name)
 
 
-def test_an_attribute_that_is_not_a_pipeline_is_an_error(shop: Path) -> None:
+def test_an_attribute_that_is_not_a_pipeline_is_an_error(shop):
     """Only pipelines are suggested. The query alone has no topics."""
     name = shop.stem
 
@@ -256,7 +256,7 @@ def test_an_attribute_that_is_not_a_pipeline_is_an_error(shop: Path) -> None:
         ("kafkasse.pipelines", "no_such_package", "{stem} imports no_such_package, which is not installed"),
     ],
 )
-def test_an_error_in_the_module_is_reported(shop: Path, old: str, new: str, expected: str) -> None:
+def test_an_error_in_the_module_is_reported(shop, old, new, expected):
     """The error of Python code names its line."""
     shop.write_text(MODULE.replace(old, new))
 

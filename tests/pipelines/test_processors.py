@@ -101,7 +101,7 @@ def batches(edits: list[Edit], chance: Random) -> list[list[Edit]]:
 
 
 @given(histories(), st.integers(1, 4), CHANCES)
-def test_the_top_n_equal_those_of_plain_python(edits: list[Edit], n: int, chance: Random) -> None:
+def test_the_top_n_equal_those_of_plain_python(edits, n, chance):
     """The result does not depend on how the edits are split into micro-batches, or repeated and reordered within them.
 
     Equal input gives equal versions and positions. Each result of a group has a higher version than the one before, also
@@ -122,7 +122,7 @@ def test_the_top_n_equal_those_of_plain_python(edits: list[Edit], n: int, chance
 
 
 @given(histories(), st.integers(1, 4), CHANCES)
-def test_late_edits_are_ignored(edits: list[Edit], n: int, chance: Random) -> None:
+def test_late_edits_are_ignored(edits, n, chance):
     """With an order, an edit that arrives after one with a higher order changes nothing, even if that one was a removal."""
     stages = Stages(n, ordered=True)
 
@@ -134,7 +134,7 @@ def test_late_edits_are_ignored(edits: list[Edit], n: int, chance: Random) -> No
 
 
 @given(histories(), st.integers(1, 4), CHANCES)
-def test_a_replay_never_gives_a_newer_result_a_lower_version(edits: list[Edit], n: int, chance: Random) -> None:
+def test_a_replay_never_gives_a_newer_result_a_lower_version(edits, n, chance):
     """The version for all edits is the highest, in whichever order the results of some of them were computed."""
     before, after = Stages(n), Stages(n)
     for batch in batches(edits, chance)[: chance.randint(0, 10)]:
@@ -147,7 +147,7 @@ def test_a_replay_never_gives_a_newer_result_a_lower_version(edits: list[Edit], 
     assert all(row.version <= final[row.group] for row in before.results + after.results)
 
 
-def test_after_a_replay_in_another_order_the_last_result_can_be_outdated() -> None:
+def test_after_a_replay_in_another_order_the_last_result_can_be_outdated():
     """This is why Ranked.java repeats results in real-time mode after a restart.
 
     Before the restart, only partition 0 was read. After it, the result of all edits has a lower version.
@@ -171,7 +171,7 @@ def states(stages: Stages) -> dict[str, Any]:
     return stages.by_group.handle.value_states["group"].state
 
 
-def test_a_removed_key_leaves_no_state() -> None:
+def test_a_removed_key_leaves_no_state():
     """So the state does not grow with keys that no longer exist."""
     operator = TwsTester(LatestPerKey())
     add = Row(order=None, version=None, position=[(0, 1)], row="a")
@@ -182,7 +182,7 @@ def test_a_removed_key_leaves_no_state() -> None:
     assert {} == operator.handle.value_states["latest"].state
 
 
-def test_a_large_group_is_read_only_as_far_as_needed() -> None:
+def test_a_large_group_is_read_only_as_far_as_needed():
     """Removing the largest members of a group of 1,000 reads a few entries of the state, and not all."""
     stages, chance = Stages(3), Random(1)  # noqa: S311 - not used for cryptography
     edits = [Edit(f"k{i:04}", "north", i, offset=i) for i in range(1000)]
@@ -197,7 +197,7 @@ def test_a_large_group_is_read_only_as_far_as_needed() -> None:
 
 
 @given(st.lists(st.tuples(RANKS, st.one_of(st.sampled_from(KEYS), st.text())), unique=True))
-def test_stored_bytes_sort_by_rank_and_key(members: list[tuple[int, str]]) -> None:
+def test_stored_bytes_sort_by_rank_and_key(members):
     """The first members in the stored order, sorted, are the first members of the group."""
     entries = sorted((stored_bytes(order_key(rank, key)), (key, rank, "")) for rank, key in members)
     unpacked = [(order_key(member[1], member[0]), member) for _, member in entries]
@@ -208,7 +208,7 @@ def test_stored_bytes_sort_by_rank_and_key(members: list[tuple[int, str]]) -> No
         assert sorted(((key, rank, "") for rank, key in members), key=rank_order)[:wanted] == found
 
 
-def test_all_members_are_read_if_the_state_is_not_sorted() -> None:
+def test_all_members_are_read_if_the_state_is_not_sorted():
     """A state store with another layout makes the operator slower, and not wrong."""
     members = [(f"k{i}", i, "") for i in (0, 9, 3, 7)]
 

@@ -34,8 +34,6 @@ class Supervised:
     """Supervises attempts: each raises the next error, and the last one returns.
 
     Attributes:
-        states: the reported states.
-        reasons: the reason of each.
         stop: records the backoffs.
     """
 
@@ -59,7 +57,7 @@ class Supervised:
         self.reasons.append(reason)
 
 
-def test_restarts_after_a_crash() -> None:
+def test_restarts_after_a_crash():
     states = Supervised(Crashed("the JVM ended")).run().states
 
     assert [State.STARTING, State.RESTARTING, State.STARTING, State.STOPPED] == states
@@ -73,18 +71,18 @@ def test_restarts_after_a_crash() -> None:
         ([Crashed("x", committed=True)] * 20, [1] * 20),  # a commit between two crashes is progress
     ],
 )
-def test_backs_off_exponentially(errors: list[Exception], seconds: list[int]) -> None:
+def test_backs_off_exponentially(errors, seconds):
     """Each crash without progress doubles the backoff, and so does each wait, up to a limit."""
     assert seconds == Supervised(*errors).run().stop.seconds
 
 
-def test_a_crash_loop_ends_with_the_position() -> None:
+def test_a_crash_loop_ends_with_the_position():
     """The error names the reason and the record that the pipeline cannot pass."""
     with pytest.raises(CommandError, match=r"failed 5 times in a row .* at t, partition 0, offset 17: divided by zero"):
         Supervised(*[Crashed("divided by zero")] * supervisor.MAX_CRASHES).run()
 
 
-def test_a_crash_loop_continues_without_the_records_that_cause_it() -> None:
+def test_a_crash_loop_continues_without_the_records_that_cause_it():
     """Each crash loop skips records, until there is nothing to skip."""
     crashes = [Crashed("divided by zero", data_error="DIVIDE_BY_ZERO") for _ in range(2 * supervisor.MAX_CRASHES)]
     skipped = iter(["1 records", ""])
@@ -98,7 +96,7 @@ def test_a_crash_loop_continues_without_the_records_that_cause_it() -> None:
     assert "restarting without 1 records: divided by zero" in supervised.reasons
 
 
-def test_a_signal_stops_the_search_for_the_records_that_cause_a_crash_loop() -> None:
+def test_a_signal_stops_the_search_for_the_records_that_cause_a_crash_loop():
     """The search needs Spark, which may be starting again."""
 
     def skip(_: Crashed) -> str:
@@ -108,14 +106,14 @@ def test_a_signal_stops_the_search_for_the_records_that_cause_a_crash_loop() -> 
 
 
 @pytest.mark.parametrize(("backoffs", "waits"), [(1000, 100), (3, 3)])
-def test_waiting_is_not_a_crash(backoffs: int, waits: int) -> None:
+def test_waiting_is_not_a_crash(backoffs, waits):
     """Kafka may be unavailable for any time, even between crashes. SIGTERM during a backoff does not start an attempt."""
     supervised = Supervised(*[Unavailable("no broker")] * 100, backoffs=backoffs).run()
 
     assert waits == supervised.states.count(State.WAITING)
 
 
-def test_a_command_error_is_final() -> None:
+def test_a_command_error_is_final():
     """An error that only the user can fix is not tried again."""
     supervised = Supervised(CommandError("the topic nix does not exist"))
 
@@ -125,7 +123,7 @@ def test_a_command_error_is_final() -> None:
     assert [State.STARTING, State.FAILED] == supervised.states
 
 
-def test_a_signal_is_a_stop_request() -> None:
+def test_a_signal_is_a_stop_request():
     """A stop request stays, and the next signal is a second one."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     stop = StopRequests()
@@ -161,7 +159,7 @@ def progress(end: int, rows: int = 10, batch: int = 0) -> dict[str, Any]:
     }
 
 
-def test_sums_the_batches(status: Status) -> None:
+def test_sums_the_batches(status):
     """Counters grow with each batch, and the other values are those of the last batch."""
     status.committed(progress(10, batch=0))
     status.committed(progress(12, rows=2, batch=1))
@@ -171,7 +169,7 @@ def test_sums_the_batches(status: Status) -> None:
     assert (7, 130) == (status.state_rows, status.state_bytes)
 
 
-def test_counts_rows_that_are_later_than_the_watermark(status: Status) -> None:
+def test_counts_rows_that_are_later_than_the_watermark(status):
     """Not every operator has a watermark."""
     batch = progress(10)
     batch["stateOperators"][0]["numRowsDroppedByWatermark"] = 3
@@ -180,7 +178,7 @@ def test_counts_rows_that_are_later_than_the_watermark(status: Status) -> None:
     assert 6 == status.late_rows
 
 
-def test_the_lag_is_the_age_of_the_oldest_record(status: Status) -> None:
+def test_the_lag_is_the_age_of_the_oldest_record(status):
     """A clock that differs does not make the lag negative."""
     lags = []
     for records, oldest_ms in ((8, 1_000), (15, 6_500), (2, 7_000), (0, None)):
@@ -190,14 +188,14 @@ def test_the_lag_is_the_age_of_the_oldest_record(status: Status) -> None:
     assert [(8, 5.6), (15, 0.1), (2, 0), (0, 0)] == lags
 
 
-def test_a_batch_ends_after_its_duration() -> None:
+def test_a_batch_ends_after_its_duration():
     """Spark reports when a batch began and how long it took."""
     batch = progress(10) | {"timestamp": "2026-11-22T22:00:00.500Z"}
 
     assert datetime(2026, 11, 22, 22, 0, 4, 500_000, UTC).timestamp() * 1000 == ended_at_ms(batch)
 
 
-def test_counts_restarts(status: Status) -> None:
+def test_counts_restarts(status):
     """Waiting for Kafka is not a restart. `since` changes with the state only."""
     for state in (State.STARTING, State.WAITING, State.STARTING, State.RUNNING, State.RESTARTING, State.STARTING):
         status.enter(state, "")
@@ -209,14 +207,14 @@ def test_counts_restarts(status: Status) -> None:
     assert since <= status.record()["updated"]
 
 
-def test_the_record_is_plain_data(status: Status) -> None:
+def test_the_record_is_plain_data(status):
     record = status.record()
 
     assert ("topn", "starting") == (record["pipeline"], record["state"])
     assert not [name for name in record if name.startswith("_")]
 
 
-def test_serves_metrics_and_readiness(status: Status) -> None:
+def test_serves_metrics_and_readiness(status):
     """Prometheus reads all metrics; a probe gets 503 until the pipeline processes records."""
     with metrics.serving("127.0.0.1:0", status) as port:
         with pytest.raises(HTTPError, match="503"):
@@ -232,7 +230,7 @@ def test_serves_metrics_and_readiness(status: Status) -> None:
 
 
 @pytest.mark.parametrize("address", ["9400", "127.0.0.1:x", "127.0.0.1:99999"])
-def test_rejects_an_invalid_address(status: Status, address: str) -> None:
+def test_rejects_an_invalid_address(status, address):
     with pytest.raises(CommandError, match="--metrics-bind is HOST:PORT"), metrics.serving(address, status):
         pass
 
@@ -243,7 +241,7 @@ TOO_FEW_SLOTS = (
 )
 
 
-def test_finds_how_many_slots_a_query_needs() -> None:
+def test_finds_how_many_slots_a_query_needs():
     assert 5 == failures.slots_needed(TOO_FEW_SLOTS)
     assert 0 == failures.slots_needed("java.lang.IllegalStateException: 5 slots")
 
@@ -255,7 +253,7 @@ def test_finds_how_many_slots_a_query_needs() -> None:
         (False, Unavailable, "waiting for more slots: add workers"),
     ],
 )
-def test_only_a_cluster_can_get_more_slots(local: bool, kind: type[Exception], advice: str) -> None:
+def test_only_a_cluster_can_get_more_slots(local, kind, advice):
     error = failures.too_few_slots(6, 4, local=local)
 
     assert isinstance(error, kind)
@@ -264,7 +262,7 @@ def test_only_a_cluster_can_get_more_slots(local: bool, kind: type[Exception], a
 
 
 @pytest.mark.parametrize("name", [*failures.CHANGED_STATE, "VALUE_SCHEMA_NOT_COMPATIBLE"])
-def test_a_changed_state_needs_a_rebuild(name: str) -> None:
+def test_a_changed_state_needs_a_rebuild(name):
     """Spark's errors name no solution."""
     error = failures.explain(f"org.apache.spark.SparkException: [STATE_STORE_{name}] ...", committed=False)
 
@@ -306,7 +304,7 @@ Caused by: com.fasterxml.jackson.core.JsonParseException: Unexpected character
         ),
     ],
 )
-def test_an_error_that_the_query_raises_may_be_caused_by_a_record(reason: str, kind: str) -> None:
+def test_an_error_that_the_query_raises_may_be_caused_by_a_record(reason, kind):
     crash = failures.explain(reason, committed=False)
 
     assert isinstance(crash, Crashed)
@@ -333,11 +331,11 @@ def test_an_error_that_the_query_raises_may_be_caused_by_a_record(reason: str, k
         "org.apache.spark.SparkException: [INTERNAL_ERROR] x SQLSTATE: XX000\nCaused by: java.lang.Error: SQLSTATE: 22012",
     ],
 )
-def test_an_error_with_another_cause_is_not_caused_by_a_record(reason: str) -> None:
+def test_an_error_with_another_cause_is_not_caused_by_a_record(reason):
     """A lack of memory, a lost executor, Kafka or a service may cause the error, so no record may become a dead letter."""
     assert "" == failures.data_error(reason)
 
 
-def test_a_reason_names_the_exception_of_python() -> None:
+def test_a_reason_names_the_exception_of_python():
     """The first line of Spark's own exception only says that there is a traceback."""
     assert "ValueError: not a number" == failures.first_line(PYTHON.format(error="ValueError: not a number"))

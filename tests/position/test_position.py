@@ -224,11 +224,7 @@ OFFSET, TIMESTAMP, BOTH = IdType.OFFSET, IdType.TIMESTAMP, IdType.BOTH
     ("id_type", "move", "start"),
     [
         (OFFSET, (8, 1000), PartitionStart(8)),
-        (
-            TIMESTAMP,
-            (8, 1000),
-            PartitionStart(None, 1001),
-        ),  # the next millisecond, as in KafkaSSE: no record is repeated
+        (TIMESTAMP, (8, 1000), PartitionStart(None, 1001)),  # the next one, as in KafkaSSE: no record is repeated
         (BOTH, (8, 1000), PartitionStart(8, 1000)),  # the same one: another cluster may hold more records of it
         (TIMESTAMP, (8, INT64_MAX), PartitionStart(None, INT64_MAX)),  # the server would reject the next millisecond
         (BOTH, (8, None), PartitionStart(8, 5)),
@@ -480,18 +476,12 @@ def test_any_text_is_a_position_or_rejected(text):
 
 odd_numbers = st.integers() | st.sampled_from([-1, 0, 2**31 - 1, 2**31, INT64_MAX, 2**63])
 odd_texts = topics | st.text() | st.sampled_from(["", ".", "..", "a\n", "a" * 249, "a" * 250, "a" * 22, "a" * 23])
-members = {
-    "topic": odd_texts,
-    "partition": odd_numbers,
-    "offset": odd_numbers,
-    "timestamp": odd_numbers,
-    "leader_epoch": odd_numbers,
-    "topic_id": odd_texts,
-    "only": st.booleans(),
-}
+required = {"topic": odd_texts, "partition": odd_numbers}
+optional = dict.fromkeys(("offset", "timestamp", "leader_epoch"), odd_numbers)
+optional |= {"topic_id": odd_texts, "only": st.booleans()}
 near_entries = st.fixed_dictionaries(
-    {name: values | st.sampled_from([True, None, [], "0", 0]) for name, values in list(members.items())[:2]},
-    optional={name: values | st.sampled_from([True, None, {}, "0", 0]) for name, values in list(members.items())[2:]},
+    {name: values | st.sampled_from([True, None, [], "0", 0]) for name, values in required.items()},
+    optional={name: values | st.sampled_from([True, None, {}, "0", 0]) for name, values in optional.items()},
 )
 
 

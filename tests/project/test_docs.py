@@ -206,9 +206,9 @@ TABLE = {
     "docs/troubleshooting.md": {"```sh": TROUBLES},
     "docs/tutorial.md": {"": "tutorial/test_tutorial.py::test_a_reader_who_follows_the_tutorial_gets_the_app"},
     "docs/wire.md": {
-        "```json\n{": "project/test_docs.py::test_the_example_of_an_error_matches_the_schema",
-        '"leader_epoch":5': "project/test_docs.py::test_the_ids_in_the_docs_are_valid",
-        '"topic":"orders"': "project/test_docs.py::test_the_ids_in_the_docs_are_valid",
+        "```json\n{": "project/test_docs.py::test_the_ids_and_the_error_in_the_docs_are_valid",
+        '"leader_epoch":5': "project/test_docs.py::test_the_ids_and_the_error_in_the_docs_are_valid",
+        '"topic":"orders"': "project/test_docs.py::test_the_ids_and_the_error_in_the_docs_are_valid",
     },
 }
 
@@ -409,17 +409,12 @@ def test_the_example_of_personal_streams_sends_each_visitor_its_own_records():
     assert (1, 0) == (text.count("ada"), text.count("grace"))
 
 
-def test_the_ids_in_the_docs_are_valid():
-    text = read("docs/wire.md")
-    ids = re.findall(r'^(?:id: )?(\[\{"topic".*\])$', text, re.MULTILINE)
+def test_the_ids_and_the_error_in_the_docs_are_valid():
+    ids = re.findall(r'^(?:id: )?(\[\{"topic".*\])$', read("docs/wire.md"), re.MULTILINE)
+    (problem,) = [each for each in map(json.loads, code("docs/wire.md", "json")) if isinstance(each, dict)]
 
     assert len(ids) == 3
     assert all(parse(each).starts for each in ids)
-
-
-def test_the_example_of_an_error_matches_the_schema():
-    (problem,) = [each for each in map(json.loads, code("docs/wire.md", "json")) if isinstance(each, dict)]
-
     assert schemas.first_error("problem", problem) is None
 
 

@@ -20,8 +20,6 @@ class AnyServer:
 
     Args:
         command: contains `{port}`.
-        limits: the soft and the hard limit of open files.
-        variables: environment variables.
     """
 
     def __init__(self, command: str, log: Path, limits: tuple[int, int] | None = None, **variables: str) -> None:

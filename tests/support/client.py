@@ -38,7 +38,6 @@ class Client:
         headers: header fields of the request, with underscores in place of hyphens.
 
     Attributes:
-        socket: the connection.
         status, headers: of the response. The names of the header fields are in lower case.
         body: all bytes so far, without the chunk headers.
     """

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 
 class ParkedClient:
-    """Accepts everything.
-
-    Attributes:
-        received: all bytes so far.
-    """
+    """Accepts everything."""
 
     def __init__(self) -> None:
         self.received = b""

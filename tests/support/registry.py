@@ -20,12 +20,7 @@ Answer = tuple[int, Any]  # the status, and the JSON of the body
 class Registry:
     """A registry on a free port of 127.0.0.1. Close it after use.
 
-    Args:
-        tls: serve HTTPS instead of HTTP.
-
     Attributes:
-        url: its address.
-        requests: the path and query of each request.
         login: the user name and password that each request must have; None: none.
         failure: returns the answer to a request instead of the registry, or None for the usual answer.
     """
@@ -58,7 +53,6 @@ class Registry:
         """Add a version to a subject, and return the ID of the schema.
 
         Args:
-            subject: the subject.
             schema: JSON, or the descriptor of a Protobuf file.
             kind: AVRO, JSON or PROTOBUF.
             references: the name, subject and version of the schemas to which the schema refers.
@@ -66,9 +60,7 @@ class Registry:
         text = base64.b64encode(schema.SerializeToString()).decode() if kind == "PROTOBUF" else json.dumps(schema)
         named = [{"name": name, "subject": other, "version": version} for name, other, version in references]
         found = {"schema": text, "references": named}
-        self._schemas.append(
-            found if kind == "AVRO" else {**found, "schemaType": kind}
-        )  # AVRO is omitted, as by Confluent
+        self._schemas.append(found if kind == "AVRO" else {**found, "schemaType": kind})  # as by Confluent
         self._subjects.setdefault(subject, []).append(len(self._schemas))
         return len(self._schemas)
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 
 import gevent
 
@@ -39,14 +38,11 @@ class Server:
     """A gunicorn with one worker on a free port. The constructor returns when the worker has started.
 
     Args:
-        app: the app that gunicorn serves.
         environment: its variables, in addition to those of INHERITED. WEB_CONCURRENCY sets the number of workers.
             Without KAFKASSE_CONFIG and KAFKASSE_ALLOWED_TOPICS, all topics are allowed. Without KAFKASSE_PUBLIC, routes
             without guards are public.
 
     Attributes:
-        port: the port that gunicorn listens on.
-        worker: the process ID of the first worker.
         log: everything that gunicorn and its workers have written to stderr.
     """
 
@@ -75,10 +71,8 @@ class Server:
     def __enter__(self) -> Server:
         return self
 
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        if error is None:
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        if error_type is None:
             self.stop()
         else:
             self._end()

@@ -73,11 +73,7 @@ def numbers(reader: Reader) -> list[int]:
 
 
 class TurnClock:
-    """The clock of kafkasse.event_loop in a test. Only pieces of computation take time.
-
-    Attributes:
-        now: in seconds.
-    """
+    """The clock of kafkasse.event_loop in a test. Only pieces of computation take time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0

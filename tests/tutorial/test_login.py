@@ -48,7 +48,7 @@ def sign_in(client: FlaskClient, **form: str) -> TestResponse:
     return client.post("/login", data={**ADA, "form_token": _token(client), **form})
 
 
-def test_a_customer_signs_in_and_out(client: FlaskClient) -> None:
+def test_a_customer_signs_in_and_out(client):
     """Without a login, a page redirects to the login page, and a stream gets a problem object, not a page."""
     page, stream = client.get("/"), client.get("/streams/orders")
     signed_in = sign_in(client)
@@ -63,7 +63,7 @@ def test_a_customer_signs_in_and_out(client: FlaskClient) -> None:
 
 
 @pytest.mark.parametrize(("name", "password"), [("ada", "wrong"), ("ada", ""), ("nobody", "analytical")])
-def test_a_wrong_name_and_a_wrong_password_get_the_same_answer(client: FlaskClient, name: str, password: str) -> None:
+def test_a_wrong_name_and_a_wrong_password_get_the_same_answer(client, name, password):
     """Nobody can find out which names exist."""
     response = sign_in(client, name=name, password=password)
 
@@ -74,9 +74,7 @@ def test_a_wrong_name_and_a_wrong_password_get_the_same_answer(client: FlaskClie
 @pytest.mark.parametrize("token", [None, "", "guessed"])
 @pytest.mark.parametrize("path", ["/login", "/logout"])
 @pytest.mark.parametrize("has_session", [True, False])
-def test_a_form_of_another_site_is_rejected(
-    client: FlaskClient, path: str, token: str | None, has_session: bool
-) -> None:
+def test_a_form_of_another_site_is_rejected(client, path, token, has_session):
     """Without the token of the session, a form does nothing, also if there is no session."""
     if has_session:
         client.get("/login")
@@ -88,7 +86,7 @@ def test_a_form_of_another_site_is_rejected(
     assert 302 == client.get("/").status_code
 
 
-def test_the_session_has_a_new_token_after_the_login(client: FlaskClient) -> None:
+def test_the_session_has_a_new_token_after_the_login(client):
     """A token from before the login is not valid after it, so nobody can prepare a session for a customer."""
     before = _token(client)
     sign_in(client)
@@ -96,7 +94,7 @@ def test_the_session_has_a_new_token_after_the_login(client: FlaskClient) -> Non
     assert 400 == client.post("/logout", data={"form_token": before}).status_code
 
 
-def test_a_login_expires(client: FlaskClient, login: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_login_expires(client, login, monkeypatch):
     """After that, pages redirect and streams answer 401."""
     monkeypatch.setattr(login, "LIFETIME_S", -1)
     sign_in(client)
@@ -104,7 +102,7 @@ def test_a_login_expires(client: FlaskClient, login: ModuleType, monkeypatch: py
     assert (302, 401) == (client.get("/").status_code, client.get("/streams/orders").status_code)
 
 
-def test_scripts_and_other_sites_cannot_use_the_cookie(client: FlaskClient) -> None:
+def test_scripts_and_other_sites_cannot_use_the_cookie(client):
     """Scripts cannot read it, and browsers do not send it with requests of other sites."""
     cookie = sign_in(client).headers["Set-Cookie"]
 
@@ -112,7 +110,7 @@ def test_scripts_and_other_sites_cannot_use_the_cookie(client: FlaskClient) -> N
     assert "SameSite=Lax" in cookie
 
 
-def test_the_file_of_users_contains_no_passwords(app: Flask, login: ModuleType) -> None:
+def test_the_file_of_users_contains_no_passwords(app, login):
     """It contains salted hashes."""
     (value,) = json.loads(login.USERS.read_text()).values()
 

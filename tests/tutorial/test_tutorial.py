@@ -80,13 +80,13 @@ class Visitor:
 @pytest.mark.long
 @pytest.mark.parametrize("page", ["docs/pipeline-tutorial.md"])
 @pytest.mark.parametrize("is_full", [False, True])
-def test_a_reader_who_follows_the_tutorial_gets_the_pipeline(walk: Walk) -> None:
+def test_a_reader_who_follows_the_tutorial_gets_the_pipeline(walk):
     walk.to_the_end()
 
 
 @pytest.mark.parametrize("page", ["docs/tutorial.md"])
 @pytest.mark.parametrize("is_full", first_of(False, True))
-def test_a_reader_who_follows_the_tutorial_gets_the_app(walk: Walk, own_browser: webdriver.Chrome) -> None:
+def test_a_reader_who_follows_the_tutorial_gets_the_app(walk, own_browser):
     walk.until("Open http://127.0.0.1")
     visitor = Visitor(own_browser, walk.url)
     visitor.wait_for_orders(order_1001="delivered", order_1002="shipped", order_1003="paid", order_1004="paid")

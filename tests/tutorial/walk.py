@@ -75,16 +75,10 @@ class Walk:
     """A reader who follows the tutorial.
 
     Args:
-        home: a folder of this reader.
         runtime: the directory for the sockets of the workers.
         app_port, kafka_port: free ports, because other tests may use those of the tutorial.
         is_full: also create the virtual environment and install kafkasse, which takes minutes. Otherwise, the one of this
             process is used.
-        page: the tutorial.
-
-    Attributes:
-        folder: the folder of the app.
-        url: the address of the app.
     """
 
     def __init__(self, home: Path, runtime: str, app_port: int, kafka_port: int, is_full: bool, page: str) -> None:

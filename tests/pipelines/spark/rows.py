@@ -36,10 +36,7 @@ class MicroBatches:
     """The input, the checkpoint and the results of a query.
 
     Args:
-        spark: the session.
-        directory: an empty directory.
         query: from rows of the input to results. A test can replace the query between two calls of process().
-        output_mode: see Pipeline.
     """
 
     def __init__(

@@ -89,7 +89,7 @@ def world(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path, fresh_nam
 
 
 @pytest.mark.long
-def test_clients_receive_the_same_records_from_the_archive(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_receive_the_same_records_from_the_archive(world, monkeypatch):
     """Tombstones, headers, aborted transactions, large records, restarts and compaction: then Kafka removes the records."""
     world.send(b"a", b"", None, key=b"k", headers=[("h", b"1"), ("h", b"")])
     world.cluster.transaction(world.topic, b"aborted", commit=False)
@@ -137,9 +137,7 @@ def _largest_row_group(file: Path) -> int:
     return max(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
 
 
-def test_clients_of_a_server_read_the_archive_then_kafka_then_live_records(
-    spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
-) -> None:
+def test_clients_of_a_server_read_the_archive_then_kafka_then_live_records(spark, broker, tmp_path):
     """Clients with all ID types and wire formats, with filters and personal streams, which are cut and reconnect."""
     root = ArchiveDirectory(tmp_path / "archive")
     root.create()
@@ -239,9 +237,7 @@ ARCHIVED = Entry(0, 0, 4, 0, DAYS[0], 0, 4, path="x")
     ],
     ids=["epochs and days", "next commit", "future", "truncated", "shorter"],
 )
-def test_the_plan_continues_where_the_archive_ends(
-    records: dict[int, tuple[int, int]], end: int, archived: list[Entry], segments: list[tuple[Any, ...]]
-) -> None:
+def test_the_plan_continues_where_the_archive_ends(records, end, archived, segments):
     made = plan(FakeOffsets(records, end), *archived)
 
     assert [Segment(0, *each) for each in segments] == [*made.segments]
@@ -249,12 +245,12 @@ def test_the_plan_continues_where_the_archive_ends(
         assert made.manifest.end(0) == (segments[0][0] if segments else end)
 
 
-def test_offsets_without_records_are_archived() -> None:
+def test_offsets_without_records_are_archived():
     """Transaction markers are accounted for, so that they are not a hole."""
     assert [(0, 0, 2)] == [each[:3] for each in plan(FakeOffsets({}, end=2)).segments]
 
 
-def test_records_that_kafka_removed_before_they_were_archived_are_a_hole() -> None:
+def test_records_that_kafka_removed_before_they_were_archived_are_a_hole():
     """The archive continues with Kafka's first record, and the commit states how many offsets are lost."""
     made = plan(FakeOffsets({4: (0, 0)}, end=5, start=4), Entry(0, 0, 2, 0, DAYS[0]))
 
@@ -262,7 +258,7 @@ def test_records_that_kafka_removed_before_they_were_archived_are_a_hole() -> No
 
 
 @pytest.mark.parametrize("written", [[], [(0, 1)], [(1, 2)]])
-def test_files_without_the_first_or_the_last_record_are_not_committed(written: list[tuple[int, int]]) -> None:
+def test_files_without_the_first_or_the_last_record_are_not_committed(written):
     """Files that Spark did not complete, or wrote elsewhere, must not become a commit."""
     made = plan(FakeOffsets(dict.fromkeys(range(3), (0, 0)), end=3))
     (segment,) = made.segments
@@ -273,7 +269,7 @@ def test_files_without_the_first_or_the_last_record_are_not_committed(written: l
 
 
 @pytest.mark.parametrize(("count", "complete"), [(3, True), (4, False)])
-def test_a_commit_has_a_limited_size(count: int, complete: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_has_a_limited_size(count, complete, monkeypatch):
     """A long topic is archived in several commits."""
     monkeypatch.setattr(writer, "MAX_COMMIT_OFFSETS", 3)
     made = plan(FakeOffsets(dict.fromkeys(range(count), (0, 0)), count))
@@ -289,9 +285,7 @@ def test_a_commit_has_a_limited_size(count: int, complete: bool, monkeypatch: py
         (ConnectionResetError("JVM"), ConnectionResetError("JVM")),
     ],
 )
-def test_an_error_is_a_crash_unless_the_jvm_has_ended(
-    error: Exception, expected: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_is_a_crash_unless_the_jvm_has_ended(error, expected, tmp_path, monkeypatch):
     """session() reports that the JVM exited. The archive must not report this as an error of the file system."""
     monkeypatch.setattr(application, "topics", MagicMock())
     monkeypatch.setattr(application._Application, "_archive_all", MagicMock(side_effect=error))

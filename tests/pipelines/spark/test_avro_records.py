@@ -21,7 +21,6 @@ from kafkasse.pipelines.catalog import find
 from kafkasse.pipelines.explain import explain
 from kafkasse.pipelines.supervisor import Unavailable
 from tests.pipelines.spark.rows import kafka_rows
-from tests.pipelines.spark.runs import Runs
 from tests.registry.avro_values import NODE, VALUES, encoded
 from tests.support.certificates import Authority
 from tests.support.registry import Registry, framed
@@ -55,7 +54,7 @@ def defined(file: Path, registry: Registry, **schema: Any) -> Pipeline:
     return find(str(file))
 
 
-def test_all_types_become_the_json_of_the_web_process(spark: SparkSession, registry: Registry) -> None:
+def test_all_types_become_the_json_of_the_web_process(spark, registry):
     """The Java decoder and kafkasse.registry.avro write the same JSON, inside a record."""
     columns = []
     for number, (type_, value, _) in enumerate(VALUES):
@@ -73,9 +72,7 @@ def test_all_types_become_the_json_of_the_web_process(spark: SparkSession, regis
     ]
 
 
-def test_each_record_is_decoded_with_the_schema_that_wrote_it(
-    spark: SparkSession, registry: Registry, file: Path
-) -> None:
+def test_each_record_is_decoded_with_the_schema_that_wrote_it(spark, registry, file):
     """Older records get the default values of new fields. A tombstone removes its key. The ID may be a GUID."""
     first, second = registry.register(SUBJECT, ORDER), registry.register(SUBJECT, NEWER)
     old = encoded(ORDER, {"id": "a", "amount": 1})
@@ -103,9 +100,7 @@ def result(spark: SparkSession, pipeline: Pipeline, value: bytes) -> Any:
     return json.loads(row.value)
 
 
-def test_a_version_that_is_registered_while_the_pipeline_runs_is_read(
-    spark: SparkSession, registry: Registry, file: Path
-) -> None:
+def test_a_version_that_is_registered_while_the_pipeline_runs_is_read(spark, registry, file):
     """The fields remain those of the version that the pipeline has read at its start."""
     registry.register(SUBJECT, NEWER)
     pipeline = defined(file, registry)
@@ -115,7 +110,7 @@ def test_a_version_that_is_registered_while_the_pipeline_runs_is_read(
     assert {"id": "a", "amount": 1, "price": None, "shop": "web"} == result(spark, pipeline, value)
 
 
-def test_a_header_can_contain_the_id_of_the_schema(spark: SparkSession, registry: Registry, file: Path) -> None:
+def test_a_header_can_contain_the_id_of_the_schema(spark, registry, file):
     """The value then contains only the data."""
     prefix = framed(registry.register(SUBJECT, NEWER), b"")
     header = F.struct(F.lit(avro_records.HEADER).alias("key"), F.lit(prefix).alias("value"))
@@ -126,7 +121,7 @@ def test_a_header_can_contain_the_id_of_the_schema(spark: SparkSession, registry
     assert "a" == json.loads(row.value)["id"]
 
 
-def test_a_record_that_cannot_be_decoded_is_a_dead_letter(spark: SparkSession, registry: Registry, file: Path) -> None:
+def test_a_record_that_cannot_be_decoded_is_a_dead_letter(spark, registry, file):
     """A value of a few bytes that claims to contain a gigabyte does not use a gigabyte."""
     schema_id = registry.register(SUBJECT, NEWER)
     json_id = registry.register("other", {"type": "object"}, "JSON")
@@ -148,7 +143,7 @@ def test_a_record_that_cannot_be_decoded_is_a_dead_letter(spark: SparkSession, r
     ] == [row.problem for row in bad.sort("offset").collect()]
 
 
-def test_a_registry_that_does_not_respond_is_asked_again(spark: SparkSession, registry: Registry, file: Path) -> None:
+def test_a_registry_that_does_not_respond_is_asked_again(spark, registry, file):
     """Its records do not become dead letters."""
     value = record(registry)
     pipeline = defined(file, registry)
@@ -167,9 +162,7 @@ def test_a_registry_that_does_not_respond_is_asked_again(spark: SparkSession, re
         ("a replaced authority", "TLS failed: ", "ca_file"),
     ],
 )
-def test_a_registry_that_rejects_requests_ends_the_pipeline(
-    spark: SparkSession, secured: Registry, file: Path, failure: Any, reason: str, settings: str
-) -> None:
+def test_a_registry_that_rejects_requests_ends_the_pipeline(spark, secured, file, failure, reason, settings):
     """The error is permanent and names the settings. No record becomes a dead letter."""
     value = record(secured)
     pipeline = defined(file, secured, ca_file="ca.pem")
@@ -191,9 +184,7 @@ def test_a_registry_that_rejects_requests_ends_the_pipeline(
 
 @pytest.mark.long
 @pytest.mark.parametrize("pause", ["429, 500 and 503", "a closed port"])
-def test_a_registry_that_stays_down_restarts_the_pipeline(
-    runs: Runs, registry: Registry, file: Path, pause: str
-) -> None:
+def test_a_registry_that_stays_down_restarts_the_pipeline(runs, registry, file, pause):
     """The tasks retry with backoff. Then the pipeline waits for the registry. No record becomes a dead letter."""
     topics = runs.topics
     topics.send((b"a", record(registry)))
@@ -210,7 +201,7 @@ def test_a_registry_that_stays_down_restarts_the_pipeline(
     assert [] == topics.cluster.records(f"{topics.sink}.dead-letters")
 
 
-def test_a_registry_can_have_a_private_authority(spark: SparkSession, secured: Registry, file: Path) -> None:
+def test_a_registry_can_have_a_private_authority(spark, secured, file):
     """The path is relative to the YAML file. Python and the JVM trust each authority in it."""
     value = record(secured)
 
@@ -218,7 +209,7 @@ def test_a_registry_can_have_a_private_authority(spark: SparkSession, secured: R
 
 
 @pytest.mark.parametrize("content", [None, "", "-----BEGIN CERTIFICATE-----\n"])
-def test_a_file_without_certificates_is_an_error(spark: SparkSession, tmp_path: Path, content: str | None) -> None:
+def test_a_file_without_certificates_is_an_error(spark, tmp_path, content):
     """The error names the file. Without this error, the JVM would trust the authorities in its own list."""
     file = tmp_path / "ca.pem"
     if content is not None:
@@ -229,9 +220,7 @@ def test_a_file_without_certificates_is_an_error(spark: SparkSession, tmp_path: 
         avro_records.decoded(kafka_rows(spark, ("a", b"")), source)
 
 
-def test_real_time_mode_accepts_avro_and_the_plan_has_no_password(
-    spark: SparkSession, registry: Registry, file: Path
-) -> None:
+def test_real_time_mode_accepts_avro_and_the_plan_has_no_password(spark, registry, file):
     """The password is read from its file, which is relative to the YAML file, when the pipeline starts."""
     value = record(registry)
     (file.parent / "login").write_text("hunter2\n")
@@ -246,7 +235,7 @@ def test_real_time_mode_accepts_avro_and_the_plan_has_no_password(
     assert "a" == result(spark, pipeline, value)["id"]
 
 
-def test_a_missing_file_with_the_password_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_missing_file_with_the_password_is_an_error(spark, tmp_path):
     source = AvroSource(json.dumps(ORDER), "http://registry", "me", str(tmp_path / "none"))
 
     with pytest.raises(CommandError, match=r"cannot read the password of the schema registry: .*/none"):
@@ -274,9 +263,7 @@ CLAIMS = [
 
 @pytest.mark.parametrize("is_skipped", [False, True], ids=["read", "skipped"])
 @pytest.mark.parametrize(("type_", "data"), CLAIMS, ids=["nulls", "empty records", "a map", "arrays"])
-def test_a_record_that_claims_a_huge_number_of_empty_items_is_a_dead_letter(
-    spark: SparkSession, registry: Registry, type_: Any, data: bytes, is_skipped: bool
-) -> None:
+def test_a_record_that_claims_a_huge_number_of_empty_items_is_a_dead_letter(spark, registry, type_, data, is_skipped):
     """If the pipeline's schema lacks a field of the record, the decoder skips the field. Small arrays are read."""
     written = ORDER | {"fields": [{"name": "x", "type": type_}, *ORDER["fields"]]}
     schema_id = registry.register(SUBJECT, written)

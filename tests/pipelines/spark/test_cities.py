@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 import kafkasse
 from kafkasse.pipelines import Pipeline, Source
 from kafkasse.pipelines.catalog import find
 from kafkasse.pipelines.runner import running_query
 from tests.pipelines.spark.rows import START, kafka_rows
-from tests.pipelines.topics import Topics
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "cities"
 LARGEST = 5
@@ -52,7 +50,7 @@ def largest(changes: list[dict[str, Any]]) -> dict[str, list[str]]:
     return {country: ids[:LARGEST] for country, ids in countries.items() if ids}
 
 
-def test_the_replay_is_reproducible() -> None:
+def test_the_replay_is_reproducible():
     """The same seed gives the same updates. Each city comes first with its population, and then with its changes."""
     changes = updates(UPDATES)
 
@@ -67,7 +65,7 @@ def test_the_replay_is_reproducible() -> None:
 
 
 @pytest.mark.long
-def test_the_largest_cities_follow_all_updates(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+def test_the_largest_cities_follow_all_updates(spark, topics, tmp_path):
     """In real-time mode, from Kafka to Kafka, the result is that of plain Python code."""
     changes = updates(UPDATES)
     expected = largest(changes)
@@ -82,7 +80,7 @@ def test_the_largest_cities_follow_all_updates(spark: SparkSession, topics: Topi
         topics.read(is_expected)
 
 
-def test_each_window_counts_the_changes_of_a_minute(spark: SparkSession) -> None:
+def test_each_window_counts_the_changes_of_a_minute(spark):
     """A window starts every ten seconds. The first record of a city is not a change."""
     changes = updates(CITIES + 200)
     records = [(each["id"], json.dumps(each)) for each in changes]
@@ -106,7 +104,7 @@ def test_each_window_counts_the_changes_of_a_minute(spark: SparkSession) -> None
     assert people == {key: each["people"] for key, each in seconds.items()}
 
 
-def test_the_routes_serve_the_results() -> None:
+def test_the_routes_serve_the_results():
     config = kafkasse.Config.load({}, EXAMPLE / "kafkasse.yaml")
 
     assert {"/cities/largest": "largest-cities", "/cities/changes": "city-changes"} == {

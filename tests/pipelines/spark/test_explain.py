@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafkasse.commands import main
@@ -64,9 +64,7 @@ REAL_TIME, MICRO_BATCHES = "  real-time mode: ", "  micro-batches: "
     ],
     ids=["copy", "example", "final", "sessions", "both"],
 )
-def test_says_which_modes_accept_the_query(
-    spark: SparkSession, pipeline: Pipeline, stages: str, realtime: str, microbatch: str
-) -> None:
+def test_says_which_modes_accept_the_query(spark, pipeline, stages, realtime, microbatch):
     """Spark itself decides. Nothing is read from Kafka."""
     lines = list(text(pipeline, explain(spark, pipeline)))
 
@@ -76,7 +74,7 @@ def test_says_which_modes_accept_the_query(
     assert "== Physical Plan ==" in lines
 
 
-def test_warns_of_a_window_that_counts_corrected_records() -> None:
+def test_warns_of_a_window_that_counts_corrected_records():
     """An aggregate cannot take a record back."""
     source = DeclaredSource({})
     query = DeclaredQuery({"all": {"window": {}, "latest": True}, "hourly": {"window": {}}}, {"orders": source}, {})
@@ -90,11 +88,11 @@ def test_warns_of_a_window_that_counts_corrected_records() -> None:
 
 
 @pytest.mark.long
-def test_real_time_mode_accepts_the_demo(spark: SparkSession) -> None:
+def test_real_time_mode_accepts_the_demo(spark):
     assert explain(spark, TOPN).rejections == {"realtime": None, "microbatch": None}
 
 
-def test_describes_the_sources(spark: SparkSession) -> None:
+def test_describes_the_sources(spark):
     def joined(orders: DataFrame, shops: DataFrame) -> DataFrame:
         return orders.join(shops.select("key"), "key").select("key", "value")
 
@@ -110,9 +108,7 @@ def test_describes_the_sources(spark: SparkSession) -> None:
     ] == lines[1:4]
 
 
-def test_an_invalid_query_is_an_error(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_invalid_query_is_an_error(spark, monkeypatch, capfd):
     """The message is one line, and PySpark does not print the stack trace of the JVM."""
     monkeypatch.setattr("pyspark.errors.utils._enable_debugging_cache", True)  # Spark's default
     pipeline = Pipeline("wrong", "a", lambda rows: rows.select("keys"), "b")
@@ -122,9 +118,7 @@ def test_an_invalid_query_is_an_error(
     assert "" == capfd.readouterr().err
 
 
-def test_the_exit_code_says_whether_the_mode_accepts_the_query(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_exit_code_says_whether_the_mode_accepts_the_query(tmp_path, monkeypatch, capsys):
     """Here, only micro-batches accept it."""
     source = {"topic": "orders", "schema": {"properties": {"id": {"type": "string"}}}}
     definition = {"source": source, "query": {"select": ["id"]}, "sink": "ids"}
@@ -161,7 +155,7 @@ def state(runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 
 @pytest.mark.long
-def test_shows_the_size_and_the_rows_of_the_state(runs: Runs, state: State) -> None:
+def test_shows_the_size_and_the_rows_of_the_state(runs, state):
     """The rows of a key are those of the country, and the rows of a group are those of its members."""
     runs.topics.send(country("FR", 5), country("DE", 4), country("IT", 3), tombstone("IT"))
     runs.once(runs.topn(mode="once"))
@@ -182,7 +176,7 @@ def test_shows_the_size_and_the_rows_of_the_state(runs: Runs, state: State) -> N
 
 
 @pytest.mark.long
-def test_the_state_has_a_new_snapshot(runs: Runs) -> None:
+def test_the_state_has_a_new_snapshot(runs):
     """After a restart, Spark repeats the changes since the last snapshot of the state, so this must not be old."""
     with runs.running(runs.topn(mode="microbatch")):
         for commit in range(6):
@@ -192,7 +186,7 @@ def test_the_state_has_a_new_snapshot(runs: Runs) -> None:
         wait_until(lambda: list(runs.directory.glob("topn-*/state/0/0/[4-6]_*.zip")))
 
 
-def test_a_directory_without_a_commit_is_an_error(runs: Runs, state: State) -> None:
+def test_a_directory_without_a_commit_is_an_error(runs, state):
     """The command ignores the checkpoint of another pipeline."""
     (runs.directory / "other-pipeline" / "commits").mkdir(parents=True)
 

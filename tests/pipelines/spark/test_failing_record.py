@@ -72,7 +72,7 @@ def own(letter: Any) -> dict[str, bytes]:
     ],
     ids=["sql", "python"],
 )
-def test_a_record_that_fails_becomes_a_dead_letter_and_is_skipped(runs: Runs, query: Any, reason: str) -> None:
+def test_a_record_that_fails_becomes_a_dead_letter_and_is_skipped(runs, query, reason):
     """The dead letter has the record's bytes, position and reason. The good records arrive once.
 
     Spark's error contains no offset, so the record is searched for.
@@ -108,7 +108,7 @@ def test_a_record_that_fails_becomes_a_dead_letter_and_is_skipped(runs: Runs, qu
 
 
 @pytest.mark.long
-def test_no_more_records_are_skipped_than_the_limit(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_records_are_skipped_than_the_limit(runs, monkeypatch):
     """The error then names the first record that is not skipped. The list in the checkpoint has a limit too."""
     pipeline = runs.pipeline(doubled, mode="once")
     runs.topics.send(*[(b"a", b"x%d" % number) for number in range(4)])
@@ -125,7 +125,7 @@ def test_no_more_records_are_skipped_than_the_limit(runs: Runs, monkeypatch: pyt
 
 
 @pytest.mark.long
-def test_a_search_that_takes_too_long_names_no_record(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_takes_too_long_names_no_record(runs, monkeypatch):
     """At its end, the search knows only several records of which one fails."""
     pipeline = runs.pipeline(doubled, mode="once")
     runs.topics.send((b"a", b"x"), (b"a", b"1"), (b"a", b"2"))
@@ -139,7 +139,7 @@ def test_a_search_that_takes_too_long_names_no_record(runs: Runs, monkeypatch: p
 
 
 @pytest.mark.long
-def test_the_list_contains_only_records_that_are_not_committed(runs: Runs) -> None:
+def test_the_list_contains_only_records_that_are_not_committed(runs):
     pipeline = runs.pipeline(doubled, mode="once")
     runs.topics.send((b"a", b"x"), (b"a", b"1"))
     path = Path(runs.checkpoint(pipeline)) / FILE
@@ -158,7 +158,7 @@ def broken(numbers: DataFrame) -> DataFrame:
     return numbers.select("key", number.cast("string").alias("value"))
 
 
-def test_a_query_that_fails_without_records_skips_none(runs: Runs) -> None:
+def test_a_query_that_fails_without_records_skips_none(runs):
     """Its failure says nothing about a record."""
     pipeline = runs.pipeline(broken, mode="once")
     runs.topics.send((b"a", b"1"))
@@ -167,7 +167,7 @@ def test_a_query_that_fails_without_records_skips_none(runs: Runs) -> None:
 
 
 @pytest.mark.long
-def test_a_record_before_the_start_is_not_skipped(runs: Runs) -> None:
+def test_a_record_before_the_start_is_not_skipped(runs):
     late = runs.pipeline(doubled, source=Source(runs.topics.source, start={0: 0, 1: 1, 2: 0}), mode="once")
     runs.topics.send((b"a", b"x"), (b"a", b"y"))
 
@@ -187,7 +187,7 @@ def words(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> li
 @pytest.mark.processes
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_the_pipeline_continues_after_records_that_fail(topics: Topics, words: list[str]) -> None:
+def test_the_pipeline_continues_after_records_that_fail(topics, words):
     """In real-time mode, all good records are processed. A restart skips the same bad records."""
     topics.send((b"a", b"1"), (b"b", b"two"), (b"b", b"2"), (b"a", b"three"), (b"a", b"3"))
 
@@ -213,7 +213,7 @@ def test_the_pipeline_continues_after_records_that_fail(topics: Topics, words: l
 @pytest.mark.processes
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_a_query_that_fails_for_all_records_ends_with_the_position(topics: Topics, words: list[str]) -> None:
+def test_a_query_that_fails_for_all_records_ends_with_the_position(topics, words):
     """A broken query does not turn all records of a topic into dead letters."""
     topics.send(*[(b"a", b"x")] * (MAX_SKIPPED + 2))
 
@@ -228,7 +228,7 @@ def test_a_query_that_fails_for_all_records_ends_with_the_position(topics: Topic
 @pytest.mark.processes
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_a_rebuild_skips_the_records_that_fail(topics: Topics, words: list[str]) -> None:
+def test_a_rebuild_skips_the_records_that_fail(topics, words):
     """They become dead letters, and the rebuild completes."""
     topics.send((b"a", b"1"))
     with pipeline(*words) as process:

@@ -27,7 +27,7 @@ def copied(runs: Runs, **source: Any) -> set[str]:
     return {key for key, _ in runs.topics.read(lambda latest: "last" in latest)} - {"last"}
 
 
-def test_mode_once_processes_what_the_topic_contains(runs: Runs) -> None:
+def test_mode_once_processes_what_the_topic_contains(runs):
     """A run without a checkpoint starts at a time or at offsets. Another version cannot continue after it."""
     a, b = ({0: b"c", 1: b"a", 2: b"b"}[number] for number in (1, 2))  # in partitions 1 and 2
     runs.topics.send((a, b"1"), (b, b"2"))
@@ -43,9 +43,7 @@ def test_mode_once_processes_what_the_topic_contains(runs: Runs) -> None:
     assert [{"a\x03", "b\x03"}, {"a\x03", "b", "b\x03"}] == [since, after]
 
 
-def test_the_rate_limit_bounds_each_batch_and_few_of_them_have_files(
-    runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_rate_limit_bounds_each_batch_and_few_of_them_have_files(runs, monkeypatch):
     """A limit of 100 records/s allows one record in a batch of 10 ms.
 
     Spark keeps the files of 100 batches by default. A thread deletes the others after a commit.
@@ -66,7 +64,7 @@ def test_the_rate_limit_bounds_each_batch_and_few_of_them_have_files(
         wait_until(lambda: max(batches(), default=0) == KEPT_BATCHES + 4 and len(batches()) <= KEPT_BATCHES + 1)
 
 
-def test_real_time_mode_reads_several_sources_and_writes_several_sinks(runs: Runs) -> None:
+def test_real_time_mode_reads_several_sources_and_writes_several_sinks(runs):
     """A single Spark query writes both sinks, although real-time mode rejects a query that reads a DataFrame twice."""
     topics = runs.topics
     more = topics.cluster.create(f"{topics.source}-more")
@@ -95,7 +93,7 @@ def defined(path: Path, **definition: Any) -> Pipeline:
 
 
 @pytest.mark.long
-def test_a_field_can_be_added(runs: Runs, tmp_path: Path) -> None:
+def test_a_field_can_be_added(runs, tmp_path):
     """The pipeline continues with its checkpoint. The field is null in rows that were read before.
 
     A field cannot be removed.
@@ -118,7 +116,7 @@ def test_a_field_can_be_added(runs: Runs, tmp_path: Path) -> None:
         run("amount", "shop")
 
 
-def test_a_file_defines_a_filter_and_a_table_in_real_time_mode(runs: Runs, tmp_path: Path) -> None:
+def test_a_file_defines_a_filter_and_a_table_in_real_time_mode(runs, tmp_path):
     """A record is enriched with the latest record of a topic, and a tombstone retracts it when it stops matching.
 
     A tombstone removes a row of the table.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import pairwise, product
-from pathlib import Path
 from random import Random
 from typing import Any, get_args
 
@@ -69,7 +68,7 @@ def frame(spark: SparkSession, edits: Iterable[Edit]) -> DataFrame:
 
 @in_batches_of_histories
 @given(st.lists(plain.histories(), min_size=HISTORIES, max_size=HISTORIES), st.integers(1, 4))
-def test_ranked_equals_plain_python(spark: SparkSession, partitions: None, histories: list[list[Edit]], n: int) -> None:
+def test_ranked_equals_plain_python(spark, partitions, histories, n):
     """Inserts, corrections, moves, removals and reordered rows give the top n, with all fields.
 
     Both implementations give equal items, versions and positions.
@@ -87,9 +86,7 @@ def test_ranked_equals_plain_python(spark: SparkSession, partitions: None, histo
 
 @in_batches_of_histories
 @given(st.lists(plain.histories(), min_size=HISTORIES, max_size=HISTORIES))
-def test_latest_per_key_equals_plain_python(
-    spark: SparkSession, partitions: None, engine: Engine, histories: list[list[Edit]]
-) -> None:
+def test_latest_per_key_equals_plain_python(spark, partitions, engine, histories):
     """With an order, late rows are ignored. Each change of a key has a higher version than the previous change.
 
     A removed key has a row without values only if the row before has values.
@@ -109,9 +106,7 @@ def test_latest_per_key_equals_plain_python(
 
 @in_batches_of_histories
 @given(st.lists(plain.histories(), min_size=HISTORIES, max_size=HISTORIES))
-def test_latest_per_key_emits_only_changes(
-    spark: SparkSession, partitions: None, engine: Engine, histories: list[list[Edit]]
-) -> None:
+def test_latest_per_key_emits_only_changes(spark, partitions, engine, histories):
     """A record that repeats the row of its key changes nothing, although its offset and its timestamp differ."""
     edits = plain.prefixed(histories)
     rows = as_kafka_rows(frame(spark, edits))
@@ -154,7 +149,7 @@ def random_edits(chance: Random, count: int) -> list[Edit]:
     ]
 
 
-def test_a_query_resumes_from_its_checkpoint(spark: SparkSession, engine: Engine, tmp_path: Path) -> None:
+def test_a_query_resumes_from_its_checkpoint(spark, engine, tmp_path):
     """After a restart, the results are those of all edits, and a client that drops lower versions shows them.
 
     The second run adds a field, which is null in the items that only the first run has read.
@@ -178,7 +173,7 @@ def with_rank_text() -> Column:
     return F.col("item").withField("text", F.col("rank").cast("string"))
 
 
-def test_the_manifest_contains_the_number_of_ranks(spark: SparkSession) -> None:
+def test_the_manifest_contains_the_number_of_ranks(spark):
     """A run with another number rejects the checkpoint: groups that receive no row would keep their old results."""
     with engines.recording("microbatch") as state:
         ranked(frame(spark, [Edit("k0", "north", 5)]), n=3, engine="jvm")
@@ -186,7 +181,7 @@ def test_the_manifest_contains_the_number_of_ranks(spark: SparkSession) -> None:
     assert [3] == [each["n"] for each in state.values() if "n" in each]
 
 
-def test_an_empty_group_is_emitted_and_continues_to_count(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_empty_group_is_emitted_and_continues_to_count(spark, tmp_path):
     """A group without members has no items. Its version increases when it has members again.
 
     After a restart in micro-batches, nothing is repeated: Spark repeats exactly the batch that was not committed, so its
@@ -210,9 +205,7 @@ def test_an_empty_group_is_emitted_and_continues_to_count(spark: SparkSession, t
 
 
 @pytest.mark.long
-def test_after_a_restart_unchanged_results_are_repeated_with_their_new_version(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_after_a_restart_unchanged_results_are_repeated_with_their_new_version(spark, tmp_path):
     """In real-time mode, the run before may have emitted a result of other edits with a higher version."""
     stream = MicroBatches(spark, tmp_path, partial(ranked, n=1, engine="jvm"))
     stream.process(*(frame(spark, [Edit(f"k{offset}", "north", -offset, offset=offset)]) for offset in range(3)))
@@ -239,7 +232,7 @@ class StoredOrder(StatefulProcessor):
         return iter([Row(key=name, rank=rank) for name, rank in self._map.values()])
 
 
-def test_the_state_store_returns_order_keys_in_rank_order(spark: SparkSession) -> None:
+def test_the_state_store_returns_order_keys_in_rank_order(spark):
     """Otherwise the operators would read whole groups. This depends on how Spark encodes the keys of a map."""
     pytest.importorskip("pyarrow", reason="needs pip install '.[python-operators]'")
     chance = Random(5)  # noqa: S311 - not used for cryptography
@@ -256,7 +249,7 @@ def test_the_state_store_returns_order_keys_in_rank_order(spark: SparkSession) -
     assert sorted(members, key=lambda member: (-member[1], member[0].encode())) == [tuple(row) for row in stored]
 
 
-def test_both_implementations_have_equal_order_keys(spark: SparkSession) -> None:
+def test_both_implementations_have_equal_order_keys(spark):
     members = list(
         product([0, 1, -1, 2**63 - 1, -(2**63), 123456789], ["", "k", "k" * 16, "k" * 17, "\uffff", "\U0001f600" * 9])
     )
@@ -280,7 +273,7 @@ def test_both_implementations_have_equal_order_keys(spark: SparkSession) -> None
         (lambda rows: rows.drop("offset"), "select them too"),
     ],
 )
-def test_wrong_columns_are_reported(spark: SparkSession, change: Any, message: str) -> None:
+def test_wrong_columns_are_reported(spark, change, message):
     """Before the query starts."""
     with pytest.raises(CommandError, match=message):
         ranked(change(frame(spark, [Edit("k", "north", 1)])), 3)

@@ -65,7 +65,7 @@ def staging_topics(runs: Runs) -> list[str]:
 
 
 @pytest.mark.long
-def test_switches_over_while_the_old_version_runs(runs: Runs) -> None:
+def test_switches_over_while_the_old_version_runs(runs):
     """The old version ends, the sink contains the results of the new one, and all of them have higher versions."""
     new = version(runs, "new", without="b")
     runs.topics.send((b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"c", b"1"))
@@ -86,7 +86,7 @@ def test_switches_over_while_the_old_version_runs(runs: Runs) -> None:
 
 
 @pytest.mark.long
-def test_continues_an_interrupted_rebuild(runs: Runs, new: Pipeline) -> None:
+def test_continues_an_interrupted_rebuild(runs, new):
     """Until then, the pipeline does not start, because the sink does not contain its results yet."""
     interrupt(runs, new)
     with pytest.raises(CommandError, match="was interrupted; continue it with --rebuild"), runs.running(new):
@@ -98,9 +98,7 @@ def test_continues_an_interrupted_rebuild(runs: Runs, new: Pipeline) -> None:
 
 
 @pytest.mark.long
-def test_a_second_rebuild_cannot_copy_at_the_same_time(
-    runs: Runs, new: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_rebuild_cannot_copy_at_the_same_time(runs, new, monkeypatch):
     """The first one holds the lease, also on a file system that has no locks: its marker exists."""
     copy = rebuild._Rebuild._copy
 
@@ -120,7 +118,7 @@ def test_a_second_rebuild_cannot_copy_at_the_same_time(
 
 @pytest.mark.long
 @pytest.mark.parametrize("owner", [Admin, Files])
-def test_an_interrupted_cleanup_is_completed(runs: Runs, new: Pipeline, owner: type[Admin | Files]) -> None:
+def test_an_interrupted_cleanup_is_completed(runs, new, owner):
     """It deletes the topics of the rebuild, and then the marker in its checkpoint. The results are not written again."""
     copy = rebuild._Rebuild._copy
     with pytest.MonkeyPatch.context() as patched:
@@ -142,7 +140,7 @@ def test_an_interrupted_cleanup_is_completed(runs: Runs, new: Pipeline, owner: t
 
 
 @pytest.mark.long
-def test_starts_again_without_its_topics(runs: Runs, new: Pipeline) -> None:
+def test_starts_again_without_its_topics(runs, new):
     """A discarded rebuild may have a checkpoint but no topics. To continue it would write tombstones for all keys."""
     interrupt(runs, new)
     [staging] = staging_topics(runs)
@@ -177,9 +175,7 @@ def latest(type_: str) -> Any:
 @pytest.mark.long
 @pytest.mark.parametrize("change", ["settings", "state", "state of an operator"])
 @pytest.mark.parametrize("interrupted", ["_wait_for_end_of_others", "_copy"])
-def test_a_changed_pipeline_starts_an_interrupted_rebuild_again(
-    runs: Runs, change: str, interrupted: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_changed_pipeline_starts_an_interrupted_rebuild_again(runs, change, interrupted, caplog):
     """The unfinished rebuild cannot be continued, so it is discarded. `interrupted` is the step that failed."""
     if change == "settings":
         old, new, newer = (version(runs, name) for name in ("old", "new", "newer"))
@@ -202,7 +198,7 @@ def test_a_changed_pipeline_starts_an_interrupted_rebuild_again(
 
 
 @pytest.mark.long
-def test_a_stop_request_ends_a_rebuild(runs: Runs, new: Pipeline) -> None:
+def test_a_stop_request_ends_a_rebuild(runs, new):
     """The old version is still the current one."""
     stop = StopRequests()
     stop.signals.put(15)
@@ -215,7 +211,7 @@ def test_a_stop_request_ends_a_rebuild(runs: Runs, new: Pipeline) -> None:
         assert b"2 old" == values(runs, 2)[-1]
 
 
-def test_the_first_run_needs_no_rebuild(runs: Runs) -> None:
+def test_the_first_run_needs_no_rebuild(runs):
     """It computes everything from the start anyway."""
     assert runs.rebuild(version(runs, "new"))
     assert [] == list(runs.directory.iterdir())

@@ -44,7 +44,7 @@ BAD_VALUES = [
 ]
 
 
-def test_accepts_an_object_with_the_fields(spark: SparkSession) -> None:
+def test_accepts_an_object_with_the_fields(spark):
     """The fields may be in any order, and the object may contain white space and other fields.
 
     Bad records are left out, and tombstones are kept.
@@ -63,7 +63,7 @@ def test_accepts_an_object_with_the_fields(spark: SparkSession) -> None:
     assert expected == [tuple(row) for row in rows.select("key", *FIELDS).collect()]
 
 
-def test_rejects_a_bad_value_with_its_problem(spark: SparkSession) -> None:
+def test_rejects_a_bad_value_with_its_problem(spark):
     """Kafka does not keep records without keys in order."""
     records = [*(("FR", value) for value, _ in BAD_VALUES), (None, None), (None, '{"code":"FR","size":5}')]
 
@@ -83,7 +83,7 @@ def orders(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame([("1", 50), ("2", 200), ("3", None)], "id string, amount int").coalesce(1)
 
 
-def test_the_rows_of_each_sink_have_its_topic(orders: DataFrame) -> None:
+def test_the_rows_of_each_sink_have_its_topic(orders):
     def by_size(orders: DataFrame) -> dict[str, DataFrame]:
         rows = orders.selectExpr("id AS key", "CAST(amount AS STRING) AS value")
         return {"large": rows.where("value > 100"), "small": rows.where("value <= 100")}
@@ -93,7 +93,7 @@ def test_the_rows_of_each_sink_have_its_topic(orders: DataFrame) -> None:
     assert [("large-orders", "2", "200"), ("small-orders", "1", "50")] == records(split, orders=orders)
 
 
-def test_the_query_receives_several_sources_by_name(orders: DataFrame) -> None:
+def test_the_query_receives_several_sources_by_name(orders):
     """The order of the sources does not matter."""
 
     def joined(orders: DataFrame, names: DataFrame) -> DataFrame:
@@ -105,7 +105,7 @@ def test_the_query_receives_several_sources_by_name(orders: DataFrame) -> None:
     assert [("named-orders", "1", "one")] == records(pipeline, names=names, orders=orders)
 
 
-def test_the_key_selects_a_column(orders: DataFrame) -> None:
+def test_the_key_selects_a_column(orders):
     """The value is a JSON object of all columns, or a tombstone if nothing but the key is left."""
     pipeline = Pipeline("amounts", "orders", lambda orders: orders, "amounts", key="id")
 
@@ -123,9 +123,7 @@ def test_the_key_selects_a_column(orders: DataFrame) -> None:
         ({}, None, "must return a dict"),
     ],
 )
-def test_a_query_that_returns_something_else_is_an_error(
-    orders: DataFrame, returned: Any, key: str | None, message: str
-) -> None:
+def test_a_query_that_returns_something_else_is_an_error(orders, returned, key, message):
     query = Pipeline("x", "orders", lambda orders: orders if returned == "orders" else returned, "amounts", key=key)
 
     with pytest.raises(CommandError, match=message):
@@ -140,7 +138,7 @@ def query(name: str) -> Any:
     return names[name]
 
 
-def test_the_query_that_rejects_records(spark: SparkSession) -> None:
+def test_the_query_that_rejects_records(spark):
     """A value that is not an amount becomes a dead letter. The other record becomes a result."""
     rows = kafka_rows(spark, ("1", "9.50"), ("2", "much"))
     pipeline = Pipeline("paid", source="orders", query=query("paid"), sink="paid")
@@ -152,7 +150,7 @@ def test_the_query_that_rejects_records(spark: SparkSession) -> None:
     assert [b"9.50"] == [bytes(row.value) for row in query("paid")(rows).collect()]
 
 
-def test_the_query_with_an_operator(spark: SparkSession) -> None:
+def test_the_query_with_an_operator(spark):
     rows = kafka_rows(spark, ("1", '{"shop": "a", "amount": 5}'), ("2", '{"shop": "a", "amount": 7}'))
 
     *_, last = query("largest_orders")(rows).sort("version").collect()

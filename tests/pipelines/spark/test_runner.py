@@ -16,12 +16,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import Source, checkpoint, private_spark, runner, session
 from kafkasse.pipelines.lag import Lag, LagReader
-from kafkasse.pipelines.pipeline import MIN_COMMIT_INTERVAL_S, Mode
+from kafkasse.pipelines.pipeline import MIN_COMMIT_INTERVAL_S
 from kafkasse.pipelines.runner import wait_until_running
 from kafkasse.pipelines.supervisor import State, StopRequests
 from kafkasse.pipelines.topics import read, write
 from tests.pipelines.spark.runs import Runs, codes, copy
-from tests.pipelines.topics import PARTITIONS, Record, Topics, country, tombstone, top
+from tests.pipelines.topics import PARTITIONS, Record, country, tombstone, top
 from tests.support.waiting import wait_until
 
 COUNTRIES = Path(__file__).parents[3] / "kafkasse" / "data" / "countries.csv"
@@ -33,7 +33,7 @@ def all_countries() -> list[Record]:
     return [(row["code"].encode(), json.dumps(row).encode()) for row in rows]
 
 
-def test_keeps_the_top_3_of_the_world(runs: Runs) -> None:
+def test_keeps_the_top_3_of_the_world(runs):
     """All countries of the demo, in three partitions, give the right Top 3, and so do corrections, moves and removals.
 
     A continent without countries becomes a tombstone. An aborted transaction has no effect, and the marker at the end of a
@@ -64,7 +64,7 @@ def test_keeps_the_top_3_of_the_world(runs: Runs) -> None:
     assert ("Antarctica", None) in results
 
 
-def test_resumes_from_its_checkpoint(runs: Runs) -> None:
+def test_resumes_from_its_checkpoint(runs):
     """A stop request waits for the commit of all records, so the next run knows all countries and repeats no result.
 
     A run that was killed during its first commit has left temporary files. Spark rejects a checkpoint without a commit if it
@@ -98,7 +98,7 @@ def test_resumes_from_its_checkpoint(runs: Runs) -> None:
 
 
 @pytest.mark.long
-def test_reads_uncommitted_records_again(runs: Runs) -> None:
+def test_reads_uncommitted_records_again(runs):
     """A query that ended before its first commit starts again at the beginning of the topic, and repeats no result."""
     topics = runs.topics
     topics.send(country("FR", 5))
@@ -112,7 +112,7 @@ def test_reads_uncommitted_records_again(runs: Runs) -> None:
     assert [("Europe", ["FR", "DE"])] == [(continent, top(value)) for continent, value in emitted]
 
 
-def test_a_recreated_topic_has_another_checkpoint(runs: Runs) -> None:
+def test_a_recreated_topic_has_another_checkpoint(runs):
     """A recreated topic has a new ID, which is a part of the checkpoint's name."""
     before = runs.checkpoint(runs.topn())
     runs.topics.cluster.delete(runs.topics.source)
@@ -122,7 +122,7 @@ def test_a_recreated_topic_has_another_checkpoint(runs: Runs) -> None:
 
 
 @pytest.mark.long
-def test_reads_a_recreated_topic_from_its_start(runs: Runs) -> None:
+def test_reads_a_recreated_topic_from_its_start(runs):
     """The state and the offsets of the old topic are not used."""
     topics = runs.topics
     topics.send(country("FR", 5), country("DE", 4))
@@ -138,7 +138,7 @@ def test_reads_a_recreated_topic_from_its_start(runs: Runs) -> None:
     assert [("Europe", ["IT"])] == [(continent, top(value)) for continent, value in emitted]
 
 
-def test_a_second_run_with_the_same_checkpoint_is_rejected(runs: Runs) -> None:
+def test_a_second_run_with_the_same_checkpoint_is_rejected(runs):
     """Otherwise, each of them would crash at each commit of the other."""
     pipeline = runs.pipeline(copy, mode="microbatch")
     with (
@@ -151,7 +151,7 @@ def test_a_second_run_with_the_same_checkpoint_is_rejected(runs: Runs) -> None:
     assert query.exception() is None
 
 
-def test_a_missing_topic_is_reported(runs: Runs) -> None:
+def test_a_missing_topic_is_reported(runs):
     """The error names the topic, and the topic is not created."""
     missing = f"{runs.topics.sink}-2"
 
@@ -159,7 +159,7 @@ def test_a_missing_topic_is_reported(runs: Runs) -> None:
         runs.once(runs.pipeline(copy, sink=missing))
 
 
-def test_too_few_slots_are_reported(runs: Runs) -> None:
+def test_too_few_slots_are_reported(runs):
     """Without the error, a query with more partitions than Spark has slots would wait forever."""
     slots = private_spark.slots(runs.spark)
     wide = runs.topics.cluster.create(f"{runs.topics.source}-wide", slots)
@@ -171,7 +171,7 @@ def test_too_few_slots_are_reported(runs: Runs) -> None:
         wait_until_running(runs.spark, query, "realtime", StopRequests())
 
 
-def test_a_query_does_not_run_until_its_broadcast_joins_are_ready(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_does_not_run_until_its_broadcast_joins_are_ready(runs, monkeypatch):
     """The job that collects the small side of a join does not count, neither while it runs nor when it has ended.
 
     Without slots, the query does not run. For example, no worker of the cluster has registered yet.
@@ -202,7 +202,7 @@ def lose_slots(monkeypatch: pytest.MonkeyPatch, slots: int) -> None:
     monkeypatch.setattr(private_spark, "slots", lambda _: slots)
 
 
-def test_micro_batches_without_slots_do_not_run(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_micro_batches_without_slots_do_not_run(runs, monkeypatch):
     """Spark starts the query, but none of its tasks could run."""
     lose_slots(monkeypatch, 0)
 
@@ -214,9 +214,7 @@ def test_micro_batches_without_slots_do_not_run(runs: Runs, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("mode", ["realtime", "microbatch"])
-def test_a_running_query_in_real_time_mode_keeps_a_slot_for_the_dead_letters(
-    runs: Runs, monkeypatch: pytest.MonkeyPatch, mode: Mode
-) -> None:
+def test_a_running_query_in_real_time_mode_keeps_a_slot_for_the_dead_letters(runs, monkeypatch, mode):
     """A cluster has lost an executor on which no task ran. Micro-batches share their slots with the dead letters."""
     slots = PARTITIONS if mode == "realtime" else 1
     stop, polls = StopRequests(), iter(range(5))
@@ -244,7 +242,7 @@ def named(orders: DataFrame, names: DataFrame) -> DataFrame:
     return orders.select("key", "value").join(known, "key").select("key", F.col("name").alias("value"))
 
 
-def test_reads_its_side_tables_again(runs: Runs) -> None:
+def test_reads_its_side_tables_again(runs):
     """With refresh_tables_s, the query starts again from its checkpoint after a commit. It repeats no record."""
     topics, stop = runs.topics, StopRequests()
     table = topics.cluster.create(f"{topics.source}-names")
@@ -268,7 +266,7 @@ def test_reads_its_side_tables_again(runs: Runs) -> None:
     assert [State.RUNNING, State.DRAINING, State.STARTING, State.RUNNING] == states
 
 
-def test_settings_of_spark_submit_override_all_others(spark: SparkSession) -> None:
+def test_settings_of_spark_submit_override_all_others(spark):
     """spark-submit passes its settings as system properties of the JVM."""
     properties = private_spark.java(spark).java.lang.System
     properties.setProperty("spark.executor.memory", "5g")
@@ -285,7 +283,7 @@ def reader(runs: Runs) -> LagReader:
     return LagReader(runs.spark, runs.topics.kafka)
 
 
-def test_finds_the_oldest_record_after_the_position(reader: LagReader, topics: Topics) -> None:
+def test_finds_the_oldest_record_after_the_position(reader, topics):
     """The age does not depend on when the lag was measured before, or on newer records."""
     position = {(topics.source, partition): 0 for partition in range(3)}
     topics.send((b"a", b"1"))
@@ -305,7 +303,7 @@ def test_finds_the_oldest_record_after_the_position(reader: LagReader, topics: T
     assert Lag(0, None) == at_the_end
 
 
-def test_offsets_without_a_record_are_no_lag(reader: LagReader, topics: Topics) -> None:
+def test_offsets_without_a_record_are_no_lag(reader, topics):
     """The position of a pipeline stays before the markers of transactions and the records of aborted transactions."""
     topics.transaction((b"a", b"1"), commit=True)
     topics.transaction((b"a", b"2"), commit=False)

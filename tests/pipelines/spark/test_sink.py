@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import private_spark, written
 from kafkasse.pipelines.contract import GENERATION, VERSION
 from kafkasse.pipelines.files import Files
-from tests.pipelines.spark.runs import Runs, codes
+from tests.pipelines.spark.runs import codes
 from tests.pipelines.topics import Topics, country, fields, top
 from tests.support.waiting import wait_until
 
@@ -25,7 +25,7 @@ def large_country(code: str, size: int, name_bytes: int) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.long
-def test_a_result_that_kafka_would_reject_becomes_a_dead_letter(runs: Runs) -> None:
+def test_a_result_that_kafka_would_reject_becomes_a_dead_letter(runs):
     """Two legal records have a Top 3 that is too large. The pipeline continues, and the sink keeps the result before it."""
     topics = runs.topics
     topics.send(large_country("FR", 5, 900_000))
@@ -51,7 +51,7 @@ def copy(records: DataFrame) -> DataFrame:
     return records.select(key.alias("key"), "value", (F.col("offset") + 1).alias("version"), position.alias("position"))
 
 
-def test_each_record_has_the_headers_of_the_contract(runs: Runs) -> None:
+def test_each_record_has_the_headers_of_the_contract(runs):
     """The headers contain the pipeline and its version, the version of the key, and the position in the source.
 
     A row without a key becomes a dead letter, because a compacted topic would reject the record.
@@ -74,7 +74,7 @@ def test_each_record_has_the_headers_of_the_contract(runs: Runs) -> None:
     assert (None, b"no key", b"it has no key") == (letter.key, letter.value, dict(letter.headers)[REASON])
 
 
-def test_each_bad_record_becomes_a_dead_letter_with_its_bytes_and_position(runs: Runs) -> None:
+def test_each_bad_record_becomes_a_dead_letter_with_its_bytes_and_position(runs):
     """The dead letter has the key, the value and the headers of the record, and says where it is and why it is bad.
 
     The query for dead letters needs one slot. Real-time mode starts no batch while the jobs of other queries have more tasks
@@ -121,7 +121,7 @@ def send_versions(topics: Topics, *versions: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("mode", ["realtime", "microbatch"])
-def test_a_repeated_result_is_not_written_again(runs: Runs, mode: str) -> None:
+def test_a_repeated_result_is_not_written_again(runs, mode):
     """A run that was killed before its first commit reads the source again, and writes only what is new."""
     pipeline = runs.pipeline(numbered, mode=mode)
     runs.topics.send((b"a", b"1"), (b"a", b"2"))
@@ -137,7 +137,7 @@ def test_a_repeated_result_is_not_written_again(runs: Runs, mode: str) -> None:
     assert [b"1", b"2", b"3"] == [record.value for record in runs.results(4) if record.key == b"a"]
 
 
-def test_finds_the_highest_version_of_each_key(spark: SparkSession, topics: Topics) -> None:
+def test_finds_the_highest_version_of_each_key(spark, topics):
     """Records without a version do not count. Spark starts no Python processes to use the result.
 
     A new checkpoint starts a new generation: all of its versions are higher than those in the sink, although it reads the
@@ -155,7 +155,7 @@ def test_finds_the_highest_version_of_each_key(spark: SparkSession, topics: Topi
     assert (0, 2) == (first_generation, written.next_generation(spark, topics.kafka, [topics.sink]))
 
 
-def test_an_older_checkpoint_does_not_start(runs: Runs) -> None:
+def test_an_older_checkpoint_does_not_start(runs):
     """The pipeline has run with a newer checkpoint, so clients would drop all results of the older one as outdated."""
     pipeline = runs.pipeline(numbered, mode="once")
     runs.topics.send((b"a", b"1"))
@@ -168,7 +168,7 @@ def test_an_older_checkpoint_does_not_start(runs: Runs) -> None:
 
 
 @pytest.mark.parametrize("file", ["offsets/0", "commits/0", "dead-letters/offsets/0"])
-def test_a_damaged_checkpoint_does_not_start(runs: Runs, file: str) -> None:
+def test_a_damaged_checkpoint_does_not_start(runs, file):
     pipeline = runs.pipeline(numbered)
     damaged = Path(runs.checkpoint(pipeline)) / file
     damaged.parent.mkdir(parents=True)
@@ -179,7 +179,7 @@ def test_a_damaged_checkpoint_does_not_start(runs: Runs, file: str) -> None:
         runs.once(pipeline)
 
 
-def test_files_work_on_file_systems_of_hadoop(spark: SparkSession, tmp_path: Path) -> None:
+def test_files_work_on_file_systems_of_hadoop(spark, tmp_path):
     """The path may have a scheme."""
     files = Files(spark)
     path = f"file://{tmp_path}/new/manifest"

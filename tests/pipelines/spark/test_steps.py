@@ -65,7 +65,7 @@ def run(spark: SparkSession, tmp_path: Path) -> Defined:
     return Defined(spark, tmp_path)
 
 
-def test_a_filter_retracts_a_row_that_stops_matching(run: Defined) -> None:
+def test_a_filter_retracts_a_row_that_stops_matching(run):
     """The tombstone removes the key from the sink. A condition that is null does not match."""
     query = {"where": "amount > 100 AND customer = 'x'", "select": ["amount"]}
     records = [order("a", 200, customer="x"), order("a", 50, customer="x"), order("b", 300, customer="x")]
@@ -74,7 +74,7 @@ def test_a_filter_retracts_a_row_that_stops_matching(run: Defined) -> None:
     assert expected == run(query, *records, order("b", None), order("c", 200))
 
 
-def test_select_computes_columns(run: Defined) -> None:
+def test_select_computes_columns(run):
     """The expressions are those of Spark SQL. `*` stands for all fields. The version increases with the offset."""
     query = {"select": ["*", "amount * 2 AS double", "_key AS k", "size(items) AS n", "items[0].price AS first"]}
     records = kafka_rows(run.spark, order("a", 7, items=[{"price": 1.5}, {"price": 2}]), order("a", 2))
@@ -87,7 +87,7 @@ def test_select_computes_columns(run: Defined) -> None:
     assert [(1, {0: 0}), (2, {0: 1})] == [(row.version, row.position) for row in rows]
 
 
-def test_records_that_do_not_match_the_schema_are_left_out(run: Defined) -> None:
+def test_records_that_do_not_match_the_schema_are_left_out(run):
     """An optional field may be absent or null, but it has its type."""
     bad = [("a", b"{"), ("a", "{}"), ("a", '{"amount": "1"}'), ("a", '{"amount": 1, "customer": 5}'), (None, b"{}")]
     good = [("a", '{"amount": 1, "customer": null}')]
@@ -95,7 +95,7 @@ def test_records_that_do_not_match_the_schema_are_left_out(run: Defined) -> None
     assert [("a", {"amount": 1})] == run({"select": ["amount"]}, *bad, *good)
 
 
-def test_the_problem_of_a_record_names_the_field(spark: SparkSession) -> None:
+def test_the_problem_of_a_record_names_the_field(spark):
     types = {name: type_ for name, type_ in fields(ORDER).items() if name != "amount"}
     values = ['{"at": "yesterday"}', '{"at": 5}', '{"items": {}}', "[]", "{}"]
 
@@ -105,7 +105,7 @@ def test_the_problem_of_a_record_names_the_field(spark: SparkSession) -> None:
     assert expected == [row.problem for row in rows]
 
 
-def test_the_prefix_of_a_schema_registry_is_removed(run: Defined) -> None:
+def test_the_prefix_of_a_schema_registry_is_removed(run):
     """A value starts with the ID or the GUID of its schema."""
     query = DeclaredQuery({"sink": {"select": ["amount"]}}, {"source": DeclaredSource(fields(ORDER), framed=True)}, {})
     json_ = b'{"amount": 1}'
@@ -114,7 +114,7 @@ def test_the_prefix_of_a_schema_registry_is_removed(run: Defined) -> None:
     assert ['{"amount":1}'] * 3 == [row.value for row in query(source=rows)["sink"].collect()]
 
 
-def test_latest_writes_only_changes(run: Defined) -> None:
+def test_latest_writes_only_changes(run):
     """A row that is repeated, and the removal of a row that is not in the result, give no record."""
     query = {"where": "amount > 100", "select": ["amount"], "latest": True}
     records = [order("a", amount) for amount in (50, 200, 200, 50, 60)]
@@ -122,7 +122,7 @@ def test_latest_writes_only_changes(run: Defined) -> None:
     assert [("a", {"amount": 200}), ("a", None)] == run(query, *records)
 
 
-def test_latest_gives_a_key_of_several_sources_increasing_versions(run: Defined) -> None:
+def test_latest_gives_a_key_of_several_sources_increasing_versions(run):
     """The version contains the offsets of all sources, so a low offset of the second source does not lower it."""
     source = {"topic": "eu", "schema": ORDER}
     sources = {"eu": source, "us": source | {"topic": "us"}}
@@ -139,7 +139,7 @@ def test_latest_gives_a_key_of_several_sources_increasing_versions(run: Defined)
     assert [(3, 3), (4, 4)] == [(json.loads(row.value)["amount"], row.version) for row in found][-2:]
 
 
-def test_top_ranks_the_rows_of_each_group(run: Defined) -> None:
+def test_top_ranks_the_rows_of_each_group(run):
     """A row that stops matching leaves the ranking."""
     top = {"n": 2, "by": "amount", "group": "customer", "as": "orders"}
     query = {"where": "amount < 500", "select": ["id", "amount", "customer"], "top": top}
@@ -150,7 +150,7 @@ def test_top_ranks_the_rows_of_each_group(run: Defined) -> None:
     assert ("x", "x", ["b", "a"]) == (key, value["customer"], [each["id"] for each in value["orders"]])
 
 
-def test_top_can_rank_in_ascending_order(run: Defined) -> None:
+def test_top_can_rank_in_ascending_order(run):
     """The smallest row is the first, also if it is the smallest BIGINT, whose negative value is not a BIGINT."""
     top = {"n": 2, "by": "amount", "group": "customer", "order": "ascending"}
     records = [order(key, amount, id=key, customer="x") for key, amount in (("a", 2), ("b", 1), ("c", -(2**63)))]
@@ -160,7 +160,7 @@ def test_top_can_rank_in_ascending_order(run: Defined) -> None:
     assert ["c", "b"] == [each["id"] for each in value["items"]]
 
 
-def test_a_window_aggregates_records(run: Defined) -> None:
+def test_a_window_aggregates_records(run):
     """A sliding window counts each record in several windows."""
     window = {
         "size": "2 minutes",
@@ -180,7 +180,7 @@ def test_a_window_aggregates_records(run: Defined) -> None:
     assert {"customer", "window_start", "window_end", "orders", "total"} == found[0][1].keys()
 
 
-def test_each_group_of_a_window_has_its_own_key(run: Defined) -> None:
+def test_each_group_of_a_window_has_its_own_key(run):
     """Null, spaces and an empty text do not make two groups equal. The time is a field, and a record needs no key."""
     window = {"time": "at", "size": "1 hour", "by": ["id", "customer"], "aggregates": {"n": "count(*)"}}
     groups = [("a b", "c"), ("a", "b c"), (None, "a"), ("a", None), ("", "a")]
@@ -192,7 +192,7 @@ def test_each_group_of_a_window_has_its_own_key(run: Defined) -> None:
     assert {("2026-01-02T03:00:00.000Z", 1)} == {(value["window_start"], value["n"]) for _, value in found}
 
 
-def test_final_results_are_written_once(run: Defined) -> None:
+def test_final_results_are_written_once(run):
     """A window is written when the watermark has passed its end. A record that arrives later is counted as late instead."""
     window = {"time": "at", "size": "1 minute", "watermark": "10 seconds", "aggregates": {"n": "count(*)"}}
     query = {"window": window | {"results": "final"}}
@@ -221,7 +221,7 @@ HOURLY = {
 }
 
 
-def test_a_window_of_the_latest_rows_follows_corrections(run: Defined, tmp_path: Path) -> None:
+def test_a_window_of_the_latest_rows_follows_corrections(run, tmp_path):
     """Corrections, moves, removals and rows that stop matching give what plain Python computes, in two micro-batches."""
     chance = Random(11)  # noqa: S311 - not used for cryptography
     records = [random_order(chance) for _ in range(120)]
@@ -254,7 +254,7 @@ def hourly(records: list[tuple[str, str | None]]) -> dict[str, tuple[int, int, i
     return {hour: (len(of), len(of), 2 * sum(of), sum(of) / len(of)) for hour, of in hours.items()}
 
 
-def test_enrich_adds_the_columns_of_tables(run: Defined) -> None:
+def test_enrich_adds_the_columns_of_tables(run):
     """A row without a match keeps null. A table with the same key twice does not duplicate rows."""
     pa, pq = (pytest.importorskip(name, reason="pip install pyarrow") for name in ("pyarrow", "pyarrow.parquet"))
     (run.directory / "customers.csv").write_text("id,csv\nx,Ann\ny,Bob\ny,Bob\n")
@@ -270,7 +270,7 @@ def test_enrich_adds_the_columns_of_tables(run: Defined) -> None:
     assert [("a", {"csv": "Bob", "parquet": "Bob"}), ("b", none), ("c", none)] == found
 
 
-def test_sources_are_combined_and_each_sink_has_its_query(run: Defined) -> None:
+def test_sources_are_combined_and_each_sink_has_its_query(run):
     """A column that a source lacks is null."""
     other = {"properties": {"amount": {"type": "integer"}, "shop": {"type": "string"}}}
     definition = {
@@ -316,9 +316,7 @@ def test_sources_are_combined_and_each_sink_has_its_query(run: Defined) -> None:
         ),
     ],
 )
-def test_a_query_that_spark_rejects_is_an_error(
-    run: Defined, query: dict[str, Any], line: int, path: str, reason: str
-) -> None:
+def test_a_query_that_spark_rejects_is_an_error(run, query, line, path, reason):
     """Spark's own message contains neither the file nor the path of the field."""
     query = {"window": query} if "aggregates" in query else query
 
@@ -326,7 +324,7 @@ def test_a_query_that_spark_rejects_is_an_error(
         run(query, order("a", 1))
 
 
-def test_a_bad_record_is_one_dead_letter_although_two_sinks_read_it(run: Defined) -> None:
+def test_a_bad_record_is_one_dead_letter_although_two_sinks_read_it(run):
     """A source that several sinks use is checked once."""
     definition = {
         "source": {"topic": "orders", "schema": ORDER},

@@ -56,7 +56,7 @@ def results(spark: SparkSession) -> list[Row]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_ranks_the_countries_of_each_continent(results: list[Row], case: str) -> None:
+def test_ranks_the_countries_of_each_continent(results, case):
     """The Top 3 do not depend on the records of other continents."""
     prefix = f"{list(CASES).index(case)}."
 
@@ -66,7 +66,7 @@ def test_ranks_the_countries_of_each_continent(results: list[Row], case: str) ->
     assert expected == {continent: [code.removeprefix(prefix) for code in codes] for continent, codes in found.items()}
 
 
-def test_the_value_contains_all_fields(results: list[Row]) -> None:
+def test_the_value_contains_all_fields(results):
     """The value has the format of the Kafka Streams original: the continent and its countries, the largest first."""
     [value] = [row.value for row in results if row.key == "0.Europe"]
 
@@ -77,7 +77,7 @@ def test_the_value_contains_all_fields(results: list[Row]) -> None:
     assert expected == json.loads(value)
 
 
-def test_emits_the_version_and_the_position(results: list[Row]) -> None:
+def test_emits_the_version_and_the_position(results):
     """With the version, a client can drop a repeated result."""
     [row] = [row for row in results if row.key == "0.Europe"]
 
