@@ -26,8 +26,8 @@ TOKENS_HEAD = """\
 ## Tokens
 
 A guard accepts RS256, ES256 and EdDSA with the keys of one issuer, and API keys.
-`attacks/test_guards.py::test_hostile_tokens` sends each of these tokens in the `Authorization` header of `GET /t`. No token may
-appear in the log.
+`attacks/test_guards.py::test_hostile_tokens` sends each of these tokens in the `Authorization` header of `GET /t`.
+No token may appear in the log.
 
 | kind | token | answer |
 | --- | --- | --- |"""
