@@ -8,18 +8,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse as Response
 
-from kafkasse.app import blueprint
-from kafkasse.config import Config
 from kafkasse.errors import InvalidParameter
 from kafkasse.filter import parse_query, query
 from kafkasse.frame import Encoder
 from kafkasse.memory_log import MemoryLog
 from kafkasse.web.throttle import BURST
 from tests.support.sse import Event, read_events
+from tests.web import clients
 
 START = 'last_event_id=[{"topic":"orders","partition":0,"offset":0}]'
 ORDERS = [
@@ -49,11 +47,8 @@ def client_of(log: MemoryLog) -> Open:
     """Return a function that returns a client of an app with a route /orders and other settings."""
 
     def client_of(path: str = "/orders", settings: dict[str, Any] | None = None, **route: Any) -> FlaskClient:
-        app = Flask("host")
         routes = {"orders": {"path": path, "topics": ["orders"], "start": "earliest", **route}}
-        config = Config(public=True, allowed_topics=["*"], heartbeat_s=0.05, routes=routes, **(settings or {}))
-        app.register_blueprint(blueprint(config, log))
-        return app.test_client()
+        return clients.client_of(log, None, routes=routes, **(settings or {}))
 
     return client_of
 
