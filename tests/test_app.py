@@ -45,15 +45,6 @@ def problem(response: TestResponse, status: int) -> dict[str, object]:
     return dict(body)
 
 
-def test_an_exception_is_a_problem_object_without_its_text(app: Flask, client: FlaskClient) -> None:
-    def fail() -> str:
-        raise RuntimeError("secret")
-
-    app.add_url_rule("/-/bug", view_func=fail)
-
-    assert "secret" not in str(problem(client.get("/-/bug"), 500))
-
-
 class _Cluster(MemoryLog):
     is_up = False
 
@@ -304,10 +295,3 @@ def test_lists_and_ends_the_streams_of_a_process(client: FlaskClient) -> None:
         assert b"retry: " in b"".join(chunks)
 
     problem(client.delete(f"/-/streams/{listed['id']}"), 404)
-
-
-@pytest.mark.parametrize("path", ["/missing", "/a/b/c", "/t?timestamp=x"])
-def test_an_error_contains_the_request_id(client: FlaskClient, path: str) -> None:
-    response = client.get(path, headers={"X-Request-ID": "req-1"})
-
-    assert "req-1" == response.headers["X-Request-ID"] == response.get_json()["request_id"]
