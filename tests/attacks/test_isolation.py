@@ -177,46 +177,29 @@ def test_one_client_of_many_combinations_of_topics(
 # Event IDs that did not join the shared feed.
 
 
-def kafka_sse_id(topic: str, ends: list[int]) -> str:
-    entries = ",".join(
-        f'{{"topic":"{topic}","partition":{partition},"offset":{end}}}' for partition, end in enumerate(ends)
-    )
-    return f"Last-Event-ID: [{entries}]"
-
-
-def test_many_clients_with_ids_of_kafka_sse(
-    attack: NewAttack, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str
+@pytest.mark.parametrize("epoch", ["", f',"leader_epoch":{INT32_MAX}'], ids=["KafkaSSE", "forged leader epoch"])
+def test_many_clients_with_unusual_ids(
+    attack: NewAttack, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str, epoch: str
 ) -> None:
-    """They share the feed: another client can still catch up."""
-    topic = cluster.create(fresh_name, 2)
-    values = records(100)
-    cluster.send(topic, *values)
+    """They join the feed of an idle topic, and another client can catch up. Otherwise, each would keep a slot."""
+    topic, values = cluster.create(fresh_name, 2), records(100)
     worker = attack(max_catch_ups=CATCH_UPS)
-    with Crowd(worker.port, [f"/{topic}"] * SIZES.clients, kafka_sse_id(topic, [100, 0])) as crowd:
+    at = f'"topic":"{topic}","partition"'
+    last_id = f'Last-Event-ID: [{{{at}:0,"offset":{len(values)}{epoch}}},{{{at}:1,"offset":0}}]'
+    with ExitStack() as stack:
+        first = stack.enter_context(Client(worker.port, f"/{topic}")).ready()
+        cluster.send(topic, *values)
+        first.events(len(values))  # now the feed knows the leader epoch
+        crowd = stack.enter_context(Crowd(worker.port, [f"/{topic}"] * SIZES.clients, last_id))
         crowd.wait(lambda client: client.opened_after_s)
+        wait_until(lambda: readers(worker.server) == {"parked": SIZES.clients + 1})
         _catch_up(worker, topic, len(values))
         cluster.send(topic, *records(10))
         crowd.wait(complete(10))
         worker.measured["connections"] = worker.server.connections_to(broker_port(broker))
-        worker.is_bounded(Load(streams=SIZES.clients, catching_up=1, partitions=2))
+        worker.is_bounded(Load(streams=SIZES.clients + 2, catching_up=1, partitions=2))
     assert {10: SIZES.clients} == crowd.events()
     assert worker.measured["connections"] <= MAX_CONNECTIONS + 4
-
-
-def test_many_clients_with_forged_leader_epochs(attack: NewAttack, cluster: Cluster, fresh_name: str) -> None:
-    """They join the feed of an idle topic. Otherwise each of them would have a slot until the next record."""
-    topic = cluster.create(fresh_name)
-    worker = attack(max_catch_ups=CATCH_UPS)
-    clients = 2 * CATCH_UPS
-    forged = f'Last-Event-ID: [{{"topic":"{topic}","partition":0,"offset":1,"leader_epoch":{INT32_MAX}}}]'
-    with ExitStack() as stack:
-        first = stack.enter_context(Client(worker.port, f"/{topic}")).ready()
-        cluster.send(topic, *records(1))
-        first.events(1)  # now the feed knows the leader epoch
-        crowd = stack.enter_context(Crowd(worker.port, [f"/{topic}"] * clients, forged))
-        crowd.wait(lambda client: client.opened_after_s)
-        wait_until(lambda: readers(worker.server) == {"parked": clients + 1})
-        worker.is_bounded(Load(streams=clients, catching_up=CATCH_UPS))
 
 
 def readers(server: Server) -> dict[str, int]:
