@@ -9,14 +9,14 @@ import pytest
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
 from tests.attacks.conftest import Attacked
+from tests.registry.avro_values import NODE, logical, varint
 from tests.support.client import Client
 from tests.support.kafka import Cluster
 from tests.support.registry import Registry, framed, proto_file
 
 SIZE = 500_000
-NODE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
 LONGS = {"type": "array", "items": "long"}
-DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+DECIMAL = logical("bytes", "decimal", precision=9, scale=2)
 TREE = {"anyOf": [{"type": "string"}, {"items": {"anyOf": [{"$ref": "#"}, {"not": {"$ref": "#"}}]}}]}
 
 
@@ -25,13 +25,6 @@ def registry() -> Iterator[Registry]:
     server = Registry()
     yield server
     server.close()
-
-
-def varint(number: int) -> bytes:
-    number, out = number << 1, b""
-    while number > 127:
-        out, number = out + bytes([number & 127 | 128]), number >> 7
-    return out + bytes([number])
 
 
 def numbers() -> Any:

@@ -164,17 +164,6 @@ def decoded(members: dict[str, Any], name: str) -> bytes:
     return base64.b64decode(text) if members.get(f"{name}_encoding") == "base64" else text.encode()
 
 
-@given(st.binary(), st.sampled_from(list(FORMATS)))
-def test_one_record_is_one_event(raw: bytes, format: str) -> None:
-    """No bytes in a record can create a second event, ID or retry field, or end their own event early."""
-    frame = sent(Encoder(format), Record(raw, raw, [("ce_type", raw)]))
-
-    if frame:
-        assert ID == one_event(frame).id
-    else:
-        assert "kafkasse" == format
-
-
 @given(st.lists(st.binary() | json_text().map(lambda written: written[0].encode()), max_size=5))
 def test_split_undoes_frame(values: list[bytes]) -> None:
     for wire in (ServerSentEvents(), JsonLines()):
@@ -202,12 +191,6 @@ def test_the_text_of_an_object_is_kept() -> None:
     value = '{ "b" : "\\u0065" ,\n "a":1.0 }'
 
     assert '{ "b" : "\\u0065" ,\n "a":1.0 ,"_kafka":' in event(Record(value.encode())).data
-
-
-@pytest.mark.parametrize("value", ["[]", "[1]", '"text"', "1", "null", "true", '"}"', '[{"a":1}]'])
-def test_json_that_is_not_an_object_is_sent_unchanged(value: str) -> None:
-    """A JSON value other than an object has no place for `_kafka`."""
-    assert value == event(Record(value.encode())).data
 
 
 # Producers cannot forge `_kafka`.

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import fastavro
@@ -22,6 +23,9 @@ def encoded(schema: Any, value: Any, references: Sequence[Any] = ()) -> bytes:
     out = io.BytesIO()
     fastavro.schemaless_writer(out, fastavro.parse_schema(schema, named_schemas=named), value)
     return out.getvalue()
+
+
+varint = partial(encoded, "long")
 
 
 def record(**fields: Any) -> dict[str, Any]:
