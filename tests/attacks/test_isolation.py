@@ -18,7 +18,7 @@ from tests.attacks.batches import UNCOMPRESSED, encode_batch, produce_batch
 from tests.attacks.conftest import Attack, NewAttack, Probe
 from tests.attacks.crowd import Crowd, Visitor
 from tests.attacks.memory import Load
-from tests.attacks.sizes import FULL, SIZES
+from tests.attacks.sizes import SIZES, is_full
 from tests.chaos.cluster import EmbeddedCluster
 from tests.chaos.network import HOST, Conditions, Network
 from tests.support.client import Client, fetch
@@ -279,7 +279,7 @@ def test_lookups_of_unknown_topics(
 def test_a_fleet_returns_to_an_empty_ring(attack: NewAttack, cluster: Cluster, fresh_name: str, fleet: int) -> None:
     """Each client missed some records while the server restarted. Each receives them; none gets 503."""
     topic, missed = cluster.create(fresh_name, 3), 300
-    limit = {} if SIZES is FULL else {"max_catch_ups": CATCH_UPS, "kafka_timeout_s": 1}
+    limit = {} if is_full() else {"max_catch_ups": CATCH_UPS, "kafka_timeout_s": 1}
     with Client(attack().server.port, f"/{topic}") as client:
         last_id = client.ready().last_id
     cluster.send(topic, *records(missed, 1_000))
