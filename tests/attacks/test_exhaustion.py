@@ -137,6 +137,3 @@ def test_pipelined_requests_take_turns(server: Server, unharmed: Unharmed) -> No
 
         assert 0 < answered < PIPELINED
         sending.kill()
-
-
-# Many clients.

@@ -20,7 +20,6 @@ from kafkasse.errors import (
     InvalidParameter,
     InvalidPosition,
     KafkasseError,
-    MethodNotAllowed,
     NotAcceptable,
     RequestTooLarge,
 )
@@ -41,10 +40,9 @@ def stream_request(
     query: dict[str, str] | str | None = None,
     headers: dict[str, str] | None = None,
     route: Route = OPEN,
-    method: str = "GET",
     **settings: Any,
 ) -> StreamRequest:
-    environ = EnvironBuilder(f"/{topics}", query_string=query, headers=Headers(headers), method=method).get_environ()
+    environ = EnvironBuilder(f"/{topics}", query_string=query, headers=Headers(headers)).get_environ()
     return parse_request(Flask.request_class(environ), route, topics, Config(**settings).web)
 
 
@@ -249,14 +247,6 @@ def test_rejects_a_request_that_accepts_no_offered_type(accept: str) -> None:
         stream_request(headers={"Accept": accept})
 
     assert {EVENTS, LINES, JSON} == set(rejected.value.extra["offered"])
-
-
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
-def test_accepts_get_and_head_only(method: str) -> None:
-    """HEAD is parsed like GET."""
-    with pytest.raises(MethodNotAllowed, match=method):
-        stream_request(method=method)
-    assert stream_request(method="HEAD").position.topics == ("t",)
 
 
 # Any request.
