@@ -31,11 +31,7 @@ def attacked(cluster: Cluster) -> str:
 @pytest.fixture(scope="module")
 def server(serve: Callable[..., Server]) -> Server:
     """A server that waits one second for a request and half a second until a response is read."""
-    return serve(
-        "--keep-alive 1 --worker-class tests.attacks.metered.Impatient",
-        heartbeat_s=0.2,
-        write_timeout_s=30,
-    )
+    return serve("--keep-alive 1 --worker-class tests.attacks.metered.Impatient", heartbeat_s=0.2, write_timeout_s=30)
 
 
 def bad_requests(port: int) -> int:

@@ -15,7 +15,7 @@ import pytest
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.position.position import INT32_MAX
 from tests.attacks.batches import UNCOMPRESSED, encode_batch, produce_batch
-from tests.attacks.conftest import Attack, NewAttack, Probe
+from tests.attacks.conftest import Attack, NewAttack, probing
 from tests.attacks.crowd import Crowd, Visitor
 from tests.attacks.memory import Load
 from tests.attacks.sizes import SIZES, is_full
@@ -138,8 +138,7 @@ def test_many_topics(attack: NewAttack, broker: EmbeddedBroker, cluster: Cluster
         crowd = stack.enter_context(Crowd(worker.port, [f"/{topic}" for topic in topics]))
         crowd.wait(lambda client: client.opened_after_s)
         one = stack.enter_context(Client(worker.port, f"/{topics[0]}"))
-        probe = Probe(cluster, topics[0], one.ready())
-        probing = gevent.spawn(probe.run)
+        stack.enter_context(probing(worker, cluster, topics[0], one.ready()))
         sent, began = 0, time.monotonic()
         while time.monotonic() < began + SIZES.seconds:
             for topic in topics:  # kafka-python would wait for the metadata of each topic
@@ -147,9 +146,7 @@ def test_many_topics(attack: NewAttack, broker: EmbeddedBroker, cluster: Cluster
             sent += 1
             gevent.sleep(max(0.0, began + sent / 10 - time.monotonic()))  # 500 records/s
         crowd.wait(complete(sent))
-        probing.kill()
         worker.measured["connections"] = worker.server.connections_to(broker_port(broker))
-    worker.measured |= probe.summary()
     worker.is_bounded(Load(streams=51, feeds=50, partitions=50))
     assert worker.measured["connections"] <= MAX_CONNECTIONS
 

@@ -131,11 +131,7 @@ def test_a_deleted_topic_ends_the_stream(connect: Connect, cluster: Cluster, top
 
     [error] = stream.rest()
 
-    assert ("error", 410, [topic]) == (
-        error.type,
-        json.loads(error.data)["status"],
-        json.loads(error.data)["topics"],
-    )
+    assert ("error", 410, [topic]) == (error.type, json.loads(error.data)["status"], json.loads(error.data)["topics"])
 
 
 # Compression.
