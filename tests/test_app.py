@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flask import Flask
@@ -33,6 +34,13 @@ def app() -> Flask:
 @pytest.fixture
 def client(app: Flask) -> FlaskClient:
     return app.test_client()
+
+
+def client_with(**settings: Any) -> FlaskClient:
+    """A client of a public app with the topic `t`."""
+    log = MemoryLog()
+    log.create("t")
+    return create_app(Config(**{"allowed_topics": ["*"], "public": True, **settings}), log).test_client()
 
 
 def problem(response: TestResponse, status: int) -> dict[str, object]:
@@ -189,9 +197,7 @@ def test_serves_the_demo_page_next_to_its_stream(path: str, pages: bool, stream:
 def test_slows_down_a_client_that_repeats_rejected_requests(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     """Also if no route has the path. Other requests of the same address succeed, and do not count."""
     monkeypatch.setattr(throttle, "MAX_DELAY_S", 0.0)
-    log = MemoryLog()
-    log.create("t")
-    client = create_app(Config(allowed_topics=["*"], public=True, max_rejections_per_s=0.001), log).test_client()
+    client = client_with(max_rejections_per_s=0.001)
 
     statuses = [client.head(each).status_code for _ in range(throttle.BURST + 1) for each in ("/t", path)]
 
@@ -203,11 +209,7 @@ def test_slows_down_a_client_that_repeats_rejected_requests(monkeypatch: pytest.
 )
 def test_no_redirect_repeats_the_host_of_the_request(path: str, status: int) -> None:
     """A client can forge the Host header, and a shared cache could send the redirect to others."""
-    log = MemoryLog()
-    log.create("t")
-    client = create_app(
-        Config(routes={"slash": {"path": "/slash/", "topics": ["t"]}}, allowed_topics=["*"], public=True), log
-    ).test_client()
+    client = client_with(routes={"slash": {"path": "/slash/", "topics": ["t"]}})
 
     response = client.head(base_url="http://evil.example", environ_overrides={"PATH_INFO": path})
 
@@ -243,9 +245,7 @@ def test_no_response_may_be_sniffed_or_cached(method: str, path: str, pages: boo
 @pytest.mark.parametrize("path", ["/-/metrics", "/-/streams", "/-/status"])
 def test_the_endpoints_for_operators_are_not_public(path: str) -> None:
     """By default, they get the same 404 as an unknown path."""
-    client = create_app(Config(allowed_topics=["*"], public=True), MemoryLog()).test_client()
-
-    problem(client.get(path), 404)
+    problem(client_with().get(path), 404)
 
 
 @pytest.mark.parametrize(("token", "status"), [("", 401), ("staff", 403), ("operator", 200)])
