@@ -30,7 +30,6 @@ from kafkasse.route import Route
 from kafkasse.web.request import StreamRequest, parse_request
 
 OPEN = Route("topics", "/{topics}", None)
-NAMED = Route("topn", "/topn/updates", ("topn", "more"))
 ID = '[{"topic":"t","partition":0,"offset":5}]'
 EVENTS, LINES, JSON = "text/event-stream", "application/x-ndjson", "application/json"
 
@@ -58,10 +57,6 @@ def test_parses_the_topics_of_the_path() -> None:
 def test_rejects_an_empty_topic_name(topics: str) -> None:
     with pytest.raises(InvalidParameter, match="empty topic name"):
         stream_request(topics)
-
-
-def test_a_route_has_its_own_topics() -> None:
-    assert ("topn", "more") == NAMED.adapt(stream_request("", route=NAMED).position).topics
 
 
 def test_a_group_stands_for_its_topics() -> None:
