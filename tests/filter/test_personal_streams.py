@@ -77,8 +77,6 @@ def test_a_query_only_narrows_a_personal_stream(client: FlaskClient, query: str,
 def test_a_visitor_without_the_claim_is_forbidden(client: FlaskClient) -> None:
     response = client.get("/me/orders", headers=_bearer(sub=None))
 
-    assert (403, "ForbiddenError") == (response.status_code, response.get_json(force=True)["name"])
-    assert (
-        "This stream requires the claim sub, which your credentials do not contain."
-        == response.get_json(force=True)["detail"]
-    )
+    problem = response.get_json(force=True)
+    assert (403, "ForbiddenError") == (response.status_code, problem["name"])
+    assert "This stream requires the claim sub, which your credentials do not contain." == problem["detail"]

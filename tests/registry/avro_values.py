@@ -54,6 +54,7 @@ VALUES: list[tuple[Any, Any, Any]] = [
     ({"type": "array", "items": "bytes"}, [b"a"], ["YQ=="]),
     ({"type": "map", "values": "double"}, {"a": 1.5}, {"a": 1.5}),
     (["null", "string"], "x", "x"),
+    (NODE, {"next": {"next": None}}, {"next": {"next": None}}),
     (record(a=["null", "long"], b={"type": "array", "items": "string"}), {"a": None, "b": []}, {"a": None, "b": []}),
     (logical("bytes", "decimal", precision=9, scale=2), Decimal("-0.05"), "-0.05"),
     (logical("bytes", "decimal", precision=9), Decimal(12), "12"),

@@ -69,10 +69,6 @@ def test_references_define_named_types():
     assert value == compiled(["null", "shop.Order"], [money, order]).decode(b"\2" + encoded(order, value, [money]))
 
 
-def test_a_recursive_value_is_decoded():
-    assert {"next": {"next": None}} == compiled(NODE).decode(b"\2\0")
-
-
 ARRAY = {"type": "array", "items": "long"}
 MALFORMED: list[tuple[Any, bytes]] = [
     ("long", b""),
