@@ -92,10 +92,7 @@ class TestFiles:
         ],
     )
     def test_headers(self, client: FlaskClient, path: str) -> None:
-        """Every file has a policy that forbids inline scripts and styles, forbids sniffing, and revalidates with a 304.
-
-        Because of nosniff, a browser runs a script only if its type is JavaScript.
-        """
+        """Every file forbids inline scripts and sniffing, has the type that browsers then require, and gets a 304."""
         response = client.get(path, headers=HTML)
 
         assert (200, TYPES[Path(path).suffix]) == (response.status_code, response.mimetype)
