@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flask import Flask
@@ -35,6 +36,13 @@ def client(app: Flask) -> FlaskClient:
     return app.test_client()
 
 
+def client_with(**settings: Any) -> FlaskClient:
+    """A client of a public app with the topic `t`."""
+    log = MemoryLog()
+    log.create("t")
+    return create_app(Config(**{"allowed_topics": ["*"], "public": True, **settings}), log).test_client()
+
+
 def problem(response: TestResponse, status: int) -> dict[str, object]:
     """Return the body of an error, which must match the schema."""
     body = response.get_json()
@@ -43,15 +51,6 @@ def problem(response: TestResponse, status: int) -> dict[str, object]:
     assert "application/problem+json" == response.mimetype
     assert schemas.first_error("problem", body) is None
     return dict(body)
-
-
-def test_an_exception_is_a_problem_object_without_its_text(app: Flask, client: FlaskClient) -> None:
-    def fail() -> str:
-        raise RuntimeError("secret")
-
-    app.add_url_rule("/-/bug", view_func=fail)
-
-    assert "secret" not in str(problem(client.get("/-/bug"), 500))
 
 
 class _Cluster(MemoryLog):
@@ -198,9 +197,7 @@ def test_serves_the_demo_page_next_to_its_stream(path: str, pages: bool, stream:
 def test_slows_down_a_client_that_repeats_rejected_requests(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     """Also if no route has the path. Other requests of the same address succeed, and do not count."""
     monkeypatch.setattr(throttle, "MAX_DELAY_S", 0.0)
-    log = MemoryLog()
-    log.create("t")
-    client = create_app(Config(allowed_topics=["*"], public=True, max_rejections_per_s=0.001), log).test_client()
+    client = client_with(max_rejections_per_s=0.001)
 
     statuses = [client.head(each).status_code for _ in range(throttle.BURST + 1) for each in ("/t", path)]
 
@@ -212,11 +209,7 @@ def test_slows_down_a_client_that_repeats_rejected_requests(monkeypatch: pytest.
 )
 def test_no_redirect_repeats_the_host_of_the_request(path: str, status: int) -> None:
     """A client can forge the Host header, and a shared cache could send the redirect to others."""
-    log = MemoryLog()
-    log.create("t")
-    client = create_app(
-        Config(routes={"slash": {"path": "/slash/", "topics": ["t"]}}, allowed_topics=["*"], public=True), log
-    ).test_client()
+    client = client_with(routes={"slash": {"path": "/slash/", "topics": ["t"]}})
 
     response = client.head(base_url="http://evil.example", environ_overrides={"PATH_INFO": path})
 
@@ -252,9 +245,7 @@ def test_no_response_may_be_sniffed_or_cached(method: str, path: str, pages: boo
 @pytest.mark.parametrize("path", ["/-/metrics", "/-/streams", "/-/status"])
 def test_the_endpoints_for_operators_are_not_public(path: str) -> None:
     """By default, they get the same 404 as an unknown path."""
-    client = create_app(Config(allowed_topics=["*"], public=True), MemoryLog()).test_client()
-
-    problem(client.get(path), 404)
+    problem(client_with().get(path), 404)
 
 
 @pytest.mark.parametrize(("token", "status"), [("", 401), ("staff", 403), ("operator", 200)])
@@ -304,10 +295,3 @@ def test_lists_and_ends_the_streams_of_a_process(client: FlaskClient) -> None:
         assert b"retry: " in b"".join(chunks)
 
     problem(client.delete(f"/-/streams/{listed['id']}"), 404)
-
-
-@pytest.mark.parametrize("path", ["/missing", "/a/b/c", "/t?timestamp=x"])
-def test_an_error_contains_the_request_id(client: FlaskClient, path: str) -> None:
-    response = client.get(path, headers={"X-Request-ID": "req-1"})
-
-    assert "req-1" == response.headers["X-Request-ID"] == response.get_json()["request_id"]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from selenium import webdriver
@@ -17,8 +17,8 @@ from tests.support.certificates import Authority
 from tests.support.server import ROOT, Server
 from tests.support.waiting import wait_until
 from tests.web.conftest import browser as browser
+from tests.web.conftest import run_in_page
 
-SCRIPT_TIMEOUT_S = 120
 LIFETIMES_S = (3, 15, 60, 300)  # of the tokens; on a busy machine, the first one may expire before the first event
 APP = "tests.support.apps:with_login()"
 # Passes the type of the first event to done(), or "closed" if the browser gives up.
@@ -71,29 +71,22 @@ def site(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 @pytest.fixture
 def logged_in(browser: webdriver.Chrome, site: Site) -> webdriver.Chrome:
     browser.get("about:blank")
-    browser.set_script_timeout(SCRIPT_TIMEOUT_S)
-    run(
+    run_in_page(
         browser, site.url, "fetch('/login', {headers: {Authorization: arguments[0]}}).then(done);", f"Bearer {signed()}"
     )
     return browser
 
 
-def run(browser: webdriver.Chrome, origin: str, script: str, *arguments: Any) -> Any:
-    """Run an asynchronous script in a page of an origin, and return what it passes to done()."""
-    browser.get(f"{origin}/-/health")
-    return browser.execute_async_script(f"const done = arguments[arguments.length - 1]; {script}", *arguments)
-
-
 def test_a_page_of_the_same_origin_opens_a_stream_with_the_cookie(logged_in: webdriver.Chrome, site: Site) -> None:
     """Scripts cannot read the cookie, and EventSource sends it."""
-    assert "message" == run(logged_in, site.url, FIRST_EVENT, "/own", False)
+    assert "message" == run_in_page(logged_in, site.url, FIRST_EVENT, "/own", False)
     assert "" == logged_in.execute_script("return document.cookie")
 
 
 def test_a_page_of_another_origin_needs_a_route_that_allows_the_cookie(logged_in: webdriver.Chrome, site: Site) -> None:
     """The browser sends the cookie, but /own responds with 403. `cors_origins` and `cors_credentials` allow it."""
     seen = [
-        run(logged_in, site.other, FIRST_EVENT, f"{site.url}{path}", credentials)
+        run_in_page(logged_in, site.other, FIRST_EVENT, f"{site.url}{path}", credentials)
         for path, credentials in (("/own?other", True), ("/shared", True), ("/shared?without", False))
     ]
 
@@ -110,11 +103,10 @@ def script() -> str:
 
 def test_the_script_of_the_docs_reads_a_stream_with_tickets(browser: webdriver.Chrome, site: Site) -> None:
     """The page has another origin. When the token expires, it gets a new ticket with a new token, and misses no event."""
-    browser.set_script_timeout(SCRIPT_TIMEOUT_S)
     now = int(time.time())
     tokens = [signed(exp=now + lifetime_s) for lifetime_s in LIFETIMES_S]
 
-    first, second = run(
+    first, second = run_in_page(
         browser,
         site.other,
         f"""const tokens = arguments[0];

@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flask import Flask, Request, abort
+from flask import Request, abort
 from flask.testing import FlaskClient
 
 from kafkasse import Visitor, schemas
 from kafkasse.access.api_keys import create_key
 from kafkasse.access.jwt_guard import LEEWAY_DEFAULT_S
 from kafkasse.access.tickets import LIFETIME_S
-from kafkasse.app import blueprint
-from kafkasse.config import Config
 from kafkasse.memory_log import MemoryLog
 from tests.access.conftest import served
 from tests.support.issuer import SETTINGS, key_set, token
+from tests.web import clients
 
 ClientOf = Callable[..., FlaskClient]
 ORIGIN = "https://shop.example"
@@ -352,10 +351,8 @@ def test_a_slow_client_gets_no_records_after_its_visitor_has_expired(monkeypatch
         log.append("t", b'{"n":%d}' % n)
     expires_at, now = time.time() + 3600, time.monotonic
     guards = {"session": lambda _: Visitor(expires_at=expires_at)}
-    config = Config(guards=guards, access=["session"], allowed_topics=["t"], max_chunk_bytes=1024)
-    app = Flask("host")
-    app.register_blueprint(blueprint(config, log))
-    response = app.test_client().get("/t?timestamp=0", buffered=False)
+    settings = {"guards": guards, "access": ["session"], "public": False, "max_chunk_bytes": 1024}
+    response = clients.client_of(log, None, **settings).get("/t?timestamp=0", buffered=False)
     chunks = iter(response.response)
     first = [next(chunks), next(chunks)]
     monkeypatch.setattr(time, "time", lambda: expires_at + 60)  # the clock of the machine is set

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import socket
 import struct
+import sys
 import time
 from collections.abc import Sequence
 
-import zstandard
-from kafka.record.util import calc_crc32c, encode_varint
+from kafka.record.memory_records import MemoryRecordsBuilder
 
 UNCOMPRESSED, ZSTD = 0, 4
 ANSWER_TIMEOUT_S = 60
@@ -37,27 +37,10 @@ def produce_batch(bootstrap_servers: str, topic: str, partition: int, batch: byt
 
 
 def encode_batch(records: Sequence[tuple[bytes | None, bytes | None]], codec: int) -> bytes:
-    """Encode records as one batch. `codec` is UNCOMPRESSED or ZSTD."""
+    """Encode records as one batch of any size. `codec` is UNCOMPRESSED or ZSTD."""
+    builder = MemoryRecordsBuilder(2, codec, batch_size=sys.maxsize)
     now_ms = time.time_ns() // 1_000_000
-    body = b"".join(_record(delta, *record) for delta, record in enumerate(records))
-    if codec == ZSTD:
-        body = zstandard.compress(body, 1)
-    last = len(records) - 1
-    checked = struct.pack(">hiqqqhii", codec, last, now_ms, now_ms, -1, -1, -1, len(records)) + body
-    head = struct.pack(">iBI", -1, 2, calc_crc32c(checked))
-    return struct.pack(">qi", 0, len(head) + len(checked)) + head + checked
-
-
-def _record(delta: int, key: bytes | None, value: bytes | None) -> bytes:
-    body = b"".join((b"\0\0", _varint(delta), _field(key), _field(value), b"\0"))
-    return _varint(len(body)) + body
-
-
-def _field(data: bytes | None) -> bytes:
-    return _varint(-1) if data is None else _varint(len(data)) + data
-
-
-def _varint(value: int) -> bytes:
-    written = bytearray()
-    encode_varint(value, written.append)
-    return bytes(written)
+    for key, value in records:
+        builder.append(now_ms, key, value)
+    builder.close()
+    return bytes(builder.buffer())

@@ -7,8 +7,9 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import gevent
@@ -90,9 +91,7 @@ class Attacked(Server):
 
     def connections_to(self, port: int) -> int:
         """Return the number of the worker's connections to this port."""
-        held = {each[len("socket:[") : -1] for each in self.descriptors() if each.startswith("socket:")}
-        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-        return sum(int(row[2].split(":")[1], 16) == port and row[9] in held for row in rows)
+        return sum(int(row[2].split(":")[1], 16) == port for row in sockets(self))
 
 
 class Unharmed:
@@ -143,10 +142,15 @@ class Unharmed:
 
 
 def clients(server: Server) -> list[str]:
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    accepted = {row[9]: row[2] for row in rows if int(row[1].split(":")[1], 16) == server.port and row[3] != LISTENING}
+    rows = [row for row in sockets(server) if row[3] != LISTENING]
+    return [row[2] for row in rows if int(row[1].split(":")[1], 16) == server.port]
+
+
+def sockets(server: Server) -> list[list[str]]:
+    """Return the rows of /proc/net/tcp with the sockets of the worker."""
     held = {each[len("socket:[") : -1] for each in server.descriptors() if each.startswith("socket:")}
-    return [peer for inode, peer in accepted.items() if inode in held]
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return [row for row in rows if row[9] in held]
 
 
 @pytest.fixture(scope="module")
@@ -217,22 +221,20 @@ def attack(
         yield attack
 
 
-class Probe:
-    """Sends a record to a topic every 50 ms, and measures how late one client receives it."""
+@contextmanager
+def probing(worker: Attack, cluster: Cluster, topic: str, client: Client) -> Iterator[None]:
+    """Meanwhile, send a record to a topic every 50 ms, and measure how late one client receives each."""
+    delays_ms: list[float] = []
 
-    def __init__(self, cluster: Cluster, topic: str, client: Client) -> None:
-        self._cluster, self._topic, self._client = cluster, topic, client
-        self._delays_s: list[float] = []
-
-    def run(self) -> None:
+    def probe() -> None:
         while True:
             sent = time.monotonic()
-            self._cluster.send(self._topic, b'{"n":1}')
-            self._client.events(1)
-            self._delays_s.append(time.monotonic() - sent)
+            cluster.send(topic, b'{"n":1}')
+            client.events(1)
+            delays_ms.append((time.monotonic() - sent) * 1000)
             gevent.sleep(0.05)
 
-    def summary(self) -> dict[str, int]:
-        """Return the delays in milliseconds."""
-        ordered = sorted(self._delays_s)
-        return {"median_ms": round(ordered[len(ordered) // 2] * 1000), "longest_ms": round(ordered[-1] * 1000)}
+    greenlet = gevent.spawn(probe)
+    yield
+    greenlet.kill()
+    worker.measured |= {"median_ms": round(median(delays_ms)), "longest_ms": round(max(delays_ms))}

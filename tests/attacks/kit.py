@@ -51,7 +51,7 @@ def connect(port: int, receive_buffer: int = 0) -> socket.socket:
 
 def request(path: str | bytes = "/", *fields: str | bytes, method: str = "GET", body: bytes = b"") -> bytes:
     """Return a request that is well-formed except for the given parts."""
-    lines = [b" ".join((method.encode(), _bytes(path), b"HTTP/1.1")), b"Host: x", *map(_bytes, fields)]
+    lines = [b" ".join((method.encode(), to_bytes(path), b"HTTP/1.1")), b"Host: x", *map(to_bytes, fields)]
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
@@ -115,5 +115,5 @@ def _name(body: bytes, status: int) -> str:
     return str(problem["name"])
 
 
-def _bytes(text: str | bytes) -> bytes:
+def to_bytes(text: str | bytes) -> bytes:
     return text if isinstance(text, bytes) else text.encode()

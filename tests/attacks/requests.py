@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable
 
-from tests.attacks.kit import CLOSED, Case, request
+from tests.attacks.kit import CLOSED, Case, request, to_bytes
 
 STREAM = "200 stream"
 POSITION = "400 InvalidAssignmentError"
@@ -39,24 +38,8 @@ def compact(text: str) -> str:
     return "~" + base64.urlsafe_b64encode((text + " " * (-len(text) % 3)).encode()).decode()
 
 
-def ids(*rows: tuple[str, str | bytes, str]) -> Iterable[Case]:
-    for name, text, answer in rows:
-        value = text if isinstance(text, bytes) else text.encode()
-        yield Case(name, request("/attacked", b"Last-Event-ID: " + value), (answer,))
-
-
-def paths(*rows: tuple[str, str | bytes, str]) -> Iterable[Case]:
-    for name, path, answer in rows:
-        yield Case(name, request(path), (answer,))
-
-
-def fields(*rows: tuple[str, Iterable[str | bytes], str]) -> Iterable[Case]:
-    for name, lines, answer in rows:
-        yield Case(name, request("/attacked", *lines), (answer,))
-
-
 POSITIONS = [
-    *ids(
+    *(Case(name, request("/attacked", b"Last-Event-ID: " + to_bytes(text)), (answer,)) for name, text, answer in (
         ("an empty value counts as absent", "", STREAM),
         ("a word", "garbage", POSITION),
         ("truncated JSON", entry()[:-2], POSITION),
@@ -136,7 +119,7 @@ POSITIONS = [
         ("compact: a NUL in the topic", compact("\nattacked\0 i :0"), POSITION),
         ("compact: 5,000 partitions in few bytes", compact("\nattacked i " + ":0 " * 5000), POSITION),
         ("compact: a topic that is not allowed", compact("\nhidden i :0"), NO_TOPIC),
-    ),
+    )),
     Case("a folded header line", request("/attacked", 'Last-Event-ID: ["attacked",\r\n "hidden"]'), (NOT_HTTP,)),
     Case("two complete fields", request("/attacked", *['Last-Event-ID: ["attacked"]'] * 2), (POSITION,)),
     Case(
@@ -153,7 +136,8 @@ POSITIONS = [
 ]  # fmt: skip
 
 TOPICS = [
-    *paths(
+    Case(name, request(path), (answer,))
+    for name, path, answer in (
         ("an unknown topic", "/unknown", NO_TOPIC),
         ("a topic that is not allowed", "/hidden", NO_TOPIC),
         ("a topic that is not allowed after one that is", "/attacked,hidden", NO_TOPIC),
@@ -195,11 +179,12 @@ TOPICS = [
         ("the same path, escaped", "/-/page/%2e%2e/%2e%2e/streams.p", NO_PATH),
         ("a system file", "/-/page/%2fetc%2fpasswd", NO_PATH),
         (".git/config", "/.git/config", NO_PATH),
-    ),
+    )
 ]
 
 QUERIES = [
-    *paths(
+    Case(name, request(path), (answer,))
+    for name, path, answer in (
         ("an unknown parameter", "/attacked?admin=1", STREAM),
         ("topics=hidden", "/attacked?topics=hidden", STREAM),
         ("a JSONP callback", "/attacked?callback=alert", STREAM),
@@ -229,11 +214,11 @@ QUERIES = [
         ("since 5,000 digits", "/attacked?since=" + "9" * 5000, PARAMETER),
         ("since the year 10000", "/attacked?since=10000-01-01", PARAMETER),
         ("timestamp and since", "/attacked?timestamp=0&since=2026-01-01", PARAMETER),
-    ),
+    )
 ]
 
 HEADERS = [
-    *fields(
+    *(Case(name, request("/attacked", *lines), (answer,)) for name, lines, answer in (
         ("101 header fields", [f"X-{n}: 1" for n in range(101)], HEADER_TOO_LARGE),
         ("a field of 70,000 bytes", ["X: " + "a" * 70_000], HEADER_TOO_LARGE),
         ("200,000 bytes in total", ["X: " + "a" * 20_000] * 10, HEADER_TOO_LARGE),
@@ -273,18 +258,13 @@ HEADERS = [
         ("the allowed origin and another in one field", ["Origin: https://a.example https://evil.example"], STREAM),
         ("the allowed origin, then another field", ["Origin: https://a.example", "Origin: https://evil.example"], STREAM),
         ("the allowed origin as a user name", ["Origin: https://a.example@evil.example"], STREAM),
-    ),
+    )),
     Case("another path in SCRIPT_NAME", request("/x/attacked", "SCRIPT_NAME: /x"), (NO_PATH,)),
 ]  # fmt: skip
 
 
-def methods(*rows: tuple[str, str]) -> Iterable[Case]:
-    for method, answer in rows:
-        yield Case(method, request("/attacked", method=method), (answer,))
-
-
 METHODS = [
-    *methods(
+    *(Case(method, request("/attacked", method=method), (answer,)) for method, answer in (
         ("HEAD", STREAM),
         ("OPTIONS", "204"),
         ("POST", METHOD),
@@ -296,7 +276,7 @@ METHODS = [
         ("get", NOT_HTTP),
         ("G@T", NOT_HTTP),
         ("A" * 30, NOT_HTTP),
-    ),
+    )),
     Case("CONNECT to another host", request("evil.example:80", method="CONNECT"), (METHOD,)),
     Case("OPTIONS *", request("*", method="OPTIONS"), ("204",)),
     Case("GET *", request("*"), (NOT_HTTP,)),

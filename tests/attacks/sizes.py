@@ -3,64 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from tests.support.waiting import TIMEOUT_S
 
 MB = 1_000_000
-
-
-class Sizes(NamedTuple):
-    """The number of clients, records and topics in each attack, and how long it takes. The defaults are small."""
-
-    tiny_records: int = 120_000
-    joining: int = 60
-    table_mb: int = 40
-    table_readers: int = 4
-    keys: int = 30_000
-    keys_readers: int = 4
-    partitions: int = 400
-    batches: int = 40
-    batch_readers: int = 20
-    id_records: int = 3_000
-    rings: int = 24
-    ring_batches: int = 3
-    not_json: int = 5_000
-    slow_readers: int = 20
-    seconds: int = 1
-    combinations: int = 40
-    clients: int = 50
-    sent: int = 50
-    lookups: int = 100
-    connecting: int = 500
-    fleets: tuple[int, ...] = (100,)
-    wait_s: float = TIMEOUT_S
-
-
-FULL = Sizes(
-    tiny_records=900_000,
-    joining=200,
-    table_mb=200,
-    table_readers=8,
-    keys=100_000,
-    keys_readers=20,
-    partitions=1_000,
-    batches=400,
-    batch_readers=60,
-    id_records=20_000,
-    rings=50,
-    ring_batches=5,
-    not_json=300_000,
-    slow_readers=150,
-    seconds=10,
-    combinations=200,
-    clients=150,
-    sent=200,
-    lookups=400,
-    connecting=6_000,
-    fleets=(1_000, 3_000),
-    wait_s=3 * TIMEOUT_S,
-)
+T = TypeVar("T")
 
 
 def is_full() -> bool:
@@ -68,7 +16,38 @@ def is_full() -> bool:
     return os.environ.get("ATTACKS") == "full"
 
 
-SIZES = FULL if is_full() else Sizes()
+def size(small: T, full: T) -> T:
+    return full if is_full() else small
+
+
+class Sizes(NamedTuple):
+    """The number of clients, records and topics in each attack, and how long it takes: by default, and in full size."""
+
+    tiny_records: int = size(120_000, 900_000)
+    joining: int = size(60, 200)
+    table_mb: int = size(40, 200)
+    table_readers: int = size(4, 8)
+    keys: int = size(30_000, 100_000)
+    keys_readers: int = size(4, 20)
+    partitions: int = size(400, 1_000)
+    batches: int = size(40, 400)
+    batch_readers: int = size(20, 60)
+    id_records: int = size(3_000, 20_000)
+    rings: int = size(24, 50)
+    ring_batches: int = size(3, 5)
+    not_json: int = size(5_000, 300_000)
+    slow_readers: int = size(20, 150)
+    seconds: int = size(1, 10)
+    combinations: int = size(40, 200)
+    clients: int = size(50, 150)
+    sent: int = size(50, 200)
+    lookups: int = size(100, 400)
+    connecting: int = size(500, 6_000)
+    fleets: tuple[int, ...] = size((100,), (1_000, 3_000))
+    wait_s: float = size(TIMEOUT_S, 3 * TIMEOUT_S)
+
+
+SIZES = Sizes()
 
 
 class Combined(NamedTuple):

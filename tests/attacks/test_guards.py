@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import jwt
 import pytest
-import yaml
 
 from kafkasse.access.api_keys import create_key
+from tests.access.conftest import environment
 from tests.attacks.kit import answers, request
 from tests.attacks.tokens import NOT_VALID, TOKENS, bearer
 from tests.support.client import fetch
@@ -27,28 +27,23 @@ def guarded(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """A server whose topic `t` is guarded by tokens with public keys and by API keys, and `/secret` by a shared secret."""
     folder = tmp_path_factory.mktemp("guarded")
     (folder / "jwks.json").write_bytes(key_set("rsa-1", "ec-1", "ed-1"))
-    (folder / "jwt-secret").write_bytes(SECRET)
     key, line = create_key("partner")
     (folder / "keys").write_text(line)
-    hs256 = {**SETTINGS, "algorithms": ["HS256"], "secret_file": str(folder / "jwt-secret")}
-    settings = {
-        "guards": {
-            "customers": {"jwt": {**SETTINGS, "jwks_file": str(folder / "jwks.json"), "leeway_s": 0}},
+    variables = environment(
+        folder,
+        {
+            "issuer": {"jwt": {**SETTINGS, "jwks_file": str(folder / "jwks.json"), "leeway_s": 0}},
             "partners": {"api_keys": {"file": str(folder / "keys")}},
-            "machines": {"jwt": hs256},
         },
-        "access": ["customers", "partners"],
-        "allowed_topics": ["t"],
-        "routes": {
-            "secret": {"path": "/secret", "topics": ["t"], "access": ["machines"]},
-            "other": {"path": "/other", "topics": ["t"], "access": ["customers"]},
+        access=["issuer", "partners"],
+        allowed_topics=["t"],
+        routes={
+            "secret": {"path": "/secret", "topics": ["t"], "access": ["customers"]},
+            "other": {"path": "/other", "topics": ["t"], "access": ["issuer"]},
         },
-        "tickets": True,
-        "max_rejections_per_s": 0,
-    }
-    (folder / "kafkasse.yaml").write_text(yaml.safe_dump(settings))
-    environment = {"KAFKASSE_CONFIG": str(folder / "kafkasse.yaml"), "KAFKASSE_PUBLIC": "false", "TMPDIR": str(folder)}
-    with Server("tests.support.apps:in_memory()", **environment) as server:
+        max_rejections_per_s=0,
+    )
+    with Server("tests.support.apps:in_memory()", **variables) as server:
         yield Guarded(server, key)
     assert "Traceback" not in server.log
 

@@ -15,10 +15,10 @@ import pytest
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.position.position import INT32_MAX
 from tests.attacks.batches import UNCOMPRESSED, encode_batch, produce_batch
-from tests.attacks.conftest import Attack, NewAttack, Probe
+from tests.attacks.conftest import Attack, NewAttack, probing
 from tests.attacks.crowd import Crowd, Visitor
 from tests.attacks.memory import Load
-from tests.attacks.sizes import FULL, SIZES
+from tests.attacks.sizes import SIZES, is_full
 from tests.chaos.cluster import EmbeddedCluster
 from tests.chaos.network import HOST, Conditions, Network
 from tests.support.client import Client, fetch
@@ -138,8 +138,7 @@ def test_many_topics(attack: NewAttack, broker: EmbeddedBroker, cluster: Cluster
         crowd = stack.enter_context(Crowd(worker.port, [f"/{topic}" for topic in topics]))
         crowd.wait(lambda client: client.opened_after_s)
         one = stack.enter_context(Client(worker.port, f"/{topics[0]}"))
-        probe = Probe(cluster, topics[0], one.ready())
-        probing = gevent.spawn(probe.run)
+        stack.enter_context(probing(worker, cluster, topics[0], one.ready()))
         sent, began = 0, time.monotonic()
         while time.monotonic() < began + SIZES.seconds:
             for topic in topics:  # kafka-python would wait for the metadata of each topic
@@ -147,9 +146,7 @@ def test_many_topics(attack: NewAttack, broker: EmbeddedBroker, cluster: Cluster
             sent += 1
             gevent.sleep(max(0.0, began + sent / 10 - time.monotonic()))  # 500 records/s
         crowd.wait(complete(sent))
-        probing.kill()
         worker.measured["connections"] = worker.server.connections_to(broker_port(broker))
-    worker.measured |= probe.summary()
     worker.is_bounded(Load(streams=51, feeds=50, partitions=50))
     assert worker.measured["connections"] <= MAX_CONNECTIONS
 
@@ -177,46 +174,29 @@ def test_one_client_of_many_combinations_of_topics(
 # Event IDs that did not join the shared feed.
 
 
-def kafka_sse_id(topic: str, ends: list[int]) -> str:
-    entries = ",".join(
-        f'{{"topic":"{topic}","partition":{partition},"offset":{end}}}' for partition, end in enumerate(ends)
-    )
-    return f"Last-Event-ID: [{entries}]"
-
-
-def test_many_clients_with_ids_of_kafka_sse(
-    attack: NewAttack, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str
+@pytest.mark.parametrize("epoch", ["", f',"leader_epoch":{INT32_MAX}'], ids=["KafkaSSE", "forged leader epoch"])
+def test_many_clients_with_unusual_ids(
+    attack: NewAttack, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str, epoch: str
 ) -> None:
-    """They share the feed: another client can still catch up."""
-    topic = cluster.create(fresh_name, 2)
-    values = records(100)
-    cluster.send(topic, *values)
+    """They join the feed of an idle topic, and another client can catch up. Otherwise, each would keep a slot."""
+    topic, values = cluster.create(fresh_name, 2), records(100)
     worker = attack(max_catch_ups=CATCH_UPS)
-    with Crowd(worker.port, [f"/{topic}"] * SIZES.clients, kafka_sse_id(topic, [100, 0])) as crowd:
+    at = f'"topic":"{topic}","partition"'
+    last_id = f'Last-Event-ID: [{{{at}:0,"offset":{len(values)}{epoch}}},{{{at}:1,"offset":0}}]'
+    with ExitStack() as stack:
+        first = stack.enter_context(Client(worker.port, f"/{topic}")).ready()
+        cluster.send(topic, *values)
+        first.events(len(values))  # now the feed knows the leader epoch
+        crowd = stack.enter_context(Crowd(worker.port, [f"/{topic}"] * SIZES.clients, last_id))
         crowd.wait(lambda client: client.opened_after_s)
+        wait_until(lambda: readers(worker.server) == {"parked": SIZES.clients + 1})
         _catch_up(worker, topic, len(values))
         cluster.send(topic, *records(10))
         crowd.wait(complete(10))
         worker.measured["connections"] = worker.server.connections_to(broker_port(broker))
-        worker.is_bounded(Load(streams=SIZES.clients, catching_up=1, partitions=2))
+        worker.is_bounded(Load(streams=SIZES.clients + 2, catching_up=1, partitions=2))
     assert {10: SIZES.clients} == crowd.events()
     assert worker.measured["connections"] <= MAX_CONNECTIONS + 4
-
-
-def test_many_clients_with_forged_leader_epochs(attack: NewAttack, cluster: Cluster, fresh_name: str) -> None:
-    """They join the feed of an idle topic. Otherwise each of them would have a slot until the next record."""
-    topic = cluster.create(fresh_name)
-    worker = attack(max_catch_ups=CATCH_UPS)
-    clients = 2 * CATCH_UPS
-    forged = f'Last-Event-ID: [{{"topic":"{topic}","partition":0,"offset":1,"leader_epoch":{INT32_MAX}}}]'
-    with ExitStack() as stack:
-        first = stack.enter_context(Client(worker.port, f"/{topic}")).ready()
-        cluster.send(topic, *records(1))
-        first.events(1)  # now the feed knows the leader epoch
-        crowd = stack.enter_context(Crowd(worker.port, [f"/{topic}"] * clients, forged))
-        crowd.wait(lambda client: client.opened_after_s)
-        wait_until(lambda: readers(worker.server) == {"parked": clients + 1})
-        worker.is_bounded(Load(streams=clients, catching_up=CATCH_UPS))
 
 
 def readers(server: Server) -> dict[str, int]:
@@ -296,7 +276,7 @@ def test_lookups_of_unknown_topics(
 def test_a_fleet_returns_to_an_empty_ring(attack: NewAttack, cluster: Cluster, fresh_name: str, fleet: int) -> None:
     """Each client missed some records while the server restarted. Each receives them; none gets 503."""
     topic, missed = cluster.create(fresh_name, 3), 300
-    limit = {} if SIZES is FULL else {"max_catch_ups": CATCH_UPS, "kafka_timeout_s": 1}
+    limit = {} if is_full() else {"max_catch_ups": CATCH_UPS, "kafka_timeout_s": 1}
     with Client(attack().server.port, f"/{topic}") as client:
         last_id = client.ready().last_id
     cluster.send(topic, *records(missed, 1_000))

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
-import pytest
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
 from tests.attacks.conftest import Attacked
+from tests.registry.avro_values import NODE, logical, varint
 from tests.support.client import Client
 from tests.support.kafka import Cluster
 from tests.support.registry import Registry, framed, proto_file
 
 SIZE = 500_000
-NODE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
 LONGS = {"type": "array", "items": "long"}
-DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+DECIMAL = logical("bytes", "decimal", precision=9, scale=2)
 TREE = {"anyOf": [{"type": "string"}, {"items": {"anyOf": [{"$ref": "#"}, {"not": {"$ref": "#"}}]}}]}
-
-
-@pytest.fixture(scope="module")
-def registry() -> Iterator[Registry]:
-    server = Registry()
-    yield server
-    server.close()
-
-
-def varint(number: int) -> bytes:
-    number, out = number << 1, b""
-    while number > 127:
-        out, number = out + bytes([number & 127 | 128]), number >> 7
-    return out + bytes([number])
 
 
 def numbers() -> Any:
@@ -54,17 +40,17 @@ CASES: dict[str, tuple[str, Any, bytes]] = {
 }  # fmt: skip
 
 
-def test_hostile_values(serve: Callable[..., Attacked], registry: Registry, cluster: Cluster, fresh_name: str) -> None:
+def test_hostile_values(serve: Callable[..., Attacked], cluster: Cluster, fresh_name: str) -> None:
     """The record after the hostile ones is sent, and the worker is the same."""
     topic = cluster.create(fresh_name, max_message_bytes="2000000")
-    for name, (kind, schema, data) in CASES.items():
-        cluster.send(topic, framed(registry.register(name, schema, kind), data))
-    cluster.send(topic, framed(registry.register("end", {"type": "object"}, "JSON"), b'{"end":true}'))
-    settings = {"decoder": "registry", "validate_values": True, "schema_registry": {"url": registry.url}}
-    server = serve(**settings)
-    worker = server.workers()
+    with closing(Registry()) as registry:
+        for name, (kind, schema, data) in CASES.items():
+            cluster.send(topic, framed(registry.register(name, schema, kind), data))
+        cluster.send(topic, framed(registry.register("end", {"type": "object"}, "JSON"), b'{"end":true}'))
+        server = serve(decoder="registry", validate_values=True, schema_registry={"url": registry.url})
+        worker = server.workers()
 
-    with Client(server.port, f"/{topic}?timestamp=0") as client:
-        client.read_until_text(b'{"end":true')
+        with Client(server.port, f"/{topic}?timestamp=0") as client:
+            client.read_until_text(b'{"end":true')
 
     assert worker == server.workers()

@@ -14,7 +14,7 @@ import pytest
 from kafka import KafkaProducer
 
 from tests.attacks.batches import UNCOMPRESSED, ZSTD, encode_batch, produce, produce_batch
-from tests.attacks.conftest import NewAttack, Probe
+from tests.attacks.conftest import NewAttack, probing
 from tests.attacks.crowd import Crowd
 from tests.attacks.memory import DEFAULTS, Load
 from tests.attacks.sizes import COMBINED, MB, SIZES
@@ -200,14 +200,12 @@ def test_many_clients_of_a_snapshot(attack: NewAttack, cluster: Cluster, fresh_n
         max_snapshot_bytes=SIZES.keys * 700,
         routes={"table": {"path": "/table", "topics": [topic], "start": "snapshot"}},
     )
-    with Client(worker.port, f"/{other}") as client:
-        client.ready()
-        probe = Probe(cluster, other, client)
-        probing = gevent.spawn(probe.run)
-        with Crowd(worker.port, ["/table"] * SIZES.keys_readers) as crowd:
-            crowd.wait(lambda client: client.events >= SIZES.keys)
-        probing.kill()
-    worker.measured |= probe.summary()
+    with (
+        Client(worker.port, f"/{other}") as client,
+        probing(worker, cluster, other, client.ready()),
+        Crowd(worker.port, ["/table"] * SIZES.keys_readers) as crowd,
+    ):
+        crowd.wait(lambda client: client.events >= SIZES.keys)
     worker.is_bounded(Load(streams=SIZES.keys_readers, stalled=SIZES.keys_readers, large_batches=1, snapshots=1))
     assert {SIZES.keys: SIZES.keys_readers} == crowd.events()
 

@@ -14,7 +14,7 @@ from kafkasse import schemas
 from kafkasse.config import Config
 from kafkasse.config.kafka import RESERVED
 from kafkasse.errors import ConfigurationError
-from tests.support.certificates import Authority
+from tests.support.certificates import Authority, heroku_variables
 
 CLIENT_SETTINGS = schemas.read("config")["$defs"]["kafka"]["properties"]
 Problems = Callable[..., list[str]]
@@ -108,14 +108,7 @@ def test_lists_become_the_tuples_that_kafka_python_needs() -> None:
 
 
 def heroku(authority: Authority) -> dict[str, str]:
-    certificate, key = authority.issue("kafkasse")
-    return {
-        "KAFKA_URL": "kafka+ssl://ec2-1.example:9096,kafka+ssl://ec2-2.example:9096,kafka+ssl://ec2-3.example:9096",
-        "KAFKA_TRUSTED_CERT": authority.certificate,
-        "KAFKA_CLIENT_CERT": certificate,
-        "KAFKA_CLIENT_CERT_KEY": key,
-        "KAFKA_PREFIX": "wabash-58799.",
-    }
+    return heroku_variables(authority, "wabash-58799.", *(f"ec2-{number}.example:9096" for number in (1, 2, 3)))
 
 
 def test_the_variables_of_heroku(authority: Authority, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -15,11 +15,10 @@ from jsonschema import Draft7Validator, Draft202012Validator
 
 from kafkasse.frame import FORMATS
 from kafkasse.memory_log import MemoryLog
-from kafkasse.sse import Parser
 from kafkasse.web import value_schemas
 from tests.support.registry import Registry as FakeRegistry
 from tests.support.server import ROOT
-from tests.support.sse import read_until
+from tests.support.sse import read_events, read_until
 from tests.web.clients import client_of
 
 ASYNCAPI = json.loads((Path(__file__).parent / "asyncapi-3.0.0.schema.json").read_text())
@@ -325,11 +324,8 @@ def validator_of(found: dict[str, Any], schema: dict[str, Any]) -> Draft202012Va
 
 def sse(client: FlaskClient, path: str) -> list[dict[str, str]]:
     """Return the events of a stream, up to the topic's last record, as objects with their fields."""
-    parser = Parser()
-    return [
-        {"event": event.type, "data": event.data, "id": event.id}
-        for event in parser.receive(body(client, path, "text/event-stream"))
-    ]
+    events = read_events(body(client, path, "text/event-stream"))
+    return [{"event": event.type, "data": event.data, "id": event.id} for event in events]
 
 
 def body(client: FlaskClient, path: str, accept: str) -> bytes:

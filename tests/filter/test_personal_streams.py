@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from flask import Flask
 from flask.testing import FlaskClient
 
-from kafkasse.app import blueprint
-from kafkasse.config import Config
 from kafkasse.memory_log import MemoryLog
 from tests.support.issuer import SETTINGS, key_set, token
 from tests.support.sse import read_until
+from tests.web.clients import client_of
 
 OWNERS = [b"ada", b"bob", b"ada", b"{claims.sub}", b"*", b"news"]
 
@@ -34,9 +32,7 @@ def client(tmp_path: Path) -> FlaskClient:
         "client_filters": ["key", "filter"],
     }
     guards = {"customers": {"jwt": {**SETTINGS, "jwks_file": str(tmp_path / "jwks.json")}}}
-    app = Flask("host")
-    app.register_blueprint(blueprint(Config(guards=guards, routes={"my_orders": route}, heartbeat_s=0.05), log))
-    return app.test_client()
+    return client_of(log, None, guards=guards, routes={"my_orders": route})
 
 
 def received(client: FlaskClient, query: str = "", **claims: object) -> list[int]:
@@ -81,8 +77,6 @@ def test_a_query_only_narrows_a_personal_stream(client: FlaskClient, query: str,
 def test_a_visitor_without_the_claim_is_forbidden(client: FlaskClient) -> None:
     response = client.get("/me/orders", headers=_bearer(sub=None))
 
-    assert (403, "ForbiddenError") == (response.status_code, response.get_json(force=True)["name"])
-    assert (
-        "This stream requires the claim sub, which your credentials do not contain."
-        == response.get_json(force=True)["detail"]
-    )
+    problem = response.get_json(force=True)
+    assert (403, "ForbiddenError") == (response.status_code, problem["name"])
+    assert "This stream requires the claim sub, which your credentials do not contain." == problem["detail"]

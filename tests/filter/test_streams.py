@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse as Response
 
-from kafkasse.app import blueprint
-from kafkasse.config import Config
 from kafkasse.errors import InvalidParameter
 from kafkasse.filter import parse_query, query
 from kafkasse.frame import Encoder
 from kafkasse.memory_log import MemoryLog
 from kafkasse.web.throttle import BURST
-from tests.support.sse import Event, read_events
+from tests.support.sse import Event, read_events, read_until
+from tests.web import clients
 
 START = 'last_event_id=[{"topic":"orders","partition":0,"offset":0}]'
 ORDERS = [
@@ -30,6 +28,7 @@ ORDERS = [
     (None, [], {"n": 4, "amount": 5000}),
 ]
 
+END = b'"offset":%d' % len(ORDERS)  # in the event ID at the end of the log
 ALLOWED = " The filters of this route are key, field.id."
 
 Open = Callable[..., FlaskClient]
@@ -49,11 +48,8 @@ def client_of(log: MemoryLog) -> Open:
     """Return a function that returns a client of an app with a route /orders and other settings."""
 
     def client_of(path: str = "/orders", settings: dict[str, Any] | None = None, **route: Any) -> FlaskClient:
-        app = Flask("host")
         routes = {"orders": {"path": path, "topics": ["orders"], "start": "earliest", **route}}
-        config = Config(public=True, allowed_topics=["*"], heartbeat_s=0.05, routes=routes, **(settings or {}))
-        app.register_blueprint(blueprint(config, log))
-        return app.test_client()
+        return clients.client_of(log, None, routes=routes, **(settings or {}))
 
     return client_of
 
@@ -67,16 +63,7 @@ def to_the_end(client: FlaskClient, path: str) -> list[Event]:
     """Return the events of a stream up to the ID of the end of the log."""
     with client.get(path, buffered=False) as response:
         assert 200 == response.status_code, response.get_data()
-        return list(read_events(_until_end(response.response)))
-
-
-def _until_end(chunks: Iterator[bytes]) -> bytes:
-    body = b""
-    for chunk in chunks:
-        body += chunk
-        if b'"offset":%d' % len(ORDERS) in body and body.endswith(b"\n\n"):
-            break
-    return body
+        return list(read_events(read_until(response.response, END)))
 
 
 @pytest.mark.parametrize(
@@ -140,7 +127,7 @@ def test_a_path_parameter_is_compared_literally(client_of: Open, value: str) -> 
 
     response = client.get(f"/of/{value}", buffered=False)
 
-    assert 404 == response.status_code or b'data: {"n"' not in _until_end(response.response)
+    assert 404 == response.status_code or b'data: {"n"' not in read_until(response.response, END)
     response.close()
 
 

@@ -164,17 +164,6 @@ def decoded(members: dict[str, Any], name: str) -> bytes:
     return base64.b64decode(text) if members.get(f"{name}_encoding") == "base64" else text.encode()
 
 
-@given(st.binary(), st.sampled_from(list(FORMATS)))
-def test_one_record_is_one_event(raw: bytes, format: str) -> None:
-    """No bytes in a record can create a second event, ID or retry field, or end their own event early."""
-    frame = sent(Encoder(format), Record(raw, raw, [("ce_type", raw)]))
-
-    if frame:
-        assert ID == one_event(frame).id
-    else:
-        assert "kafkasse" == format
-
-
 @given(st.lists(st.binary() | json_text().map(lambda written: written[0].encode()), max_size=5))
 def test_split_undoes_frame(values: list[bytes]) -> None:
     for wire in (ServerSentEvents(), JsonLines()):
@@ -195,19 +184,6 @@ def test_numbers_keep_every_digit(number: str, shape: str) -> None:
     """Numbers are sent as written. KafkaSSE turns the first into 9007199254740992 and the second into 25."""
     for format in FORMATS:
         assert number in event(Record((shape % number).encode()), format).data
-
-
-def test_the_text_of_an_object_is_kept() -> None:
-    """`_kafka` is appended to the producer's text, so whitespace, escapes and member order stay as they are."""
-    value = '{ "b" : "\\u0065" ,\n "a":1.0 }'
-
-    assert '{ "b" : "\\u0065" ,\n "a":1.0 ,"_kafka":' in event(Record(value.encode())).data
-
-
-@pytest.mark.parametrize("value", ["[]", "[1]", '"text"', "1", "null", "true", '"}"', '[{"a":1}]'])
-def test_json_that_is_not_an_object_is_sent_unchanged(value: str) -> None:
-    """A JSON value other than an object has no place for `_kafka`."""
-    assert value == event(Record(value.encode())).data
 
 
 # Producers cannot forge `_kafka`.
@@ -346,15 +322,6 @@ def test_the_default_format_skips_values_that_are_not_json(value: bytes) -> None
     assert "not JSON" in skipped[0][3]
 
 
-def test_a_value_with_a_cr() -> None:
-    """In JSON, a CR is whitespace and arrives as a line break. Any other value with a CR is sent in base64."""
-    assert ("message", '{"a":\n1}') == event(Record(b'{"a":\r1}'), "value")[:2]
-    assert ("base64", base64.b64encode(b"a\rdata: b").decode()) == event(Record(b"a\rdata: b"), "value")[:2]
-    assert ("text", "a\rb") == tuple(
-        json.loads(event(Record(b"a\rb"), "envelope").data)[n] for n in ("value_encoding", "value")
-    )
-
-
 def test_a_json_line_marks_base64() -> None:
     assert {"event": "base64", "data": "/w=="} == line(Record(b"\xff"), "value")
     assert "/w==" == line(Record(b"/w=="), "value")
@@ -440,12 +407,6 @@ def test_headers_cannot_forge_members_of_a_cloudevent(name: str, value: bytes | 
     assert "1.0" == json.loads(text)["specversion"]
     assert "forged" not in (json.loads(text).get("data"), json.loads(text).get("data_base64"))
     assert all(each.isalnum() and each == each.lower() for each in names if each != "data_base64")
-
-
-def test_a_cloudevent_carries_bytes_in_data_base64() -> None:
-    """Bytes that are not UTF-8 are in data_base64. Text has the content type text/plain."""
-    assert "/w==" == data(b"\xff", "cloudevents")["data_base64"]
-    assert ("text/plain", "a") == tuple(data(b"a", "cloudevents")[each] for each in ("datacontenttype", "data"))
 
 
 # Hooks.

@@ -27,6 +27,10 @@ ORDER = {
 }
 
 
+def encode(encoder: Encoder, value: bytes | None, key: bytes | None = None) -> tuple[str, bytes] | None:
+    return encoder.encode("t", 0, TopicRecord("t", 0, 0, 0, key, value, ()))
+
+
 def projected(value: object, fields: list[str] = [], redact: list[str] = []) -> Any:  # noqa: B006 - it does not change
     return json.loads(Projection(fields, redact).of_json(json.dumps(value).encode()))
 
@@ -118,7 +122,7 @@ def test_a_value_that_is_not_json_is_skipped(format: str, value: bytes) -> None:
         format, projection=Projection(redact=["a"]), on_skipped=lambda *skipped: reasons.append(skipped[-1])
     )
 
-    assert encoder.encode("t", 0, TopicRecord("t", 0, 0, 0, None, value, ())) is None
+    assert encode(encoder, value) is None
     assert 1 == len(reasons)
 
 
@@ -126,7 +130,7 @@ def test_a_value_that_is_not_json_is_skipped(format: str, value: bytes) -> None:
 def test_a_tombstone_is_sent(format: str) -> None:
     encoder = Encoder(format, projection=Projection(["a"]))
 
-    encoded = encoder.encode("t", 0, TopicRecord("t", 0, 0, 0, b"k", None, ()))
+    encoded = encode(encoder, None, b"k")
 
     assert encoded is not None
     assert "delete" == encoded[0]
@@ -141,7 +145,7 @@ def test_the_hooks_see_the_whole_record(projection: Projection) -> None:
         projection=projection,
     )
 
-    encoded = encoder.encode("t", 0, TopicRecord("t", 0, 0, 0, None, b"{}", ()))
+    encoded = encode(encoder, b"{}")
 
     assert encoded is not None
     assert {
@@ -155,7 +159,7 @@ def test_the_text_of_a_deserializer_is_redacted() -> None:
     for text in (f'{{"a":"{SECRET}","b":"{PUBLIC}"}}', f'"{SECRET}"', SECRET):
         encoder = Encoder(deserializer=lambda record, text=text: text, projection=Projection(redact=["a"]))
 
-        encoded = encoder.encode("t", 0, TopicRecord("t", 0, 0, 0, None, b"{}", ()))
+        encoded = encode(encoder, b"{}")
 
         assert encoded is None or (SECRET.encode() not in encoded[1] and PUBLIC.encode() in encoded[1])
 
@@ -234,7 +238,7 @@ def test_a_redacted_member_never_leaves_the_server(text: str, format: str, wire:
     """Whatever the value looks like, no frame contains the secret, and every public member is sent."""
     encoder = Encoder(format, wire, projection=Projection(redact=list(REDACTED)))
 
-    encoded = encoder.encode("t", 0, TopicRecord("t", 0, 0, 0, None, text.encode(), ()))
+    encoded = encode(encoder, text.encode())
 
     if encoded is not None:
         assert SECRET.encode() not in encoded[1]
@@ -249,9 +253,7 @@ def test_no_member_that_fields_omit_leaves_the_server(text: str) -> None:
     value = text.replace(PUBLIC, "-").encode()
 
     for path in REDACTED:
-        encoded = Encoder("value", projection=Projection([path])).encode(
-            "t", 0, TopicRecord("t", 0, 0, 0, None, value, ())
-        )
+        encoded = encode(Encoder("value", projection=Projection([path])), value)
         assert encoded is None or b'"-"' not in encoded[1]
 
 

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import fastavro
@@ -22,6 +23,9 @@ def encoded(schema: Any, value: Any, references: Sequence[Any] = ()) -> bytes:
     out = io.BytesIO()
     fastavro.schemaless_writer(out, fastavro.parse_schema(schema, named_schemas=named), value)
     return out.getvalue()
+
+
+varint = partial(encoded, "long")
 
 
 def record(**fields: Any) -> dict[str, Any]:
@@ -50,6 +54,7 @@ VALUES: list[tuple[Any, Any, Any]] = [
     ({"type": "array", "items": "bytes"}, [b"a"], ["YQ=="]),
     ({"type": "map", "values": "double"}, {"a": 1.5}, {"a": 1.5}),
     (["null", "string"], "x", "x"),
+    (NODE, {"next": {"next": None}}, {"next": {"next": None}}),
     (record(a=["null", "long"], b={"type": "array", "items": "string"}), {"a": None, "b": []}, {"a": None, "b": []}),
     (logical("bytes", "decimal", precision=9, scale=2), Decimal("-0.05"), "-0.05"),
     (logical("bytes", "decimal", precision=9), Decimal(12), "12"),

@@ -12,7 +12,7 @@ import pytest
 from kafkasse.frame import DeserializationError
 from kafkasse.registry.avro import AvroSchema
 from kafkasse.registry.client import RegisteredSchema
-from tests.registry.avro_values import NODE, VALUES, encoded, logical, record
+from tests.registry.avro_values import NODE, VALUES, encoded, logical, record, varint
 from tests.support.turns import MAX_LINES, most_lines_in_a_piece
 
 
@@ -67,17 +67,6 @@ def test_references_define_named_types():
 
     assert value == compiled(order, [money]).decode(encoded(order, value, [money]))
     assert value == compiled(["null", "shop.Order"], [money, order]).decode(b"\2" + encoded(order, value, [money]))
-
-
-def test_a_recursive_value_is_decoded():
-    assert {"next": {"next": None}} == compiled(NODE).decode(b"\2\0")
-
-
-def varint(number: int) -> bytes:
-    number, out = number << 1, b""
-    while number > 127:
-        out, number = out + bytes([number & 127 | 128]), number >> 7
-    return out + bytes([number])
 
 
 ARRAY = {"type": "array", "items": "long"}

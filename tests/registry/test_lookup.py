@@ -120,8 +120,9 @@ def test_a_protobuf_schema_is_requested_as_a_descriptor(server, registry):
     assert "/subjects/money/versions/1?deleted=true&format=serialized" == server.requests[-1]
 
 
-def test_the_login_is_sent(server, tmp_path):
-    """The password comes from a file, and may contain any characters. A changed file is used at once."""
+def test_the_login_is_sent(server, tmp_path, caplog):
+    """The password comes from a file, and may contain any characters. A changed file is used at once. No log has it."""
+    caplog.set_level(logging.DEBUG)
     file = tmp_path / "password"
     server.login = "kafkasse", "päss:wörd"
     file.write_text("päss:wörd\n")
@@ -132,6 +133,7 @@ def test_the_login_is_sent(server, tmp_path):
     server.login = "kafkasse", "new"
     file.write_text("new")
     assert 1 == registry.schema(server.register("t-value", "long")).decode(b"\2")
+    assert "wörd" not in caplog.text
 
 
 # Failures.

@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 from contextlib import closing
 from typing import Any
 
-import fastavro
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
 import kafkasse.registry
-from kafkasse.app import blueprint
 from kafkasse.config import Config
 from kafkasse.errors import ConfigurationError
 from kafkasse.memory_log import MemoryLog
 from kafkasse.registry import lookup
 from kafkasse.sse import Event
 from kafkasse.web.blueprint import streams_blueprint
+from tests.registry.avro_values import encoded
 from tests.support.registry import Registry, framed
 from tests.support.sse import read_events, read_until, without_positions
+from tests.web import clients
 
 ORDER = {
     "type": "record",
     "name": "Order",
     "fields": [{"name": "amount", "type": "double"}, {"name": "raw", "type": "bytes"}],
 }
-HEARTBEAT_S = 0.05
+HEARTBEAT_S = 0.05  # of client_of()
 
 
 def avro(schema_id: int, amount: float) -> bytes:
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, ORDER, {"amount": amount, "raw": b"\xff"})
-    return framed(schema_id, out.getvalue())
+    return framed(schema_id, encoded(ORDER, {"amount": amount, "raw": b"\xff"}))
 
 
 @pytest.fixture
@@ -46,14 +43,8 @@ def log() -> MemoryLog:
 
 
 def client_of(log: MemoryLog, server: Registry, **settings: Any) -> FlaskClient:
-    app = Flask("host")
     registry = {"url": server.url, "max_wait_s": 1, **settings.pop("registry", {})}
-    config = Config(
-        **{"allowed_topics": ["*"], "public": True, "decoder": "registry", "heartbeat_s": HEARTBEAT_S, **settings},
-        schema_registry=registry,
-    )
-    app.register_blueprint(blueprint(config, log))
-    return app.test_client()
+    return clients.client_of(log, None, **{"decoder": "registry", "schema_registry": registry, **settings})
 
 
 def body_of(client: FlaskClient, path: str = "/t?timestamp=0", until: bytes = b"\n\n\n", **headers: str) -> bytes:

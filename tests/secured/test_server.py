@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from kafkasse.broker import EmbeddedBroker
-from tests.support.certificates import Authority
+from tests.support.certificates import Authority, heroku_variables
 from tests.support.client import Client, fetch, numbers
 from tests.support.kafka import Cluster
 from tests.support.ports import HOST
@@ -23,14 +23,7 @@ def topic(broker: EmbeddedBroker) -> str:
 
 
 def heroku(authority: Authority, port: int) -> dict[str, str]:
-    certificate, key = authority.issue("kafkasse")
-    return {
-        "KAFKA_URL": f"kafka+ssl://{HOST}:{port},kafka+ssl://localhost:{port}",
-        "KAFKA_TRUSTED_CERT": authority.certificate,
-        "KAFKA_CLIENT_CERT": certificate,
-        "KAFKA_CLIENT_CERT_KEY": key,
-        "KAFKA_PREFIX": "wabash-1.",
-    }
+    return heroku_variables(authority, "wabash-1.", f"{HOST}:{port}", f"localhost:{port}")
 
 
 def test_connects_with_herokus_variables(authority: Authority, ports: dict[str, int], topic: str) -> None:

@@ -54,10 +54,7 @@ def test_streams_survive_a_restart_of_kafka(broker: EmbeddedBroker, server: Serv
         cluster.create(f"{fresh_name}-other")
     wait_until(lambda: fetch(server.port, f"/{fresh_name}", "HEAD").status == 200)
     assert [200, 200] == probes(server)
-    with (
-        Client(server.port, f"/{fresh_name}") as stream,
-        Client(server.port, f"/{fresh_name}?timestamp=0") as behind,
-    ):
+    with Client(server.port, f"/{fresh_name}") as stream, Client(server.port, f"/{fresh_name}?timestamp=0") as behind:
         fill(broker, fresh_name, 1, 2)
         assert [1, 2] == numbers(stream.ready().events(2))
         assert [1, 2] == numbers(behind.events(2))

@@ -13,7 +13,6 @@ from urllib.parse import quote
 import pytest
 
 from kafkasse import schemas
-from kafkasse.broker import EmbeddedBroker
 from tests.support.client import Answer, fetch
 from tests.support.kafka import Cluster
 from tests.support.server import Server
@@ -22,22 +21,16 @@ from tests.support.server import Server
 @pytest.fixture(scope="module")
 def server(serve: Callable[..., Server], cluster: Cluster) -> Server:
     cluster.create("t-known")
-    return serve(
-        allowed_topics=["t-*", "missing"],
-        max_last_event_id_bytes=32_768,
-        max_rejections_per_s=0,
-    )
+    return serve(allowed_topics=["t-*", "missing"], max_last_event_id_bytes=32_768, max_rejections_per_s=0)
 
 
-def checked(answer: Answer, status: int, broker: EmbeddedBroker) -> dict[str, Any]:
-    """Return the body of an error. It must not contain the address of Kafka or a part of a traceback."""
+def checked(answer: Answer, status: int) -> dict[str, Any]:
+    """Return the body of an error. tests/attacks checks that the errors of hostile requests contain nothing internal."""
     body = answer.json
 
     assert (status, status) == (answer.status, body["status"])
     assert "application/problem+json" == answer.headers["content-type"]
     assert schemas.first_error("problem", body) is None
-    for secret in (broker.bootstrap_servers, "Traceback", "File ", ".py"):
-        assert secret not in answer.body.decode()
     return dict(body)
 
 
@@ -45,35 +38,27 @@ def entry(**members: object) -> str:
     return json.dumps([{"topic": "t-known", "partition": 0, "offset": 0} | members])
 
 
-@pytest.mark.parametrize(
-    ("last_id", "reason"),
-    [
-        ("[", "not JSON"),
-        ("[]", "non-empty"),
-        (entry(offset=-2), "[0].offset"),
-        (entry(offset=1.5), "whole numbers"),
-        (entry(partition=2**32), "[0].partition"),
-        (entry(partition=1), "no partition 1 in t-known: it has 1"),
-        (entry(offset=7), "beyond its end, 0"),
-        ('["\u0219"]', "[0]"),
-        ("~garbage", "compact event ID"),
-    ],
-    ids=lambda text: text[:30],
-)
-def test_rejects_an_invalid_id_with_the_reason(
-    server: Server, broker: EmbeddedBroker, last_id: str, reason: str
-) -> None:
-    header = fetch(server.port, "/t-known", Last_Event_ID=last_id.encode().decode("latin-1"))
-    parameter = checked(fetch(server.port, f"/t-known?last_event_id={quote(last_id)}"), 400, broker)
-
-    assert reason in checked(header, 400, broker)["detail"]
-    assert ("InvalidAssignmentError", "KafkaSSE") == (parameter["name"], parameter["origin"])
-    assert reason in parameter["message"]
+LAST_IDS = [
+    ("[", "not JSON"),
+    ("[]", "non-empty"),
+    (entry(offset=-2), "[0].offset"),
+    (entry(offset=1.5), "whole numbers"),
+    (entry(partition=2**32), "[0].partition"),
+    (entry(partition=1), "no partition 1 in t-known: it has 1"),
+    (entry(offset=7), "beyond its end, 0"),
+    ('["\u0219"]', "[0]"),
+    ("~garbage", "compact event ID"),
+]
 
 
 @pytest.mark.parametrize(
     ("status", "path", "fields", "member", "expected"),
     [
+        *[
+            (400, "/t-known", {"Last_Event_ID": text.encode().decode("latin-1")}, "detail", reason)
+            for text, reason in LAST_IDS
+        ],
+        *[(400, f"/t-known?last_event_id={quote(text)}", {}, "detail", reason) for text, reason in LAST_IDS],
         (400, "/t-known?timestamp=soon", {}, "detail", "timestamp"),
         (400, "/t-known?since=soon", {}, "name", "InvalidParameterError"),
         (404, "/t-a%20b", {}, "topics", "t-a b"),
@@ -88,21 +73,19 @@ def test_rejects_an_invalid_id_with_the_reason(
     ids=lambda value: str(value)[:30],
 )
 def test_says_how_to_fix_the_request(
-    server: Server, broker: EmbeddedBroker, status: int, path: str, fields: dict[str, str], member: str, expected: str
+    server: Server, status: int, path: str, fields: dict[str, str], member: str, expected: str
 ) -> None:
     """Unknown paths and requests that are too long for kafkasse or for gunicorn have the same form of error."""
-    assert expected in str(checked(fetch(server.port, path, **fields), status, broker)[member])
+    assert expected in str(checked(fetch(server.port, path, **fields), status)[member])
 
 
-def test_a_forbidden_topic_looks_like_a_missing_one(
-    server: Server, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str
-) -> None:
+def test_a_forbidden_topic_looks_like_a_missing_one(server: Server, cluster: Cluster, fresh_name: str) -> None:
     """404 with each topic that is missing or not allowed. Both get the same response, except for the request ID."""
     cluster.create(f"x-{fresh_name[2:]}")  # exists but is not allowed
     forbidden, missing = f"x-{fresh_name[2:]}", f"t-{'0' * 12}"
 
     answers = [fetch(server.port, f"/t-known,{each}") for each in (forbidden, missing)]
-    several = checked(fetch(server.port, f"/{forbidden},t-known,{missing},other"), 404, broker)
+    several = checked(fetch(server.port, f"/{forbidden},t-known,{missing},other"), 404)
 
     assert [404, 404] == [answer.status for answer in answers]
     first, second = map(_without_request, answers)

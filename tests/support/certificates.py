@@ -64,3 +64,15 @@ def _name(common_name: str) -> x509.Name:
 
 def _pem(certificate: x509.Certificate) -> str:
     return certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def heroku_variables(authority: Authority, prefix: str, *addresses: str) -> dict[str, str]:
+    """Return the variables of Heroku's Kafka add-on."""
+    certificate, key = authority.issue("kafkasse")
+    return {
+        "KAFKA_URL": ",".join(f"kafka+ssl://{address}" for address in addresses),
+        "KAFKA_TRUSTED_CERT": authority.certificate,
+        "KAFKA_CLIENT_CERT": certificate,
+        "KAFKA_CLIENT_CERT_KEY": key,
+        "KAFKA_PREFIX": prefix,
+    }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from selenium import webdriver
@@ -15,6 +16,7 @@ from selenium import webdriver
 from tests.support.examples import first_of
 from tests.support.firefox import FIREFOX, Firefox
 
+SCRIPT_TIMEOUT_S = 120
 CHROMIUM, CHROMEDRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -92,3 +94,10 @@ def use_new_tab(browser: AnyBrowser) -> None:
 def any_browser(request: pytest.FixtureRequest) -> AnyBrowser:
     browser: AnyBrowser = request.getfixturevalue(request.param)
     return browser
+
+
+def run_in_page(browser: webdriver.Chrome, origin: str, script: str, *arguments: Any) -> Any:
+    """Run an asynchronous script in a page of an origin, and return what it passes to done()."""
+    browser.set_script_timeout(SCRIPT_TIMEOUT_S)
+    browser.get(f"{origin}/-/health")
+    return browser.execute_async_script(f"const done = arguments[arguments.length - 1]; {script}", *arguments)

@@ -52,12 +52,7 @@ class Peer:
     """
 
     def __init__(
-        self,
-        feeds: Feeds,
-        log: MemoryLog,
-        encoder: Encoder,
-        coding: Coding = IDENTITY,
-        buffer_bytes: int | None = None,
+        self, feeds: Feeds, log: MemoryLog, encoder: Encoder, coding: Coding = IDENTITY, buffer_bytes: int | None = None
     ) -> None:
         server_end, self.socket = gevent_socket.socketpair()
         self.socket.settimeout(TIMEOUT_S)

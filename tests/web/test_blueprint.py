@@ -352,13 +352,6 @@ def test_a_deserializer_replaces_the_message(log: CountingLog, caplog: pytest.Lo
     assert 1 == streams.observer.metrics.value("records_skipped", topic="t", reason="deserializer")
 
 
-def test_a_filterer_selects_records(log: CountingLog) -> None:
-    """The event IDs advance past the records that the filterer rejects."""
-    [event] = events(client_of(log, filterer=lambda message: message["n"] == 1), "/streams/t?timestamp=0", b'"n":1')
-
-    assert 2 == json.loads(event.id)[0]["offset"]
-
-
 def test_ends_the_stream_if_the_filterer_fails(log: CountingLog, caplog: pytest.LogCaptureFixture) -> None:
     """The last event is an error event. The log names the record and the line that failed, without the record's data."""
 

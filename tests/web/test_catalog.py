@@ -274,4 +274,6 @@ class TestErrors:
         problem = client.open(path, method=method).get_json()
 
         assert expected == problem["type"]
+        assert schemas.first_error("problem", problem) is None
+        assert "division" not in str(problem)
         assert 200 == client.get(expected).status_code

@@ -1,4 +1,4 @@
-"""The requests of the web console, without a browser."""
+"""The requests of the web console, and the files of the demo page, without a browser."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from kafkasse.errors import ConfigurationError
 from kafkasse.memory_log import MemoryLog
 from kafkasse.web.registry import OPERATIONS_KEY
 from tests.support.server import ROOT
-from tests.web.clients import HTML, check_headers, client_of
+from tests.web.clients import HTML, client_of
 
+VALIDATORS = {"If-None-Match": "ETag", "If-Modified-Since": "Last-Modified"}  # Flask 2.0 sends no ETag
 FILES = ROOT / "kafkasse/web/console"
 ASSETS = sorted(each.name for each in (FILES / "assets").iterdir())
+DEMO = sorted(each.name for each in (ROOT / "kafkasse/web/page/assets").iterdir())
+TYPES = {"": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 ROUTES: dict[str, Any] = {
     "orders": {"path": "/orders", "topics": ["orders"], "access": "public", "client_filters": ["key", "filter"]},
     "mine": {"path": "/mine/{id}", "topics": ["orders"], "access": ["staff"], "where": {"key": "{id}"}},
@@ -75,13 +78,34 @@ class TestWhereItIsServed:
 
 
 class TestFiles:
+    @pytest.fixture
+    def client(self) -> FlaskClient:
+        routes = ROUTES | {"topn": {"path": "/topn/updates", "topics": ["orders"], "access": "public"}}
+        return app(pages=True, routes=routes)
+
     @pytest.mark.parametrize(
         "path",
-        ["/", *[f"/-/console/{name}" for name in [*ASSETS, "kafkasse.js", "pipelines.js", "shared.css", "slots.js"]]],
+        [
+            *("/", "/-/demo"),
+            *[f"/-/console/{name}" for name in [*ASSETS, "kafkasse.js", "pipelines.js", "shared.css", "slots.js"]],
+            *[f"/-/page/{name}" for name in [*DEMO, "kafkasse.js"]],
+        ],
     )
-    def test_security_and_cache_headers(self, path: str) -> None:
-        """Every file has a policy that forbids inline scripts and styles, forbids sniffing, and revalidates with a 304."""
-        check_headers(app(), path, **HTML)
+    def test_headers(self, client: FlaskClient, path: str) -> None:
+        """Every file forbids inline scripts and sniffing, has the type that browsers then require, and gets a 304."""
+        response = client.get(path, headers=HTML)
+
+        assert (200, TYPES[Path(path).suffix]) == (response.status_code, response.mimetype)
+        policy = response.headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'; ")
+        assert "unsafe" not in policy
+        assert ("nosniff", "no-cache") == (
+            response.headers["X-Content-Type-Options"],
+            response.headers["Cache-Control"],
+        )
+        known = {name: response.headers[each] for name, each in VALIDATORS.items() if each in response.headers}
+        revalidated = client.get(path, headers=HTML | known)
+        assert (304, b"") == (revalidated.status_code, revalidated.data)
 
     @pytest.mark.parametrize("file", [FILES / "index.html", *[FILES / "assets" / name for name in ASSETS]])
     def test_text_never_becomes_html(self, file: Path) -> None:
@@ -94,9 +118,18 @@ class TestFiles:
         assert [] == re.findall(r"""(?:src|href|from|import)[= (]*["'](?:https?:)?//""", text)
         assert [] == re.findall(r"localStorage|sessionStorage|indexedDB|document\.cookie", text)
 
-    @pytest.mark.parametrize("name", ["index.html", "../index.html", "%2e%2e/index.html", "missing.js"])
-    def test_serves_only_its_own_files(self, name: str) -> None:
-        assert 404 == app().get(f"/-/console/{name}").status_code
+    @pytest.mark.parametrize("name", ["", "index.html", "../index.html", "%2e%2e/index.html", "missing.js"])
+    @pytest.mark.parametrize("folder", ["console", "page"])
+    def test_serves_only_its_own_files(self, client: FlaskClient, folder: str, name: str) -> None:
+        assert 404 == client.get(f"/-/{folder}/{name}").status_code
+
+    def test_the_demo_credits_the_data(self, client: FlaskClient) -> None:
+        """The page names GeoNames and its license, and Natural Earth, and loads nothing from other sites."""
+        text = client.get("/-/demo").text
+
+        credited = {"https://www.geonames.org/", "https://www.naturalearthdata.com/"}
+        assert credited | {"https://creativecommons.org/licenses/by/4.0/"} == set(re.findall(r"https://[^\"]+", text))
+        assert re.search(r"<(script|link|img)[^>]+https?:", text) is None
 
 
 class TestFeatures:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from selenium import webdriver
 
 from tests.support.server import Server
 from tests.support.waiting import wait_until
+from tests.web.conftest import run_in_page
 
 APP = "tests.support.apps:in_memory()"
-SCRIPT_TIMEOUT_S = 30
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +37,6 @@ def server(page: str, log: Path) -> Iterator[Server]:
         yield server
 
 
-def run(browser: webdriver.Chrome, page: str, script: str, *arguments: Any) -> Any:
-    """Run an asynchronous script in a document of the page's origin, and return what it passes to done()."""
-    browser.set_script_timeout(SCRIPT_TIMEOUT_S)
-    browser.get(f"{page}/-/health")
-    return browser.execute_async_script(f"const done = arguments[arguments.length - 1]; {script}", *arguments)
-
-
 def methods(log: Path, path: str) -> list[str]:
     """Return the methods of the requests for a path, in the order in which they ended."""
     return re.findall(rf'"(\w+) {re.escape(path)} HTTP', log.read_text())
@@ -55,7 +47,7 @@ def test_an_event_source_resumes_without_a_preflight(
 ) -> None:
     """This is true even with credentials, and with event IDs in JSON."""
     path = "/t?event-source"
-    run(
+    run_in_page(
         browser,
         page,
         """const source = new EventSource(arguments[0], {withCredentials: true}); let opened = 0;
@@ -71,7 +63,7 @@ def test_fetch_sends_one_preflight_for_many_event_ids(
     browser: webdriver.Chrome, page: str, server: Server, log: Path
 ) -> None:
     """The browser caches the response to the preflight. The form of the ID makes no difference."""
-    run(
+    run_in_page(
         browser,
         page,
         """const read = (id) => fetch(arguments[0], {headers: {"Last-Event-ID": id}}).then((each) => each.text());

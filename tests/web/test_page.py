@@ -9,19 +9,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from flask import Flask, Response, request
-from flask.testing import FlaskClient
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from werkzeug.exceptions import NotFound
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
-from kafkasse.web.pages import CLIENT, pages
+from kafkasse.web.pages import pages
 from tests.support.firefox import Firefox
 from tests.support.server import ROOT
 from tests.support.waiting import wait_until
 from tests.web.accessibility import violations
-from tests.web.clients import check_headers
 from tests.web.document import Document
 from tests.web.serve import serve
 
@@ -566,42 +564,3 @@ def test_works_under_a_prefix(browser: webdriver.Chrome, location: dict[str, str
     assert f"curl -N '{site.url}/topn/updates'" == page.text("pre")
     assert [] == page.messages()
     site.stop()
-
-
-ASSETS = [*sorted((ROOT / "kafkasse/web/page/assets").iterdir()), CLIENT]
-
-
-class TestFiles:
-    """The HTTP responses, without a browser."""
-
-    @pytest.fixture
-    def client(self) -> FlaskClient:
-        app = Flask("pages")
-        app.register_blueprint(pages())
-        return app.test_client()
-
-    @pytest.mark.parametrize("path", [PAGE, *[f"/-/page/{asset.name}" for asset in ASSETS]])
-    def test_security_and_cache_headers(self, client: FlaskClient, path: str) -> None:
-        """Every file has a policy that forbids inline scripts and styles, forbids sniffing, and revalidates with a 304."""
-        check_headers(client, path)
-
-    def test_content_types(self, client: FlaskClient) -> None:
-        """Because of nosniff, a browser runs a script only if its type is JavaScript."""
-        types = {asset.suffix: client.get(f"/-/page/{asset.name}").mimetype for asset in ASSETS}
-
-        assert {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"} == types
-
-    @pytest.mark.parametrize(
-        "path", ["/-/page/", "/-/page/index.html", "/-/page/../index.html", "/-/page/%2e%2e/index.html"]
-    )
-    def test_serves_only_assets_below_the_asset_path(self, client: FlaskClient, path: str) -> None:
-        """The page has one URL. Files outside the asset folder have none."""
-        assert 404 == client.get(path).status_code
-
-    def test_credits_the_data(self, client: FlaskClient) -> None:
-        """The page names GeoNames and its license, and Natural Earth, and loads nothing from other sites."""
-        text = client.get(PAGE).text
-
-        credited = {"https://www.geonames.org/", "https://www.naturalearthdata.com/"}
-        assert credited | {"https://creativecommons.org/licenses/by/4.0/"} == set(re.findall(r"https://[^\"]+", text))
-        assert re.search(r"<(script|link|img)[^>]+https?:", text) is None

@@ -45,6 +45,7 @@ def test_a_rejected_request_has_a_line_with_its_id(
     rejected = client.get(path, headers={"X-Request-ID": "req-1"})
 
     assert (status, "req-1") == (rejected.status_code, rejected.json["request_id"])
+    assert "req-1" == rejected.headers["X-Request-ID"]
     assert caplog.messages == [
         f"A request was rejected: request_id=req-1{route} client=127.0.0.1 status={status} error={error}"
     ]

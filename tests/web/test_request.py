@@ -20,7 +20,6 @@ from kafkasse.errors import (
     InvalidParameter,
     InvalidPosition,
     KafkasseError,
-    MethodNotAllowed,
     NotAcceptable,
     RequestTooLarge,
 )
@@ -31,7 +30,6 @@ from kafkasse.route import Route
 from kafkasse.web.request import StreamRequest, parse_request
 
 OPEN = Route("topics", "/{topics}", None)
-NAMED = Route("topn", "/topn/updates", ("topn", "more"))
 ID = '[{"topic":"t","partition":0,"offset":5}]'
 EVENTS, LINES, JSON = "text/event-stream", "application/x-ndjson", "application/json"
 
@@ -41,10 +39,9 @@ def stream_request(
     query: dict[str, str] | str | None = None,
     headers: dict[str, str] | None = None,
     route: Route = OPEN,
-    method: str = "GET",
     **settings: Any,
 ) -> StreamRequest:
-    environ = EnvironBuilder(f"/{topics}", query_string=query, headers=Headers(headers), method=method).get_environ()
+    environ = EnvironBuilder(f"/{topics}", query_string=query, headers=Headers(headers)).get_environ()
     return parse_request(Flask.request_class(environ), route, topics, Config(**settings).web)
 
 
@@ -60,10 +57,6 @@ def test_parses_the_topics_of_the_path() -> None:
 def test_rejects_an_empty_topic_name(topics: str) -> None:
     with pytest.raises(InvalidParameter, match="empty topic name"):
         stream_request(topics)
-
-
-def test_a_route_has_its_own_topics() -> None:
-    assert ("topn", "more") == NAMED.adapt(stream_request("", route=NAMED).position).topics
 
 
 def test_a_group_stands_for_its_topics() -> None:
@@ -249,14 +242,6 @@ def test_rejects_a_request_that_accepts_no_offered_type(accept: str) -> None:
         stream_request(headers={"Accept": accept})
 
     assert {EVENTS, LINES, JSON} == set(rejected.value.extra["offered"])
-
-
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
-def test_accepts_get_and_head_only(method: str) -> None:
-    """HEAD is parsed like GET."""
-    with pytest.raises(MethodNotAllowed, match=method):
-        stream_request(method=method)
-    assert stream_request(method="HEAD").position.topics == ("t",)
 
 
 # Any request.

@@ -1,10 +1,13 @@
-"""Hooks of the host app that use the response of a stream."""
+"""Hooks of the host app that use the response of a stream, where it mounts the streams, and which server runs it."""
 
 from __future__ import annotations
 
 import gc
+import logging
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,7 +16,8 @@ from flask.testing import FlaskClient
 from werkzeug.test import create_environ
 
 import kafkasse
-from kafkasse.web.wsgi_server import is_test_client
+from kafkasse.errors import ConfigurationError
+from kafkasse.web.wsgi_server import WsgiServer, is_test_client
 
 
 def app_with(hook: Callable[[Response], Response | None]) -> Flask:
@@ -218,3 +222,15 @@ def test_a_stream_under_a_server_has_no_end(server: dict[str, object]) -> None:
 
     assert is_test_client(environ)
     assert not is_test_client(environ | server)
+
+
+def test_mod_wsgi_names_the_command_to_use(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The log names it when the app is loaded, and each request is rejected. server/test_wsgi_servers.py runs the others."""
+    monkeypatch.setitem(sys.modules, "mod_wsgi", ModuleType("mod_wsgi"))
+
+    server = WsgiServer(1, logging.getLogger("kafkasse"))
+
+    command = "gunicorn --worker-class kafkasse.server.worker.Worker"
+    assert command in caplog.text
+    with pytest.raises(ConfigurationError, match=command):
+        server.check({"wsgi.multithread": True, "wsgi.multiprocess": True, "SERVER_SOFTWARE": "Apache/2.4.62"})
