@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,7 +71,7 @@ def probed(kafka: _Cluster) -> Flask:
     return create_app(Config(allowed_topics=["*"], public=True), kafka)
 
 
-def test_is_ready_as_soon_as_kafka_has_answered(probed: Flask, kafka: _Cluster) -> None:
+def test_is_ready_as_soon_as_kafka_has_answered(probed, kafka):
     """Until Kafka has answered once, the process is alive but not ready. A later failure of Kafka does not count."""
     client = probed.test_client()
     before = client.get("/-/ready")
@@ -87,9 +86,7 @@ def test_is_ready_as_soon_as_kafka_has_answered(probed: Flask, kafka: _Cluster) 
     assert "ok" == reached.get_json()["status"]
 
 
-def test_all_workers_are_ready_after_one_has_reached_kafka(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kafka: _Cluster
-) -> None:
+def test_all_workers_are_ready_after_one_has_reached_kafka(monkeypatch, tmp_path, kafka):
     """A probe may reach any worker, also one that started while Kafka was down, and must not remove the whole process."""
     monkeypatch.setenv(runtime.FOLDER_VARIABLE, str(tmp_path))
     first, second = (create_app(Config(allowed_topics=["*"], public=True), kafka).test_client() for _ in range(2))
@@ -104,7 +101,7 @@ def test_all_workers_are_ready_after_one_has_reached_kafka(
 @pytest.mark.parametrize(
     ("accept", "expected"), [("text/event-stream", rb":ok\n\nretry: \d+\n\n"), ("application/x-ndjson", rb"\n")]
 )
-def test_a_stream_that_a_stopping_process_receives_ends_at_once(probed: Flask, accept: str, expected: bytes) -> None:
+def test_a_stream_that_a_stopping_process_receives_ends_at_once(probed, accept, expected):
     """The client reconnects, and keeps its event ID. After a 503, EventSource would give up."""
     probed.extensions["kafkasse"]["kafkasse"].registry.drain()
 
@@ -115,7 +112,7 @@ def test_a_stream_that_a_stopping_process_receives_ends_at_once(probed: Flask, a
     assert re.fullmatch(expected, response.data)
 
 
-def test_is_not_ready_while_it_drains(probed: Flask, kafka: _Cluster) -> None:
+def test_is_not_ready_while_it_drains(probed, kafka):
     """A process that is stopping is alive, because a restart would not help, but it opens no more streams."""
     client = probed.test_client()
     kafka.is_up = True
@@ -128,9 +125,7 @@ def test_is_not_ready_while_it_drains(probed: Flask, kafka: _Cluster) -> None:
 
 
 @pytest.mark.parametrize(("cluster_of_route", "status"), [("eu", 200), ("", 503)])
-def test_one_cluster_that_answers_is_enough(
-    monkeypatch: pytest.MonkeyPatch, kafka: _Cluster, cluster_of_route: str, status: int
-) -> None:
+def test_one_cluster_that_answers_is_enough(monkeypatch, kafka, cluster_of_route, status):
     """A cluster that cannot be reached does not affect the routes of another. A cluster without routes does not count."""
     answering = _Cluster()
     answering.is_up = True
@@ -142,7 +137,7 @@ def test_one_cluster_that_answers_is_enough(
     assert status == create_app(config, kafka).test_client().get("/-/ready").status_code
 
 
-def test_probes_are_not_counted_as_rejected_requests(probed: Flask) -> None:
+def test_probes_are_not_counted_as_rejected_requests(probed):
     """A platform repeats a probe every few seconds, so the counter would show probes instead of clients."""
     service = probed.extensions["kafkasse"]["kafkasse"]
 
@@ -157,7 +152,7 @@ def metric(client: FlaskClient, name: str) -> int:
     return sum(int(float(line.split()[-1])) for line in values)
 
 
-def test_counts_streams_errors_and_skipped_records(client: FlaskClient) -> None:
+def test_counts_streams_errors_and_skipped_records(client):
     client.get("/missing")
     with client.get("/t?timestamp=0", buffered=False) as stream:
         chunks = iter(stream.response)
@@ -174,7 +169,7 @@ def test_counts_streams_errors_and_skipped_records(client: FlaskClient) -> None:
     assert 0 == client.get("/-/health").get_json()["streams"]
 
 
-def test_every_counter_is_described_and_starts_at_0(client: FlaskClient) -> None:
+def test_every_counter_is_described_and_starts_at_0(client):
     text = client.get("/-/metrics").text
 
     assert text.count("# HELP ") == text.count("# TYPE ") > 3
@@ -185,7 +180,7 @@ def test_every_counter_is_described_and_starts_at_0(client: FlaskClient) -> None
 @pytest.mark.parametrize(
     ("pages", "stream", "status"), [(True, "/topn/updates", 200), (False, "/topn/updates", 404), (True, "/other", 404)]
 )
-def test_serves_the_demo_page_next_to_its_stream(path: str, pages: bool, stream: str, status: int) -> None:
+def test_serves_the_demo_page_next_to_its_stream(path, pages, stream, status):
     """Without the stream, the page of the countries could only wait for it, for example on a user's own Kafka."""
     routes = {"topn": {"path": stream, "topics": ["topn"]}}
     client = create_app(Config(pages=pages, routes=routes, public=True), MemoryLog()).test_client()
@@ -194,7 +189,7 @@ def test_serves_the_demo_page_next_to_its_stream(path: str, pages: bool, stream:
 
 
 @pytest.mark.parametrize("path", ["/missing", "/no/such/path"])
-def test_slows_down_a_client_that_repeats_rejected_requests(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+def test_slows_down_a_client_that_repeats_rejected_requests(monkeypatch, path):
     """Also if no route has the path. Other requests of the same address succeed, and do not count."""
     monkeypatch.setattr(throttle, "MAX_DELAY_S", 0.0)
     client = client_with(max_rejections_per_s=0.001)
@@ -207,7 +202,7 @@ def test_slows_down_a_client_that_repeats_rejected_requests(monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("path", "status"), [("//t", 200), ("//evil.example/t", 404), ("/-//health", 404), ("/slash", 200)]
 )
-def test_no_redirect_repeats_the_host_of_the_request(path: str, status: int) -> None:
+def test_no_redirect_repeats_the_host_of_the_request(path, status):
     """A client can forge the Host header, and a shared cache could send the redirect to others."""
     client = client_with(routes={"slash": {"path": "/slash/", "topics": ["t"]}})
 
@@ -223,7 +218,7 @@ def test_no_redirect_repeats_the_host_of_the_request(path: str, status: int) -> 
     ["/t", "/missing", "/-/health", "/-/metrics", "/a/b", "/", "/-/demo", "/-/page/kafkasse.js", "/-/console/app.js"],
 )
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PUT", "PROPFIND"])
-def test_no_response_may_be_sniffed_or_cached(method: str, path: str, pages: bool) -> None:
+def test_no_response_may_be_sniffed_or_cached(method, path, pages):
     """Every response has nosniff. The files of the demo's page may be cached, but only if the cache revalidates them."""
     log = MemoryLog()
     log.create("t")
@@ -243,13 +238,13 @@ def test_no_response_may_be_sniffed_or_cached(method: str, path: str, pages: boo
 
 
 @pytest.mark.parametrize("path", ["/-/metrics", "/-/streams", "/-/status"])
-def test_the_endpoints_for_operators_are_not_public(path: str) -> None:
+def test_the_endpoints_for_operators_are_not_public(path):
     """By default, they get the same 404 as an unknown path."""
     problem(client_with().get(path), 404)
 
 
 @pytest.mark.parametrize(("token", "status"), [("", 401), ("staff", 403), ("operator", 200)])
-def test_a_guard_protects_the_endpoints_for_operators(token: str, status: int) -> None:
+def test_a_guard_protects_the_endpoints_for_operators(token, status):
     """The streams of the same server may be public."""
     config = Config(
         allowed_topics=["*"],
@@ -263,7 +258,7 @@ def test_a_guard_protects_the_endpoints_for_operators(token: str, status: int) -
     assert (404 if status == 200 else status) == client.delete("/-/streams/1-999999").status_code
 
 
-def test_the_status_contains_workers_and_clusters(kafka: _Cluster) -> None:
+def test_the_status_contains_workers_and_clusters(kafka):
     config = Config(allowed_topics=["*"], public=True, operations_access=["public"])
     up, down = (create_app(config, log).test_client().get("/-/status").get_json() for log in (MemoryLog(), kafka))
 
@@ -271,7 +266,7 @@ def test_the_status_contains_workers_and_clusters(kafka: _Cluster) -> None:
     assert [{"name": "", "state": "unavailable", "detail": "Kafka cannot be reached."}] == down["clusters"]
 
 
-def test_the_list_of_streams_can_be_limited(client: FlaskClient) -> None:
+def test_the_list_of_streams_can_be_limited(client):
     """The console asks for the first ones, because there may be 100,000."""
     with client.get("/t?timestamp=0", buffered=False), client.get("/t?timestamp=0", buffered=False):
         counts = [len(client.get(f"/-/streams?limit={n}").get_json()["streams"]) for n in (0, 1, 2, 3)]
@@ -279,7 +274,7 @@ def test_the_list_of_streams_can_be_limited(client: FlaskClient) -> None:
     assert [0, 1, 2, 2] == counts
 
 
-def test_lists_and_ends_the_streams_of_a_process(client: FlaskClient) -> None:
+def test_lists_and_ends_the_streams_of_a_process(client):
     """Without gunicorn.conf.py, these are the streams of the process that answers."""
     with client.get("/t?timestamp=0", buffered=False) as stream:
         chunks = iter(stream.response)

@@ -7,7 +7,7 @@ from kafkasse.epoch_history import MAX_EPOCHS, EpochHistory
 NONE = -5
 
 
-def test_finds_where_a_newer_epoch_was_read() -> None:
+def test_finds_where_a_newer_epoch_was_read():
     """The epoch of the record before the start counts. A truncation forgets the epochs after it."""
     history = EpochHistory(10, 3)
     history.add(20, 4)
@@ -18,7 +18,7 @@ def test_finds_where_a_newer_epoch_was_read() -> None:
     assert NONE == history.first_newer(4, NONE)
 
 
-def test_a_history_is_bounded() -> None:
+def test_a_history_is_bounded():
     """Only the newest epochs are remembered, so that the memory of a partition does not grow with each election."""
     history = EpochHistory()
     for epoch in range(3 * MAX_EPOCHS):

@@ -22,7 +22,7 @@ ERROR_CLASSES = [each for each in class_tree() if not each.__name__.startswith("
 
 
 @pytest.mark.parametrize("error_class", ERROR_CLASSES)
-def test_every_error_matches_the_schema(error_class: type[KafkasseError]) -> None:
+def test_every_error_matches_the_schema(error_class):
     """The body matches problem.schema.json, has a unique type, and repeats the detail as message."""
     problem = error_class("It broke.").problem()
 
@@ -32,20 +32,20 @@ def test_every_error_matches_the_schema(error_class: type[KafkasseError]) -> Non
 
 
 @pytest.mark.parametrize("error_class", ERROR_CLASSES)
-def test_the_diagram_is_correct(error_class: type[KafkasseError]) -> None:
+def test_the_diagram_is_correct(error_class):
     diagram = dict(re.findall(r"^[ │├└─]*(\w+) +(\d{3})", errors.__doc__ or "", re.MULTILINE))
 
     assert error_class.__name__ in (errors.__doc__ or "")
     assert error_class is CommandError or str(error_class.status) == diagram[error_class.__name__]
 
 
-def test_extra_members_are_in_the_body() -> None:
+def test_extra_members_are_in_the_body():
     assert ["t"] == TopicNotAvailable(
         "The topic t does not exist, or the server does not allow it.", topics=["t"]
     ).problem()["topics"]
 
 
-def test_temporary_errors_have_retry_after() -> None:
+def test_temporary_errors_have_retry_after():
     assert {"Retry-After": "7"} == KafkaUnavailable("Gone.", retry_after_s=7).headers
     assert KafkaUnavailable("Gone.").headers["Retry-After"].isdigit()
     assert "retry_after_s" not in KafkaUnavailable("Gone.", retry_after_s=7).problem()

@@ -20,11 +20,11 @@ from kafkasse.log_line import MAX_CHARS, one_line
         ("a" * (MAX_CHARS + 1), "a" * (MAX_CHARS - 1) + "…"),
     ],
 )
-def test_escapes_control_characters_and_shortens(text: str, shown: str) -> None:
+def test_escapes_control_characters_and_shortens(text, shown):
     assert shown == one_line(text)
 
 
 @given(st.text())
-def test_any_text_becomes_one_line(text: str) -> None:
+def test_any_text_becomes_one_line(text):
     """No reader of the log, however it splits lines, sees a second line."""
     assert len(one_line(text).splitlines()) <= 1

@@ -10,7 +10,7 @@ from kafkasse.sse import Event
 KAFKA = '"_kafka":{"topic":"countries","partition":0,"offset":12,"timestamp":1790000000000,"key":"FR"}'
 
 
-def test_shows_where_the_record_is_and_its_value() -> None:
+def test_shows_where_the_record_is_and_its_value():
     """The metadata of kafkasse's format becomes the first line. Numbers keep their digits."""
     event = Event(
         "message", '{"name":"France","area":25.00,"id":9007199254740993,"tags":["a",null],' + KAFKA + "}", "x"
@@ -30,17 +30,17 @@ def test_shows_where_the_record_is_and_its_value() -> None:
     ]
 
 
-def test_marks_a_deleted_key() -> None:
+def test_marks_a_deleted_key():
     """A tombstone has no value, so it is one line."""
     assert pretty(Event("delete", "{" + KAFKA + "}", "x"), color=False).endswith("countries/0@12  key=FR  delete")
 
 
-def test_shows_the_type_and_the_id_of_other_events() -> None:
+def test_shows_the_type_and_the_id_of_other_events():
     """An event that is not in kafkasse's format is shown with its type and ID, and text that is not JSON as it is."""
     assert "update  7\nhello\nworld" == pretty(Event("update", "hello\nworld", "7"), color=False)
 
 
-def test_colors_change_nothing_but_the_colors() -> None:
+def test_colors_change_nothing_but_the_colors():
     event = Event("message", '{"a":[{},[],true,-1.5e3,"x: \\"y\\""],' + KAFKA + "}", "x")
 
     colored = pretty(event, color=True)
@@ -49,7 +49,7 @@ def test_colors_change_nothing_but_the_colors() -> None:
     assert "\x1b[36m-1.5e3\x1b[0m" in colored
 
 
-def test_a_record_cannot_control_the_terminal() -> None:
+def test_a_record_cannot_control_the_terminal():
     """Escape sequences in names, values, keys, types and IDs are replaced."""
     hostile = ["\x1b[2J", "\x9b2J", "\x07", "\u202e"]
     for text in hostile:
@@ -61,7 +61,7 @@ def test_a_record_cannot_control_the_terminal() -> None:
             assert not set(text) & set("\x1b\x9b\x07\u202e") & set(pretty(event, color=False))
 
 
-def test_deep_nesting_is_shown_unchanged() -> None:
+def test_deep_nesting_is_shown_unchanged():
     """A value that is too deep for Python's stack is not an error."""
     data = "[" * 100_000
 

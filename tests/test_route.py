@@ -34,14 +34,14 @@ ALL_TOPICS = Route("topics", "/{topics}", None, ("*",))
         (Route("topn", "/topn", ("topn", "__t")), ["topn", "__t"], ["t", "topn*"]),
     ],
 )
-def test_a_route_allows_only_its_topics(route: Route, allowed: list[str], rejected: list[str]) -> None:
+def test_a_route_allows_only_its_topics(route, allowed, rejected):
     """A name or pattern must match the whole topic name, and case matters. Internal topics need their exact name."""
     assert [True] * len(allowed) == [route.allows(topic) for topic in allowed]
     assert [False] * len(rejected) == [route.allows(topic) for topic in rejected]
 
 
 @given(st.from_regex(r"[a-zA-Z0-9._-]*", fullmatch=True))  # "__*" itself is no name of a topic
-def test_no_pattern_matches_an_internal_topic(name: str) -> None:
+def test_no_pattern_matches_an_internal_topic(name):
     assert not open_route("*", "_*", "__*", "[_]*").allows(f"__{name}")
 
 
@@ -51,7 +51,7 @@ def rejection(route: Route, topics: list[str], existing: list[str]) -> TopicNotA
     return rejected.value
 
 
-def test_the_error_names_only_the_topics_that_are_not_available() -> None:
+def test_the_error_names_only_the_topics_that_are_not_available():
     """The error does not list other topics. KafkaSSE's error lists all topics of the cluster."""
     rejected = rejection(open_route("a", "b", "c"), ["a", "missing", "b", "secret"], ["a", "b", "c", "secret"])
 
@@ -59,11 +59,11 @@ def test_the_error_names_only_the_topics_that_are_not_available() -> None:
     assert rejected.detail.endswith("does not exist, or the server does not allow it: missing, secret.")
 
 
-def test_accepts_topics_that_are_allowed_and_exist() -> None:
+def test_accepts_topics_that_are_allowed_and_exist():
     open_route("a*").check(["a1", "a2"], ["a1", "a2", "b"])
 
 
-def test_topics_are_internal_by_their_name_in_kafka() -> None:
+def test_topics_are_internal_by_their_name_in_kafka():
     """A topic prefix cannot turn an allowed name into that of an internal topic, but the exact name opens it."""
 
     def route(prefix: str, *allowed: str) -> Route:
@@ -98,9 +98,7 @@ def issued(*topics: str, only: bool = False) -> str:
         (issued("removed", only=True), {"removed"}, ()),
     ],
 )
-def test_a_returning_client_gets_the_topics_of_the_route(
-    event_id: str, started: set[str], named: tuple[str, ...]
-) -> None:
+def test_a_returning_client_gets_the_topics_of_the_route(event_id, started, named):
     position = EDITED.adapt(parse(event_id))
 
     assert (started, named) == ({partition.topic for partition in position.starts}, position.named_topics)
@@ -114,7 +112,7 @@ def test_a_returning_client_gets_the_topics_of_the_route(
         (ALL_TOPICS, issued("a", "b")),  # the open route has no topics of its own
     ],
 )
-def test_an_event_id_for_topics_that_the_client_chooses_is_not_changed(route: Route, event_id: str) -> None:
+def test_an_event_id_for_topics_that_the_client_chooses_is_not_changed(route, event_id):
     """A client that writes its own event ID receives an error if a topic is not available."""
     assert parse(event_id) == route.adapt(parse(event_id))
 
@@ -122,25 +120,25 @@ def test_an_event_id_for_topics_that_the_client_chooses_is_not_changed(route: Ro
 MATCHING = Route("events", "/events", ("orders", "events.*"))
 
 
-def test_a_pattern_of_a_route_matches_no_internal_topic() -> None:
+def test_a_pattern_of_a_route_matches_no_internal_topic():
     assert ["_a", "a"] == Route("all", "/all", ("*",)).matching(["__consumer_offsets", "a", "_a"])
     assert Route("all", "/all", ("*", "__consumer_offsets")).allows("__consumer_offsets")
 
 
-def test_a_new_client_reads_the_topics_that_match() -> None:
+def test_a_new_client_reads_the_topics_that_match():
     position = MATCHING.adapt(Position(), ["events.a", "events.b"])
 
     assert ("orders", "events.a", "events.b") == position.named_topics
 
 
-def test_a_topic_that_was_created_since_is_read_from_its_first_record() -> None:
+def test_a_topic_that_was_created_since_is_read_from_its_first_record():
     """A topic that no longer exists is dropped."""
     position = MATCHING.adapt(parse(issued("orders", "events.a")), ["events.b"])
 
     assert ({"orders"}, ("events.b",)) == ({each.topic for each in position.starts}, position.added_topics)
 
 
-def test_a_stream_without_topics_is_rejected() -> None:
+def test_a_stream_without_topics_is_rejected():
     """The error lists the patterns."""
     route = Route("events", "/events", ("events.*",))
 
@@ -148,7 +146,7 @@ def test_a_stream_without_topics_is_rejected() -> None:
         route.check(route.adapt(Position()).topics, [])
 
 
-def test_matching_takes_linear_time() -> None:
+def test_matching_takes_linear_time():
     route = Route("stars", "/stars", ("*a" * 60 + "*b",))
 
     assert [] == route.matching(["a" * 249] * 200)

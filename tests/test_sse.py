@@ -55,7 +55,7 @@ def reference_parser(stream: bytes) -> tuple[list[Event], str, int | None]:
 
 
 @given(STREAMS)
-def test_agrees_with_the_specification(stream: bytes) -> None:
+def test_agrees_with_the_specification(stream):
     parser = Parser()
 
     events = read([stream], parser)
@@ -64,7 +64,7 @@ def test_agrees_with_the_specification(stream: bytes) -> None:
 
 
 @given(STREAMS, st.data())
-def test_chunks_do_not_change_the_events(stream: bytes, data: st.DataObject) -> None:
+def test_chunks_do_not_change_the_events(stream, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
     chunks = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
     whole, parts = Parser(), Parser()
@@ -74,7 +74,7 @@ def test_chunks_do_not_change_the_events(stream: bytes, data: st.DataObject) -> 
 
 
 @given(STREAMS, st.data())
-def test_chunks_do_not_change_the_limit(stream: bytes, data: st.DataObject) -> None:
+def test_chunks_do_not_change_the_limit(stream, data):
     """Whether a stream is too large, and which events precede the error, does not depend on the chunks."""
     cut = data.draw(st.integers(0, len(stream)))
 
@@ -108,7 +108,7 @@ BOM = b"\xef\xbb\xbf"
         ([":ok\n\n:\ndata: a\x0b\x85\u2028b\n\n".encode()], ["a\x0b\x85\u2028b"]),  # only CR and LF end lines
     ],
 )
-def test_reads_lines_as_browsers_do(chunks: list[bytes], expected: list[str]) -> None:
+def test_reads_lines_as_browsers_do(chunks, expected):
     assert expected == [event.data for event in read(chunks)]
 
 
@@ -124,7 +124,7 @@ def test_reads_lines_as_browsers_do(chunks: list[bytes], expected: list[str]) ->
         ([b"id\ndata: c\n\n"], [Event("message", "c", "")], ""),
     ],
 )
-def test_an_id_takes_effect_at_the_blank_line(chunks: list[bytes], events: list[Event], last_event_id: str) -> None:
+def test_an_id_takes_effect_at_the_blank_line(chunks, events, last_event_id):
     """Until then, that of the last connection is in effect."""
     parser = Parser(last_event_id="5")
 
@@ -141,7 +141,7 @@ def test_an_id_takes_effect_at_the_blank_line(chunks: list[bytes], events: list[
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_retry_accepts_only_ascii_digits(value: bytes, retry_ms: int | None) -> None:
+def test_retry_accepts_only_ascii_digits(value, retry_ms):
     parser = Parser()
 
     read([b"retry: " + value + b"\n"], parser)
@@ -154,12 +154,12 @@ def test_retry_accepts_only_ascii_digits(value: bytes, retry_ms: int | None) -> 
     [b"data:" + b"x" * MAX_BYTES, b":" + b"x" * MAX_BYTES + b"\n", b"data:\n" * (MAX_BYTES + 1)],
     ids=["unfinished line", "line", "sum of the lines"],
 )
-def test_an_event_over_the_limit_is_an_error(stream: bytes) -> None:
+def test_an_event_over_the_limit_is_an_error(stream):
     with pytest.raises(EventTooLarge, match="larger than 64 bytes"):
         read([stream], Parser(max_event_bytes=MAX_BYTES))
 
 
-def test_the_limit_applies_to_one_event() -> None:
+def test_the_limit_applies_to_one_event():
     """A stream may contain any number of events within the limit."""
     event = b"data:" + b"x" * (MAX_BYTES - 5) + b"\n\n"
 

@@ -25,7 +25,7 @@ def guard_of(file: Path, *lines: str) -> ApiKeys:
     return ApiKeys("partners", str(file), LOGGER)
 
 
-def test_a_key_identifies_its_owner(file: Path) -> None:
+def test_a_key_identifies_its_owner(file):
     """The owner is the name of the visitor, and the claim `sub`. Comments and empty lines do not count."""
     (first, first_line), (second, second_line) = create_key("a"), create_key("b")
 
@@ -36,7 +36,7 @@ def test_a_key_identifies_its_owner(file: Path) -> None:
     ]
 
 
-def test_the_file_does_not_contain_the_key() -> None:
+def test_the_file_does_not_contain_the_key():
     """The line contains a hash. Two keys of one name are different."""
     key, line = create_key("a")
 
@@ -45,7 +45,7 @@ def test_the_file_does_not_contain_the_key() -> None:
     assert create_key("a") != (key, line)
 
 
-def test_rejects_every_other_text(file: Path) -> None:
+def test_rejects_every_other_text(file):
     """A key that was changed, and a key of another file, are unknown. The hash itself is not a key."""
     key, line = create_key("a")
     guard = guard_of(file, line)
@@ -58,7 +58,7 @@ def test_rejects_every_other_text(file: Path) -> None:
             guard.identify(given)
 
 
-def test_compares_in_constant_time(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compares_in_constant_time(file, monkeypatch):
     """The final comparison is hmac.compare_digest(), for unknown keys too."""
     key, line = create_key("a")
     guard = guard_of(file, line)
@@ -72,7 +72,7 @@ def test_compares_in_constant_time(file: Path, monkeypatch: pytest.MonkeyPatch) 
     assert 2 == compare.call_count
 
 
-def test_a_changed_file_takes_effect(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_file_takes_effect(file, monkeypatch):
     """A key that was added is accepted, and one that was removed is not current any more."""
     monkeypatch.setattr("kafkasse.access.watched_file.CHECK_INTERVAL_S", 0)
     (old, old_line), (new, new_line) = create_key("a"), create_key("a")
@@ -87,7 +87,7 @@ def test_a_changed_file_takes_effect(file: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("text", ["kafkasse_secret", "a:b", "a:" + "0" * 63, "a b:" + "0" * 64, "a:" + "G" * 64])
-def test_an_invalid_line_is_an_error_that_does_not_quote_it(file: Path, text: str) -> None:
+def test_an_invalid_line_is_an_error_that_does_not_quote_it(file, text):
     """The error names the line and the command that prints a valid one."""
     with pytest.raises(ConfigurationError) as rejected:
         guard_of(file, "# comment", text)
@@ -96,7 +96,7 @@ def test_an_invalid_line_is_an_error_that_does_not_quote_it(file: Path, text: st
     assert text not in rejected.value.detail
 
 
-def test_a_missing_file_is_an_error(file: Path) -> None:
+def test_a_missing_file_is_an_error(file):
     """The error does not contain the path, which may be a key that was written into the wrong place."""
     with pytest.raises(ConfigurationError) as rejected:
         guard_of(file)

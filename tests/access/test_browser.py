@@ -77,13 +77,13 @@ def logged_in(browser: webdriver.Chrome, site: Site) -> webdriver.Chrome:
     return browser
 
 
-def test_a_page_of_the_same_origin_opens_a_stream_with_the_cookie(logged_in: webdriver.Chrome, site: Site) -> None:
+def test_a_page_of_the_same_origin_opens_a_stream_with_the_cookie(logged_in, site):
     """Scripts cannot read the cookie, and EventSource sends it."""
     assert "message" == run_in_page(logged_in, site.url, FIRST_EVENT, "/own", False)
     assert "" == logged_in.execute_script("return document.cookie")
 
 
-def test_a_page_of_another_origin_needs_a_route_that_allows_the_cookie(logged_in: webdriver.Chrome, site: Site) -> None:
+def test_a_page_of_another_origin_needs_a_route_that_allows_the_cookie(logged_in, site):
     """The browser sends the cookie, but /own responds with 403. `cors_origins` and `cors_credentials` allow it."""
     seen = [
         run_in_page(logged_in, site.other, FIRST_EVENT, f"{site.url}{path}", credentials)
@@ -101,7 +101,7 @@ def script() -> str:
     return str(text)
 
 
-def test_the_script_of_the_docs_reads_a_stream_with_tickets(browser: webdriver.Chrome, site: Site) -> None:
+def test_the_script_of_the_docs_reads_a_stream_with_tickets(browser, site):
     """The page has another origin. When the token expires, it gets a new ticket with a new token, and misses no event."""
     now = int(time.time())
     tokens = [signed(exp=now + lifetime_s) for lifetime_s in LIFETIMES_S]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ from tests.support.issuer import SETTINGS, key_set, public_jwk, token
 
 
 @pytest.mark.parametrize("kid", ["rsa-1", "ec-1", "ed-1"])
-def test_accepts_a_token_of_each_key_type(guard: JwtGuard, kid: str) -> None:
+def test_accepts_a_token_of_each_key_type(guard, kid):
     """The visitor has the subject, the claims and the expiry time. One of the audiences is the configured one."""
     visitor = guard.identify(token(kid, sub="ada", role="admin", exp=4_000_000_000, aud=["shop", "other"]))
 
@@ -23,7 +22,7 @@ def test_accepts_a_token_of_each_key_type(guard: JwtGuard, kid: str) -> None:
     assert "admin" == visitor.claims["role"]
 
 
-def test_keys_in_the_header_of_a_token_are_ignored(guard: JwtGuard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_in_the_header_of_a_token_are_ignored(guard, monkeypatch):
     """Nothing is fetched. A token of the issuer is valid with these members too, because some issuers write them."""
 
     def connect(*_: object) -> None:
@@ -37,7 +36,7 @@ def test_keys_in_the_header_of_a_token_are_ignored(guard: JwtGuard, monkeypatch:
         guard.identify(token("rsa-attacker", headers={**headers, "kid": "rsa-1"}))
 
 
-def test_the_clocks_may_differ_by_the_leeway(jwks_file: Path) -> None:
+def test_the_clocks_may_differ_by_the_leeway(jwks_file):
     """A token is accepted `leeway_s` before nbf and after exp, and its visitor expires as much later."""
     guard = JwtGuard("customers", {**SETTINGS, "leeway_s": 20}, KeySetFile("jwks_file", str(jwks_file), LOGGER))
     now = int(time.time())
@@ -49,9 +48,7 @@ def test_the_clocks_may_differ_by_the_leeway(jwks_file: Path) -> None:
         guard.identify(token(exp=now - 30))
 
 
-def test_a_changed_key_file_takes_effect(
-    guard: JwtGuard, jwks_file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_changed_key_file_takes_effect(guard, jwks_file, monkeypatch, caplog):
     """Tokens of the new key are accepted, and those of the removed key are not. An invalid file changes nothing."""
     monkeypatch.setattr("kafkasse.access.watched_file.CHECK_INTERVAL_S", 0)
     jwks_file.write_bytes(key_set("rsa-2"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import gevent
 import pytest
@@ -36,14 +35,14 @@ def issuer() -> Issuer:
     return Issuer()
 
 
-def test_the_keys_are_fetched_once(issuer: Issuer) -> None:
+def test_the_keys_are_fetched_once(issuer):
     """Many requests at once, and later ones, share one fetch."""
     gevent.joinall([gevent.spawn(issuer.source.find, "rsa-1", "RS256") for _ in range(10)], raise_error=True)
 
     assert 1 == issuer.fetches
 
 
-def test_an_unknown_key_causes_one_fetch_per_cooldown(issuer: Issuer) -> None:
+def test_an_unknown_key_causes_one_fetch_per_cooldown(issuer):
     """Clients cannot make the server fetch the keys again and again. A key that was added is found."""
     issuer.source.find("rsa-1", "RS256")
     issuer.now += COOLDOWN_S
@@ -60,7 +59,7 @@ def test_an_unknown_key_causes_one_fetch_per_cooldown(issuer: Issuer) -> None:
         issuer.source.find("rsa-1", "RS256")
 
 
-def test_old_keys_are_fetched_again_in_the_background(issuer: Issuer) -> None:
+def test_old_keys_are_fetched_again_in_the_background(issuer):
     """After REFRESH_S, a request still gets the old key at once, and a removed key becomes unknown soon."""
     issuer.source.find("rsa-1", "RS256")
     issuer.keys = key_set("rsa-2")
@@ -73,7 +72,7 @@ def test_old_keys_are_fetched_again_in_the_background(issuer: Issuer) -> None:
         issuer.source.find("rsa-1", "RS256")
 
 
-def test_keys_survive_an_outage_for_a_limited_time(issuer: Issuer, caplog: pytest.LogCaptureFixture) -> None:
+def test_keys_survive_an_outage_for_a_limited_time(issuer, caplog):
     """The keys stay in use for MAX_AGE_S. After that, requests get 503 until the issuer is available again."""
     issuer.source.find("rsa-1", "RS256")
     issuer.is_down = True
@@ -92,7 +91,7 @@ def test_keys_survive_an_outage_for_a_limited_time(issuer: Issuer, caplog: pytes
     assert issuer.source.find("rsa-1", "RS256")
 
 
-def test_an_outage_at_the_start_is_temporary(issuer: Issuer) -> None:
+def test_an_outage_at_the_start_is_temporary(issuer):
     """An unknown key may be new, so the client should retry. The keys are fetched again after RETRY_S."""
     issuer.is_down = True
     for _ in range(10):
@@ -124,13 +123,13 @@ def test_an_outage_at_the_start_is_temporary(issuer: Issuer) -> None:
     ],
     ids=len,
 )
-def test_a_key_set_without_usable_keys(data: bytes) -> None:
+def test_a_key_set_without_usable_keys(data):
     """Symmetric, private, short and unknown keys are not used, and text that is not a key set is an error."""
     with pytest.raises(ValueError, match=r"key set|Key Set"):
         parse_key_set(data)
 
 
-def test_fetches_a_key_set_over_http() -> None:
+def test_fetches_a_key_set_over_http():
     with served([key_set("ec-1")]) as url:
         assert key_set("ec-1") == fetch_bytes(url)
 
@@ -143,13 +142,13 @@ def test_fetches_a_key_set_over_http() -> None:
         ("200 OK", [], b"x" * (1024 * 1024 + 1)),
     ],
 )
-def test_rejects_redirects_errors_and_large_responses(status: str, headers: Any, body: bytes) -> None:
+def test_rejects_redirects_errors_and_large_responses(status, headers, body):
     """A redirect is never followed, because it could lead to a server without TLS."""
     with served([body], status, headers) as url, pytest.raises((OSError, ValueError)):
         fetch_bytes(url)
 
 
-def test_a_slow_response_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_response_does_not_block_the_event_loop(monkeypatch):
     """The request to a server that sends one byte at a time fails after FETCH_TIMEOUT_S. Meanwhile, other greenlets run."""
     monkeypatch.setattr("kafkasse.access.keys.FETCH_TIMEOUT_S", 2)
     turns: list[int] = []

@@ -70,7 +70,7 @@ def status(client: FlaskClient, path: str, method: str = "HEAD", **headers: str)
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
 @pytest.mark.parametrize("path", ["/t", "/missing", "/both", "/admins", "/t?timestamp=never"])
-def test_a_visitor_without_a_token_gets_401(client: FlaskClient, path: str, method: str) -> None:
+def test_a_visitor_without_a_token_gets_401(client, path, method):
     """The response is the same for every topic, method and parameter, so that it reveals nothing about them."""
     response = client.open(f"/streams{path}", method=method)
 
@@ -80,7 +80,7 @@ def test_a_visitor_without_a_token_gets_401(client: FlaskClient, path: str, meth
     assert "no-store" == response.headers["Cache-Control"]
 
 
-def test_401_is_a_problem_object(client: FlaskClient) -> None:
+def test_401_is_a_problem_object(client):
     """It says what is wrong with the token, and there is a challenge for each guard (RFC 6750)."""
     response = client.get("/streams/both", headers=bearer(token(exp=1)))
 
@@ -94,7 +94,7 @@ def test_401_is_a_problem_object(client: FlaskClient) -> None:
     assert 'Bearer realm="partners", error="invalid_token"' in challenge
 
 
-def test_a_visitor_with_a_token_gets_the_stream(client: FlaskClient) -> None:
+def test_a_visitor_with_a_token_gets_the_stream(client):
     """The word Bearer may be written in lower case. Topics that do not exist get 404 as usual."""
     assert 200 == status(client, "/t", Authorization=f"Bearer {token()}")
     assert 200 == status(client, "/t", Authorization=f"bearer  {token()}")
@@ -102,7 +102,7 @@ def test_a_visitor_with_a_token_gets_the_stream(client: FlaskClient) -> None:
 
 
 @pytest.mark.parametrize("path", ["/open", "/open?access_token=x", "/open?ticket=x"])
-def test_a_public_route_needs_no_token(client: FlaskClient, path: str) -> None:
+def test_a_public_route_needs_no_token(client, path):
     """It ignores tokens, valid or not."""
     assert [200, 200] == [status(client, path), status(client, path, Authorization="Bearer x")]
 
@@ -110,7 +110,7 @@ def test_a_public_route_needs_no_token(client: FlaskClient, path: str) -> None:
 # Keys at a URL.
 
 
-def test_keys_come_from_a_url(client_of: ClientOf) -> None:
+def test_keys_come_from_a_url(client_of):
     """The first token makes the server fetch them. Without the keys, a token gets 503 with Retry-After."""
     with served([key_set("rsa-1")]) as url:
         guards = {"customers": {"jwt": {**SETTINGS, "jwks_url": url}}}
@@ -135,7 +135,7 @@ def test_keys_come_from_a_url(client_of: ClientOf) -> None:
         *(({"role": role}, 403) for role in (None, "administrator", {"admin": 1})),  # None: without the claim
     ],
 )
-def test_claims_grant_access(client: FlaskClient, claims: dict[str, Any], expected: int) -> None:
+def test_claims_grant_access(client, claims, expected):
     """The visitor needs one of the values. A visitor that is known but lacks the claim gets 403."""
     response = client.get("/streams/admins", headers=bearer(token(**claims)))
 
@@ -167,14 +167,12 @@ def test_claims_grant_access(client: FlaskClient, claims: dict[str, Any], expect
         *(({"Origin": malformed}, 403) for malformed in ("http://[", "http://[x]", "http://a]b")),
     ],
 )
-def test_only_pages_of_allowed_origins_may_use_the_cookie(
-    client: FlaskClient, headers: dict[str, str], expected: int
-) -> None:
+def test_only_pages_of_allowed_origins_may_use_the_cookie(client, headers, expected):
     """Browsers send the cookie with the requests of all pages, so the origin decides."""
     assert expected == status(client, "/cookies", Cookie=f"{COOKIE}={token()}", **headers)
 
 
-def test_a_guard_reads_only_its_own_cookie(client: FlaskClient) -> None:
+def test_a_guard_reads_only_its_own_cookie(client):
     """Not if there is a header, either. The origins of one route may not use the cookie on another."""
     assert 403 == status(client, "/t", Cookie=f"{COOKIE}={token()}", Origin=ORIGIN)
     assert 401 == status(client, "/t", Cookie=f"token={token()}")
@@ -188,7 +186,7 @@ def ticket(client: FlaskClient, path: str = "/t", **headers: str) -> Any:
     return client.post(f"/streams/-/ticket?path={path}", headers=headers or bearer(token()))
 
 
-def test_a_ticket_opens_one_stream(client: FlaskClient) -> None:
+def test_a_ticket_opens_one_stream(client):
     """A ticket stands for the token in the URL of one stream, once. It has the claims of the token."""
     response = ticket(client, "/admins", **bearer(token(role="admin")))
     issued = response.json["ticket"]
@@ -200,7 +198,7 @@ def test_a_ticket_opens_one_stream(client: FlaskClient) -> None:
     assert [401, 200, 401] == statuses
 
 
-def test_a_blueprint_below_a_parameter_issues_tickets(client_of: ClientOf, guards: dict[str, Any]) -> None:
+def test_a_blueprint_below_a_parameter_issues_tickets(client_of, guards):
     """A ticket is valid for the path that the client requested, which contains the value of the parameter."""
     client = client_of("/<tenant>/streams", guards=guards, allowed_topics=["t"], access=["customers"], tickets=True)
 
@@ -210,7 +208,7 @@ def test_a_blueprint_below_a_parameter_issues_tickets(client_of: ClientOf, guard
     assert [401, 200] == statuses
 
 
-def test_a_ticket_does_not_outlive_its_token(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ticket_does_not_outlive_its_token(client, monkeypatch):
     issued = ticket(client, **bearer(token(exp=int(time.time()) + 1))).json["ticket"]
     later = time.time() + 1 + LEEWAY_DEFAULT_S
     monkeypatch.setattr("kafkasse.web.identify.time.time", lambda: later)
@@ -228,12 +226,12 @@ def test_a_ticket_does_not_outlive_its_token(client: FlaskClient, monkeypatch: p
         *((path, {}, 400) for path in ("/open", "/nowhere/at/all", "t", "", "//t", "/-/ticket")),
     ],
 )
-def test_rejects_a_request_for_a_ticket(client: FlaskClient, path: str, headers: dict[str, str], expected: int) -> None:
+def test_rejects_a_request_for_a_ticket(client, path, headers, expected):
     """The visitor needs access to the stream, and the stream must exist and be guarded."""
     assert expected == ticket(client, path, **headers).status_code
 
 
-def test_a_page_of_another_origin_may_request_a_ticket(client: FlaskClient) -> None:
+def test_a_page_of_another_origin_may_request_a_ticket(client):
     """The CORS headers are those of the stream's route, and the preflight response allows POST. Other methods get 405."""
     url, headers = "/streams/-/ticket?path=/cookies", {"Origin": ORIGIN, **bearer(token())}
     preflight, response = client.options(url, headers={"Origin": ORIGIN}), client.post(url, headers=headers)
@@ -248,7 +246,7 @@ def test_a_page_of_another_origin_may_request_a_ticket(client: FlaskClient) -> N
     assert (405, "POST, OPTIONS") == (get.status_code, get.headers["Allow"])
 
 
-def test_without_the_setting_there_are_no_tickets(client_of: ClientOf, guards: dict[str, Any]) -> None:
+def test_without_the_setting_there_are_no_tickets(client_of, guards):
     """The endpoint does not exist, and a stream says why it rejects a ticket."""
     client = client_of(guards=guards, allowed_topics=["t"], access=["customers"])
 
@@ -257,7 +255,7 @@ def test_without_the_setting_there_are_no_tickets(client_of: ClientOf, guards: d
     assert "POST /-/ticket" not in client.get("/streams/t?token=x").json["detail"]
 
 
-def test_a_token_in_a_url_is_rejected_with_advice(client: FlaskClient) -> None:
+def test_a_token_in_a_url_is_rejected_with_advice(client):
     """The response says where the token belongs, and does not repeat it."""
     for name in ("access_token", "token", "ticket", "API_KEY"):
         response = client.get(f"/streams/t?{name}={token()}", headers=bearer(token()))
@@ -271,7 +269,7 @@ def test_a_token_in_a_url_is_rejected_with_advice(client: FlaskClient) -> None:
 # Guards of the application.
 
 
-def test_a_function_of_the_app_can_be_a_guard(client_of: ClientOf) -> None:
+def test_a_function_of_the_app_can_be_a_guard(client_of):
     """It returns the visitor or None, or aborts, for example with a redirect to a login page."""
 
     def session(request: Request) -> Visitor | None:
@@ -295,7 +293,7 @@ def test_a_function_of_the_app_can_be_a_guard(client_of: ClientOf) -> None:
     assert [403, 200] == [status(client, "/r", X_User=user) for user in ("ada", "admin")]
 
 
-def test_credentials_that_no_guard_of_the_stream_accepts(client_of: ClientOf, guards: dict[str, Any]) -> None:
+def test_credentials_that_no_guard_of_the_stream_accepts(client_of, guards):
     """The 401 says so. It is the same for valid and invalid credentials, and does not repeat them."""
     key, line = create_key("a")
     Path(guards["partners"]["api_keys"]["file"]).write_text(line)
@@ -318,7 +316,7 @@ def test_credentials_that_no_guard_of_the_stream_accepts(client_of: ClientOf, gu
     assert "This stream needs a token or a login." == without.json["detail"]
 
 
-def test_the_hosts_error_handlers_do_not_see_401_and_403(client: FlaskClient) -> None:
+def test_the_hosts_error_handlers_do_not_see_401_and_403(client):
     """In a host app, these errors are problem objects too."""
     for code in (401, 403):
         client.application.register_error_handler(code, lambda error: ("the host's own page", 200))
@@ -327,9 +325,7 @@ def test_the_hosts_error_handlers_do_not_see_401_and_403(client: FlaskClient) ->
     assert "ForbiddenError" == client.get("/streams/admins", headers=bearer(token())).json["name"]
 
 
-def test_a_guard_that_returns_no_visitor_is_named_in_the_log(
-    client_of: ClientOf, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_guard_that_returns_no_visitor_is_named_in_the_log(client_of, caplog):
     """The client gets a problem object that contains nothing of the returned value."""
     client = client_of(guards={"session": lambda _: "ada lovelace"}, allowed_topics=["t"], access=["session"])
 
@@ -343,7 +339,7 @@ def test_a_guard_that_returns_no_visitor_is_named_in_the_log(
 # The end of access.
 
 
-def test_a_slow_client_gets_no_records_after_its_visitor_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_client_gets_no_records_after_its_visitor_has_expired(monkeypatch):
     """This server iterates over the response. A jump of the wall clock does not end the stream."""
     log = MemoryLog()
     log.create("t")
@@ -369,7 +365,7 @@ def test_a_slow_client_gets_no_records_after_its_visitor_has_expired(monkeypatch
 # Secrets.
 
 
-def test_tokens_are_not_logged(client: FlaskClient, caplog: pytest.LogCaptureFixture) -> None:
+def test_tokens_are_not_logged(client, caplog):
     caplog.set_level(logging.DEBUG)
     given = [token(), token(exp=1), "kafkasse_" + "k" * 43, ticket(client).json["ticket"]]
     texts = []
@@ -386,7 +382,7 @@ def test_tokens_are_not_logged(client: FlaskClient, caplog: pytest.LogCaptureFix
 # CORS.
 
 
-def test_cors_is_set_per_route(client: FlaskClient) -> None:
+def test_cors_is_set_per_route(client):
     """The origins of one route may not read another. Browsers send OPTIONS without credentials."""
     paths, headers = ("cookies", "both", "t"), {"Origin": ORIGIN}
     allowed = [

@@ -79,7 +79,7 @@ def written_at(event: Event) -> float:
     return float(json.loads(event.data)["_kafka"]["timestamp"]) / 1000
 
 
-def test_no_record_is_sent_after_the_token_expires(guarded: Guarded) -> None:
+def test_no_record_is_sent_after_the_token_expires(guarded):
     """Nor to a ticket of that token. A new token resumes without loss or duplicates."""
     expires_at = int(time.time()) + LIFETIME_S
     old = signed(exp=expires_at)
@@ -98,7 +98,7 @@ def test_no_record_is_sent_after_the_token_expires(guarded: Guarded) -> None:
         assert [numbers(events)[-1] + 1] == numbers(resumed.events(1))
 
 
-def test_the_streams_of_a_revoked_key_end(two_workers: Guarded) -> None:
+def test_the_streams_of_a_revoked_key_end(two_workers):
     """They end with their last event ID in all workers. The streams of other keys continue."""
     (revoked, _), (kept, kept_line) = two_workers.created
     with ExitStack() as clients:
@@ -121,7 +121,7 @@ def rejects(guarded: Guarded, given: str) -> bool:
     return fetch(guarded.server.port, "/t", "HEAD", Authorization=f"Bearer {given}").status == 401
 
 
-def test_a_ticket_works_once_in_all_workers_together(two_workers: Guarded) -> None:
+def test_a_ticket_works_once_in_all_workers_together(two_workers):
     """Of many requests at the same time with one ticket, one gets the stream."""
     for _ in range(5):
         headers = {"Authorization": f"Bearer {signed()}"}
@@ -133,7 +133,7 @@ def test_a_ticket_works_once_in_all_workers_together(two_workers: Guarded) -> No
         assert [200, *[401] * 19] == sorted(each.get().status for each in answers)
 
 
-def test_the_access_log_contains_no_tokens(guarded: Guarded) -> None:
+def test_the_access_log_contains_no_tokens(guarded):
     """gunicorn logs URLs, so tokens and tickets in them are masked. The rest of the line is unchanged."""
     given = [signed(), create_key("a")[0], "a-secret-without-a-known-form"]
     for each in given:

@@ -28,7 +28,7 @@ def open_with(guards: dict[str, object], name: str = "kafkasse", secret_file: st
 
 
 @pytest.mark.parametrize("visitor", [VISITOR, Visitor("partners", "a", {"sub": "a"}, key_hash="0" * 64)])
-def test_a_ticket_contains_the_whole_visitor(tmp_path: Path, visitor: Visitor) -> None:
+def test_a_ticket_contains_the_whole_visitor(tmp_path, visitor):
     tickets = Tickets(SECRET, "", tmp_path)
 
     ticket = tickets.issue(visitor, "/t")
@@ -37,7 +37,7 @@ def test_a_ticket_contains_the_whole_visitor(tmp_path: Path, visitor: Visitor) -
     assert visitor.guard not in ticket
 
 
-def test_a_ticket_is_valid_for_half_a_minute(tmp_path: Path) -> None:
+def test_a_ticket_is_valid_for_half_a_minute(tmp_path):
     now = 1_000_000.0
     tickets = Tickets(SECRET, "", tmp_path, lambda: now)
     first, second = tickets.issue(VISITOR, "/t"), tickets.issue(VISITOR, "/t")
@@ -49,7 +49,7 @@ def test_a_ticket_is_valid_for_half_a_minute(tmp_path: Path) -> None:
         tickets.redeem(second, "/t")
 
 
-def test_old_files_are_deleted(tmp_path: Path) -> None:
+def test_old_files_are_deleted(tmp_path):
     now = 0.0
     tickets = Tickets(SECRET, "", tmp_path, lambda: now)
 
@@ -60,7 +60,7 @@ def test_old_files_are_deleted(tmp_path: Path) -> None:
     wait_until(lambda: len(list(tmp_path.iterdir())) == MAX_WINDOWS + 1)
 
 
-def test_processes_of_one_machine_share_tickets(folder: Path) -> None:
+def test_processes_of_one_machine_share_tickets(folder):
     """The first process creates the secret. Only one of them accepts a ticket."""
     one, other = open_with({"a": 1}), open_with({"a": 1})
     ticket = one.issue(VISITOR, "/t")
@@ -73,7 +73,7 @@ def test_processes_of_one_machine_share_tickets(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("guards", "name"), [({"a": 2}, "kafkasse"), ({"a": 1}, "second")])
-def test_other_guards_do_not_accept_the_ticket(folder: Path, guards: dict[str, object], name: str) -> None:
+def test_other_guards_do_not_accept_the_ticket(folder, guards, name):
     """Two servers of one user share the secret, but a ticket of one does not identify visitors of the other."""
     ticket = open_with({"a": 1}).issue(VISITOR, "/t")
 
@@ -81,7 +81,7 @@ def test_other_guards_do_not_accept_the_ticket(folder: Path, guards: dict[str, o
         open_with(guards, name).redeem(ticket, "/t")
 
 
-def test_machines_with_the_same_secret_file_accept_tickets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machines_with_the_same_secret_file_accept_tickets(folder, monkeypatch):
     (folder / "ticket-secret").write_bytes(SECRET)
     machines = []
     for name in ("one", "other"):
@@ -93,7 +93,7 @@ def test_machines_with_the_same_secret_file_accept_tickets(folder: Path, monkeyp
     assert [VISITOR] * 2 == [machine.redeem(ticket, "/t") for machine in machines]
 
 
-def test_a_ticket_that_cannot_work_is_rejected(tmp_path: Path) -> None:
+def test_a_ticket_that_cannot_work_is_rejected(tmp_path):
     """Large claims do not fit into a URL. If the use of a ticket cannot be recorded, the ticket could be used twice."""
     tickets = Tickets(SECRET, "", tmp_path / "missing")
 
@@ -104,7 +104,7 @@ def test_a_ticket_that_cannot_work_is_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["readable by others", "a link", "a file"])
-def test_a_folder_that_others_may_have_created_is_not_used(folder: Path, kind: str) -> None:
+def test_a_folder_that_others_may_have_created_is_not_used(folder, kind):
     """Another user of the machine could read the secret in it. The error says how to choose another folder."""
     open_with({})
     (private,) = folder.iterdir()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 
 import gevent
 import pytest
 
-from tests.attacks.conftest import Unharmed, clients
+from tests.attacks.conftest import clients
 from tests.attacks.kit import HOST, connect, receive, request
 from tests.server.conftest import metric
 from tests.support.client import fetch
@@ -46,7 +46,7 @@ def server(serve: Callable[..., Server]) -> Server:
     ],
     ids=["a header", "a body"],
 )
-def test_closes_clients_that_send_byte_by_byte(server: Server, unharmed: Unharmed, text: bytes) -> None:
+def test_closes_clients_that_send_byte_by_byte(server, unharmed, text):
     """The connection is closed before the request is complete."""
     with connect(server.port) as connection, pytest.raises(OSError, match=r"pipe|reset"):
         _trickle(connection, text)
@@ -58,7 +58,7 @@ def _trickle(connection: socket.socket, text: bytes) -> None:
         gevent.sleep(0.01)
 
 
-def test_closes_idle_connections(server: Server, unharmed: Unharmed, opened: ExitStack) -> None:
+def test_closes_idle_connections(server, unharmed, opened):
     """Hundreds of idle connections are closed and delay no other client."""
     silent = [opened.enter_context(connect(server.port)) for _ in range(IDLE)]
 
@@ -67,7 +67,7 @@ def test_closes_idle_connections(server: Server, unharmed: Unharmed, opened: Exi
     assert [b""] * IDLE == [receive(each) for each in silent]
 
 
-def test_closes_clients_that_do_not_read_responses(server: Server, unharmed: Unharmed, opened: ExitStack) -> None:
+def test_closes_clients_that_do_not_read_responses(server, unharmed, opened):
     """A client that requests files without reading them is closed. Its other requests are not answered."""
     connection = opened.enter_context(socket.socket())
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -80,7 +80,7 @@ def test_closes_clients_that_do_not_read_responses(server: Server, unharmed: Unh
     wait_until(lambda: not clients(server))
 
 
-def test_notices_that_a_talking_client_left(server: Server, unharmed: Unharmed) -> None:
+def test_notices_that_a_talking_client_left(server, unharmed):
     """When a client sends extra bytes and leaves, the server notices at the next heartbeats."""
     with connect(server.port) as connection:
         connection.sendall(request("/exhausted") + b"more")
@@ -93,7 +93,7 @@ def test_notices_that_a_talking_client_left(server: Server, unharmed: Unharmed) 
 # Endless requests.
 
 
-def test_rejects_an_endless_header(server: Server, unharmed: Unharmed) -> None:
+def test_rejects_an_endless_header(server, unharmed):
     """The server answers 431 after 128 KiB and does not wait for more."""
     with connect(server.port) as connection:
         with suppress(OSError):
@@ -102,7 +102,7 @@ def test_rejects_an_endless_header(server: Server, unharmed: Unharmed) -> None:
 
 
 @pytest.mark.parametrize("path", ["/exhausted", "/unknown", "/-/health"])
-def test_closes_after_an_endless_body(server: Server, unharmed: Unharmed, path: str) -> None:
+def test_closes_after_an_endless_body(server, unharmed, path):
     """The server soon stops reading and closes the connection."""
     with connect(server.port) as connection:
         connection.sendall(request(path, f"Content-Length: {ENDLESS}", method="POST"))
@@ -115,7 +115,7 @@ def _pour(connection: socket.socket) -> None:
         connection.sendall(PIECE)
 
 
-def test_pipelined_requests_take_turns(server: Server, unharmed: Unharmed) -> None:
+def test_pipelined_requests_take_turns(server, unharmed):
     before = metric(server, "requests_rejected_total")
     with connect(server.port) as connection:
         sending = gevent.spawn(connection.sendall, request("/,") * PIPELINED)

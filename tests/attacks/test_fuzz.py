@@ -48,7 +48,7 @@ FAILED = {
 
 
 @pytest.mark.parametrize("name", targets.TARGETS)
-def test_random_bytes(name: str) -> None:
+def test_random_bytes(name):
     """No bytes make any target fail, also if they resemble its input."""
     for data in FAILED.get(name, []):
         targets.TARGETS[name](data)

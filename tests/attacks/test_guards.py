@@ -54,7 +54,7 @@ def answer(guarded: Guarded, path: str, *lines: bytes) -> str:
 
 
 @pytest.mark.parametrize("table", TOKENS)
-def test_hostile_tokens(guarded: Guarded, table: str) -> None:
+def test_hostile_tokens(guarded, table):
     """Each token gets the answer of the table, and the log does not contain it."""
     for case in TOKENS[table]:
         lines = case.create()
@@ -65,20 +65,20 @@ def test_hostile_tokens(guarded: Guarded, table: str) -> None:
 
 
 @pytest.mark.parametrize("kid", ["rsa-1", "ec-1", "ed-1"])
-def test_valid_tokens_are_accepted(guarded: Guarded, kid: str) -> None:
+def test_valid_tokens_are_accepted(guarded, kid):
     """The attacks fail because of the attack, and not because the guard rejects every token."""
     assert "200 stream" == answer(guarded, "/t", *bearer(lambda: token(kid))())
     assert "200 stream" == answer(guarded, "/t", *bearer(lambda: token(kid, headers={"kid": None}))())
 
 
-def test_a_valid_api_key_is_accepted(guarded: Guarded) -> None:
+def test_a_valid_api_key_is_accepted(guarded):
     """The route of its guard accepts it, and other routes reject it."""
     line = f"Authorization: Bearer {guarded.key}".encode()
 
     assert ("200 stream", NOT_VALID) == (answer(guarded, "/t", line), answer(guarded, "/secret", line))
 
 
-def test_guards_do_not_accept_the_tokens_of_other_guards(guarded: Guarded) -> None:
+def test_guards_do_not_accept_the_tokens_of_other_guards(guarded):
     """A guard with a shared secret rejects tokens with public keys, and the reverse."""
     with_secret = bearer(lambda: jwt.encode(payload(), SECRET, "HS256"))()
     with_key = bearer(token)()
@@ -87,7 +87,7 @@ def test_guards_do_not_accept_the_tokens_of_other_guards(guarded: Guarded) -> No
     assert NOT_VALID == answer(guarded, "/secret", *with_key)
 
 
-def test_tickets_that_were_changed(guarded: Guarded) -> None:
+def test_tickets_that_were_changed(guarded):
     """A ticket is bound to its path, and no changed ticket is accepted. The attempts do not use up the ticket."""
     headers = {"Authorization": f"Bearer {token()}"}
     ticket = fetch(guarded.server.port, "/-/ticket?path=/t", "POST", **headers).json["ticket"]
@@ -110,7 +110,7 @@ def test_tickets_that_were_changed(guarded: Guarded) -> None:
     assert ["200 stream", NOT_VALID] == [answer(guarded, f"/t?ticket={ticket}") for _ in range(2)]
 
 
-def test_unidentified_visitors_learn_nothing_about_topics(guarded: Guarded) -> None:
+def test_unidentified_visitors_learn_nothing_about_topics(guarded):
     """The responses for a topic that exists, one that does not, and an invalid request are the same."""
     paths = ("/t", "/missing", "/t,missing", "/t?timestamp=x", "/t?lastEventId=x", "/other", "/secret")
     problems = [fetch(guarded.server.port, path).json for path in paths]

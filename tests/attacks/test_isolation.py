@@ -15,7 +15,7 @@ import pytest
 from kafkasse.broker import EmbeddedBroker
 from kafkasse.position.position import INT32_MAX
 from tests.attacks.batches import UNCOMPRESSED, encode_batch, produce_batch
-from tests.attacks.conftest import Attack, NewAttack, probing
+from tests.attacks.conftest import Attack, probing
 from tests.attacks.crowd import Crowd, Visitor
 from tests.attacks.memory import Load
 from tests.attacks.sizes import SIZES, is_full
@@ -50,7 +50,7 @@ def complete(count: int) -> Callable[[Visitor], bool]:
 # Readers that hold their slots.
 
 
-def test_slow_readers_do_not_starve_catching_up(attack: NewAttack, cluster: Cluster, fresh_name: str) -> None:
+def test_slow_readers_do_not_starve_catching_up(attack, cluster, fresh_name):
     """Readers that take 4 KB per 15 s do not keep a client with another address from catching up."""
     topic = cluster.create(fresh_name)
     values = records(2_000, 1_000)
@@ -88,7 +88,7 @@ def nodes(processes: None) -> Iterator[EmbeddedCluster]:
 
 
 @pytest.mark.long
-def test_a_partition_without_a_leader(nodes: EmbeddedCluster, attack: NewAttack, fresh_name: str) -> None:
+def test_a_partition_without_a_leader(nodes, attack, fresh_name):
     """Its topic opens, and delivers the records of its other partitions. Topics that are opened meanwhile open at once."""
     dark, lit = f"{fresh_name}-dark", [f"{fresh_name}-{n}" for n in range(10)]
     placed = {0: [3]} | {n: [1 + n % 2] for n in range(1, 12)}
@@ -130,7 +130,7 @@ def _retry_forever(port: int, topic: str) -> None:
 # Many topics, and many combinations.
 
 
-def test_many_topics(attack: NewAttack, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str) -> None:
+def test_many_topics(attack, broker, cluster, fresh_name):
     """50 live topics use one connection for data, and their records arrive without delay."""
     topics = cluster.create_all([f"{fresh_name}-{n}" for n in range(50)])
     worker, batch = attack(), encode_batch([(None, b'{"n":1}')], UNCOMPRESSED)
@@ -151,9 +151,7 @@ def test_many_topics(attack: NewAttack, broker: EmbeddedBroker, cluster: Cluster
     assert worker.measured["connections"] <= MAX_CONNECTIONS
 
 
-def test_one_client_of_many_combinations_of_topics(
-    attack: NewAttack, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str
-) -> None:
+def test_one_client_of_many_combinations_of_topics(attack, broker, cluster, fresh_name):
     """Every combination is served, and another client can still catch up."""
     topics = cluster.create_all([f"{fresh_name}-{n}" for n in range(TOPICS)])
     values = records(100)
@@ -175,9 +173,7 @@ def test_one_client_of_many_combinations_of_topics(
 
 
 @pytest.mark.parametrize("epoch", ["", f',"leader_epoch":{INT32_MAX}'], ids=["KafkaSSE", "forged leader epoch"])
-def test_many_clients_with_unusual_ids(
-    attack: NewAttack, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str, epoch: str
-) -> None:
+def test_many_clients_with_unusual_ids(attack, broker, cluster, fresh_name, epoch):
     """They join the feed of an idle topic, and another client can catch up. Otherwise, each would keep a slot."""
     topic, values = cluster.create(fresh_name, 2), records(100)
     worker = attack(max_catch_ups=CATCH_UPS)
@@ -206,9 +202,7 @@ def readers(server: Server) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("id_type", first_of("both", "timestamp"))
-def test_clients_that_resume_with_timestamps_share_the_feed(
-    attack: NewAttack, cluster: Cluster, fresh_name: str, id_type: str
-) -> None:
+def test_clients_that_resume_with_timestamps_share_the_feed(attack, cluster, fresh_name, id_type):
     """Records to clients that have resumed cost the same CPU time as records to new clients."""
     topic = cluster.create(fresh_name, 3)
     with Client(attack(id_type=id_type).server.port, f"/{topic}") as client:
@@ -247,9 +241,7 @@ def far_away(processes: None) -> Iterator[tuple[EmbeddedBroker, Network]]:
         yield stack.enter_context(EmbeddedBroker(port, settings=address)), network
 
 
-def test_lookups_of_unknown_topics(
-    far_away: tuple[EmbeddedBroker, Network], attack: NewAttack, fresh_name: str
-) -> None:
+def test_lookups_of_unknown_topics(far_away, attack, fresh_name):
     """While Kafka is far away, hundreds of requests for random names do not delay the opening of an existing topic."""
     broker, network = far_away
     cluster = Cluster(broker.bootstrap_servers)
@@ -273,7 +265,7 @@ def test_lookups_of_unknown_topics(
 
 
 @pytest.mark.parametrize("fleet", SIZES.fleets)
-def test_a_fleet_returns_to_an_empty_ring(attack: NewAttack, cluster: Cluster, fresh_name: str, fleet: int) -> None:
+def test_a_fleet_returns_to_an_empty_ring(attack, cluster, fresh_name, fleet):
     """Each client missed some records while the server restarted. Each receives them; none gets 503."""
     topic, missed = cluster.create(fresh_name, 3), 300
     limit = {} if is_full() else {"max_catch_ups": CATCH_UPS, "kafka_timeout_s": 1}
@@ -289,7 +281,7 @@ def test_a_fleet_returns_to_an_empty_ring(attack: NewAttack, cluster: Cluster, f
     assert {missed: fleet} == crowd.events()
 
 
-def test_many_clients_connect_at_once(attack: NewAttack, cluster: Cluster, fresh_name: str) -> None:
+def test_many_clients_connect_at_once(attack, cluster, fresh_name):
     """Their requests, and the records that they receive, are handled over several turns of the event loop."""
     topic = cluster.create(fresh_name)
     worker = attack()

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
-from selenium import webdriver
 from selenium.webdriver.common.by import By
 
 from kafkasse.position import parse
@@ -86,7 +85,7 @@ def _read(server: Server, name: str, end: bytes, accept: str) -> bytes:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_streams_contain_only_our_blocks(streams: dict[str, list[Block]], name: str) -> None:
+def test_streams_contain_only_our_blocks(streams, name):
     """Each block is one of ours, offsets increase, and each event ID contains the offset of its record."""
     before = 0
     for block in streams[name]:
@@ -100,9 +99,7 @@ def test_streams_contain_only_our_blocks(streams: dict[str, list[Block]], name: 
 
 
 @pytest.mark.parametrize("name", first_of("value", "kafkasse", "envelope", "cloudevents"))
-def test_chromium_dispatches_the_same_events(
-    browser: webdriver.Chrome, server: Server, streams: dict[str, list[Block]], name: str
-) -> None:
+def test_chromium_dispatches_the_same_events(browser, server, streams, name):
     """Chromium's EventSource dispatches exactly the events of the standard, and no script runs."""
     browser.get(f"http://127.0.0.1:{server.port}/")
     browser.set_script_timeout(READ_TIMEOUT_S)
@@ -116,7 +113,7 @@ def test_chromium_dispatches_the_same_events(
     assert "caught" not in browser.title
 
 
-def test_responses_run_no_script(browser: webdriver.Chrome, server: Server) -> None:
+def test_responses_run_no_script(browser, server):
     """Other pages cannot load our responses as a script, and markup in a response stays text."""
     address = f"http://127.0.0.1:{server.port}/" + quote(SCRIPT.replace("/", ""))
     browser.get("about:blank")
@@ -128,7 +125,7 @@ def test_responses_run_no_script(browser: webdriver.Chrome, server: Server) -> N
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_hostile_records(streams: dict[str, list[Block]], written: str, name: str) -> None:
+def test_hostile_records(streams, written, name):
     """Each record has the outcome of the table, and an event contains what was written."""
     events: dict[int, list[Block]] = {}
     for block in streams[name]:
@@ -146,7 +143,7 @@ def test_hostile_records(streams: dict[str, list[Block]], written: str, name: st
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_lines_contain_only_our_lines(lines: dict[str, list[bytes]], name: str) -> None:
+def test_lines_contain_only_our_lines(lines, name):
     """In newline-delimited JSON, each record that is not skipped is one line of JSON that names its kind."""
     sent = [record for record in RECORDS if getattr(record.outcome, name) != "skipped"]
 
@@ -163,7 +160,7 @@ class NotUtf8(str):
         return b"\xff\xfe"
 
 
-def test_a_record_cannot_end_its_stream(server: Server, cluster: Cluster, written: str) -> None:
+def test_a_record_cannot_end_its_stream(server, cluster, written):
     """Records after an unusual but valid record arrive."""
     with Client(server.port, "/as/value", Last_Event_ID=_end(server, written)) as client:
         client.ready()

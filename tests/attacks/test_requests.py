@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.attacks.conftest import ORIGIN, Unharmed
+from tests.attacks.conftest import ORIGIN
 from tests.attacks.kit import answers
 from tests.attacks.requests import TABLES
 from tests.support.kafka import Cluster
@@ -26,7 +26,7 @@ def server(serve: Callable[..., Server], attacked: str) -> Server:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_hostile_requests(server: Server, unharmed: Unharmed, table: str) -> None:
+def test_hostile_requests(server, unharmed, table):
     """The answers are exactly those of the table, and the next client gets its own answer."""
     answered = {}
     for case in TABLES[table]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
-from tests.attacks.conftest import Attacked
 from tests.registry.avro_values import NODE, logical, varint
 from tests.support.client import Client
-from tests.support.kafka import Cluster
 from tests.support.registry import Registry, framed, proto_file
 
 SIZE = 500_000
@@ -40,7 +37,7 @@ CASES: dict[str, tuple[str, Any, bytes]] = {
 }  # fmt: skip
 
 
-def test_hostile_values(serve: Callable[..., Attacked], cluster: Cluster, fresh_name: str) -> None:
+def test_hostile_values(serve, cluster, fresh_name):
     """The record after the hostile ones is sent, and the worker is the same."""
     topic = cluster.create(fresh_name, max_message_bytes="2000000")
     with closing(Registry()) as registry:

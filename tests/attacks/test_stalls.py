@@ -14,7 +14,7 @@ import pytest
 from kafka import KafkaProducer
 
 from tests.attacks.batches import UNCOMPRESSED, ZSTD, encode_batch, produce, produce_batch
-from tests.attacks.conftest import NewAttack, probing
+from tests.attacks.conftest import probing
 from tests.attacks.crowd import Crowd
 from tests.attacks.memory import DEFAULTS, Load
 from tests.attacks.sizes import COMBINED, MB, SIZES
@@ -39,7 +39,7 @@ def tiny_topic(cluster: Cluster) -> str:
 # A batch of very many tiny records.
 
 
-def test_one_live_client_of_a_batch_of_tiny_records(attack: NewAttack, cluster: Cluster, fresh_name: str) -> None:
+def test_one_live_client_of_a_batch_of_tiny_records(attack, cluster, fresh_name):
     topic = cluster.create(fresh_name, max_message_bytes="20000000")
     worker = attack()
     with Crowd(worker.port, [f"/{topic}"]) as crowd:
@@ -51,7 +51,7 @@ def test_one_live_client_of_a_batch_of_tiny_records(attack: NewAttack, cluster: 
         assert {SIZES.tiny_records: 1} == crowd.events()
 
 
-def test_ten_slow_clients_of_a_batch_of_tiny_records(attack: NewAttack, tiny_topic: str) -> None:
+def test_ten_slow_clients_of_a_batch_of_tiny_records(attack, tiny_topic):
     """All clients read from the start. A fast client receives all records at the same time."""
     worker = attack()
     # Kafka itself needs seconds to find timestamps in such a batch.
@@ -101,9 +101,7 @@ RECORDS = {
 
 
 @pytest.mark.parametrize("kind", first_of("large", "medium", "tiny", "uncompressed"))
-def test_a_live_client_receives_a_batch_from_each_of_many_partitions(
-    attack: NewAttack, cluster: Cluster, fresh_name: str, kind: str
-) -> None:
+def test_a_live_client_receives_a_batch_from_each_of_many_partitions(attack, cluster, fresh_name, kind):
     """One fetch contains many batches. Only a few of them are in memory after decompression."""
     records = RECORDS[kind]
     topic = cluster.create(fresh_name, SIZES.batches)
@@ -119,9 +117,7 @@ def test_a_live_client_receives_a_batch_from_each_of_many_partitions(
 
 @pytest.mark.parametrize("max_fetch_bytes", first_of(65_536, DEFAULTS["max_fetch_bytes"]))
 @pytest.mark.parametrize("kind", first_of("large", "medium", "tiny", "uncompressed"))
-def test_clients_that_catch_up_on_many_partitions(
-    attack: NewAttack, cluster: Cluster, fresh_name: str, kind: str, max_fetch_bytes: int
-) -> None:
+def test_clients_that_catch_up_on_many_partitions(attack, cluster, fresh_name, kind, max_fetch_bytes):
     """The same for clients that start at the first record, but do not read."""
     records = RECORDS[kind]
     topic, clients = cluster.create(fresh_name, SIZES.batches), SIZES.batch_readers
@@ -144,7 +140,7 @@ def test_clients_that_catch_up_on_many_partitions(
 
 
 @pytest.mark.parametrize("reads", first_of(False, True))
-def test_many_clients_join_the_ring_at_once(attack: NewAttack, cluster: Cluster, fresh_name: str, reads: bool) -> None:
+def test_many_clients_join_the_ring_at_once(attack, cluster, fresh_name, reads):
     """All start at the oldest record of a full ring."""
     topic = cluster.create(fresh_name)
     worker = attack(max_ring_bytes=8 * MB, write_timeout_s=60)
@@ -176,7 +172,7 @@ def table(keys: int, value_bytes: int) -> Iterator[list[tuple[bytes, bytes]]]:
 
 
 @pytest.mark.long  # test_all_limits_at_once fails without the limit, too
-def test_a_snapshot_of_a_large_table(attack: NewAttack, cluster: Cluster, fresh_name: str) -> None:
+def test_a_snapshot_of_a_large_table(attack, cluster, fresh_name):
     """Readers of a table that is larger than max_snapshot_bytes get an error that names the setting."""
     topic = cluster.create(fresh_name, max_message_bytes="20000000")
     for batch in table(SIZES.table_mb * 100, 10_000):
@@ -191,7 +187,7 @@ def test_a_snapshot_of_a_large_table(attack: NewAttack, cluster: Cluster, fresh_
         assert all(b"max_snapshot_bytes" in client.head for client in crowd.clients)
 
 
-def test_many_clients_of_a_snapshot(attack: NewAttack, cluster: Cluster, fresh_name: str) -> None:
+def test_many_clients_of_a_snapshot(attack, cluster, fresh_name):
     """They share the snapshot, and the records of another topic arrive without delay."""
     topic, other = cluster.create(fresh_name, max_message_bytes="20000000"), cluster.create(f"{fresh_name}-other")
     for batch in table(SIZES.keys, 100):
@@ -214,7 +210,7 @@ def test_many_clients_of_a_snapshot(attack: NewAttack, cluster: Cluster, fresh_n
 
 
 @pytest.mark.parametrize("id_type", first_of("both", "timestamp"))
-def test_small_records_on_many_partitions(attack: NewAttack, cluster: Cluster, fresh_name: str, id_type: str) -> None:
+def test_small_records_on_many_partitions(attack, cluster, fresh_name, id_type):
     """The event IDs count against max_ring_bytes."""
     topic = cluster.create(fresh_name, SIZES.partitions)
     worker = attack(max_ring_bytes=4 * MB, id_type=id_type)
@@ -229,7 +225,7 @@ def test_small_records_on_many_partitions(attack: NewAttack, cluster: Cluster, f
 
 
 @pytest.mark.long  # test_all_limits_at_once fails without the limit, too
-def test_many_rings(attack: NewAttack, cluster: Cluster, fresh_name: str) -> None:
+def test_many_rings(attack, cluster, fresh_name):
     """All rings together have at most max_total_ring_bytes."""
     topics = cluster.create_all([f"{fresh_name}-{n}" for n in range(SIZES.rings)])
     worker = attack(max_ring_bytes=4 * MB, max_total_ring_bytes=16 * MB)
@@ -248,7 +244,7 @@ def test_many_rings(attack: NewAttack, cluster: Cluster, fresh_name: str) -> Non
 # All at once.
 
 
-def test_all_limits_at_once(attack: NewAttack, cluster: Cluster, fresh_name: str) -> None:
+def test_all_limits_at_once(attack, cluster, fresh_name):
     """Full rings, a snapshot that becomes too large, and clients that catch up but do not read: the bounds add up."""
     topics = cluster.create_all([f"{fresh_name}-{n}" for n in range(COMBINED.rings)])
     large_table = cluster.create(f"{fresh_name}-table", max_message_bytes="20000000")
@@ -281,7 +277,7 @@ def test_all_limits_at_once(attack: NewAttack, cluster: Cluster, fresh_name: str
 # Records that are not JSON.
 
 
-def test_many_records_that_are_not_json(attack: NewAttack, cluster: Cluster, fresh_name: str) -> None:
+def test_many_records_that_are_not_json(attack, cluster, fresh_name):
     """One request that reads them all writes little to the log."""
     topic = cluster.create(fresh_name, max_message_bytes="20000000")
     for _ in range(10):
@@ -302,7 +298,7 @@ def test_many_records_that_are_not_json(attack: NewAttack, cluster: Cluster, fre
 
 
 @pytest.mark.parametrize("codec", ["gzip", "zstd"])
-def test_a_decompression_bomb(attack: NewAttack, cluster: Cluster, fresh_name: str, codec: str) -> None:
+def test_a_decompression_bomb(attack, cluster, fresh_name, codec):
     """A client that reads the batch receives a gap."""
     topic, sizes = cluster.create(fresh_name), {"max_request_size": 2**31 - 1, "batch_size": 2**28}
     with closing(

@@ -22,12 +22,12 @@ CAPACITY = PAGE.with_name("capacity.md")
 MIN_CASES = 100
 
 
-def test_the_page_is_up_to_date() -> None:
+def test_the_page_is_up_to_date():
     """Run `python -m tests.attacks.table`."""
     assert PAGE.read_text() == updated(PAGE.read_text())
 
 
-def test_there_are_at_least_a_hundred_attacks() -> None:
+def test_there_are_at_least_a_hundred_attacks():
     names = [(where, case.name) for where, cases in TABLES.items() for case in cases]
     names += [("records", record.name) for record in RECORDS]
 
@@ -35,13 +35,13 @@ def test_there_are_at_least_a_hundred_attacks() -> None:
 
 
 @pytest.mark.parametrize("module", ["test_stalls", "test_isolation"])
-def test_every_load_is_listed(module: str) -> None:
+def test_every_load_is_listed(module):
     tests = re.findall(r"^def (test_\w+)", Path(__file__).with_name(f"{module}.py").read_text(), re.MULTILINE)
 
     assert tests == re.findall(rf"^\|.*\| `attacks/{module}\.py::(\w+)` \|$", PAGE.read_text(), re.MULTILINE)
 
 
-def test_capacity_md_states_the_bound_on_memory() -> None:
+def test_capacity_md_states_the_bound_on_memory():
     """docs/capacity.md has the sizes that the attacks check, and computes its example from them."""
     text = " ".join(CAPACITY.read_text().split())
     usual, large = (
@@ -65,7 +65,7 @@ def test_capacity_md_states_the_bound_on_memory() -> None:
         assert f"| {term} | {size} |" in text
 
 
-def test_every_answer_is_explained() -> None:
+def test_every_answer_is_explained():
     """The page gives the reason for each answer, and for no others."""
     answers = {answer.partition(" for ")[0] for cases in TABLES.values() for case in cases for answer in case.answers}
     answers |= {case.answer for cases in TOKENS.values() for case in cases}
@@ -74,7 +74,7 @@ def test_every_answer_is_explained() -> None:
     assert sorted([*answers, "answer", "---"]) == sorted(explained)
 
 
-def test_the_defaults_in_security_md_are_correct() -> None:
+def test_the_defaults_in_security_md_are_correct():
     settings = read("config")["properties"]
     rows = re.findall(r"^\| `(\w+)` \| `([^`]*)` \|", SECURITY.read_text(), re.MULTILINE)
 
@@ -110,9 +110,7 @@ def guarded(monkeypatch: pytest.MonkeyPatch) -> Flask:
         ("/streams/orders/orders", "t-orders", '["audit"]', 404),
     ],
 )
-def test_the_guard_of_the_example(
-    guarded: Flask, path: str, token: str | None, last_id: str | None, status: int
-) -> None:
+def test_the_guard_of_the_example(guarded, path, token, last_id, status):
     """It accepts a token only for its own streams, and no event ID gives access to others."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     headers |= {"Last-Event-ID": last_id} if last_id else {}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,7 +64,7 @@ def route(**members: Any) -> dict[str, Any]:
         ({"guards": GUARDS, "access": ["a"], "public": True}, "public cannot be true if access is set: remove one"),
     ],
 )
-def test_a_setting_that_is_not_valid(problems: Callable[..., list[str]], settings: Any, problem: str) -> None:
+def test_a_setting_that_is_not_valid(problems, settings, problem):
     """The error names the setting and what is wrong, and contains no password."""
     (found,) = problems(**settings)
 
@@ -77,11 +75,11 @@ def test_a_setting_that_is_not_valid(problems: Callable[..., list[str]], setting
 @pytest.mark.parametrize(
     "url", ["http://localhost:8080/x", "http://127.0.0.1/x", "http://[::1]/x", "https://id.example"]
 )
-def test_keys_may_come_from_this_machine_without_tls(url: str) -> None:
+def test_keys_may_come_from_this_machine_without_tls(url):
     Config(**guard(jwks_url=url))
 
 
-def test_a_route_overrides_the_general_access() -> None:
+def test_a_route_overrides_the_general_access():
     """The setting access applies to /{topics} and to the routes without an access of their own."""
     routes = {
         "general": {**ROUTE, "path": "/general"},
@@ -97,14 +95,14 @@ def test_a_route_overrides_the_general_access() -> None:
     }
 
 
-def test_guards_can_be_selected_by_a_variable() -> None:
+def test_guards_can_be_selected_by_a_variable():
     """KAFKASSE_ACCESS contains the names of guards. The guards themselves are in the file or in code."""
     config = Config.load({"KAFKASSE_ACCESS": "a, b"}, guards={"a": {"jwt": JWT}, "b": lambda _: None})
 
     assert (Grant("a"), Grant("b")) == config.routes[-1].access
 
 
-def test_a_missing_package_is_an_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_an_error_that_names_the_extra(monkeypatch):
     """Without PyJWT, the server does not start, unless no guard uses it."""
     for name in ("kafkasse.access.jwt_guard", "kafkasse.access.keys"):
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -116,7 +114,7 @@ def test_a_missing_package_is_an_error_that_names_the_extra(monkeypatch: pytest.
         Config(access=["a"], allowed_topics=["t"], **guard()).check_servable()
 
 
-def test_the_files_of_guards_are_checked_at_startup(tmp_path: Path) -> None:
+def test_the_files_of_guards_are_checked_at_startup(tmp_path):
     """`kafkasse check` and `kafkasse serve` find a missing or short secret. The message does not show the path."""
     file = tmp_path / "hunter2"
     settings = guard(jwks_url=None, secret_file=str(file), algorithms=["HS256"])
@@ -130,7 +128,7 @@ def test_the_files_of_guards_are_checked_at_startup(tmp_path: Path) -> None:
         assert "hunter2" not in rejected.value.detail
 
 
-def test_a_secret_in_place_of_a_path_is_masked() -> None:
+def test_a_secret_in_place_of_a_path_is_masked():
     """Users may write the secret itself into secret_file. Other settings of guards are shown, whatever their names are."""
     config = Config(
         guards={"tokens": {"jwt": {**JWT, "jwks_url": "https://id.example/"}}, "b": lambda _: None},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -107,7 +106,7 @@ Write = Callable[[str], Path]
          "routes.b.path is '/p/{y}/q', which matches the same URLs as routes.a: choose another path."),
     ],
 )  # fmt: skip
-def test_a_value_in_a_file(problems: Problems, write: Write, text: str, problem: str) -> None:
+def test_a_value_in_a_file(problems, write, text, problem):
     file = write(f"\n{text}")
 
     (found,) = problems(file=file)
@@ -115,7 +114,7 @@ def test_a_value_in_a_file(problems: Problems, write: Write, text: str, problem:
     assert found.startswith(f"{file}, line 2: {problem}")
 
 
-def test_a_guard_of_the_app_may_use_path_parameters(write: Write) -> None:
+def test_a_guard_of_the_app_may_use_path_parameters(write):
     """The app's function can read the parameters of the request, so that the other settings do not have to use them."""
     routes = {"a": {"path": "/a/{b}", "topics": ["t"], "access": ["login"]}}
 
@@ -150,14 +149,14 @@ def test_a_guard_of_the_app_may_use_path_parameters(write: Write) -> None:
         ("KAFKA_TIMEOUT", "x", " is not a client setting of kafka-python: did you mean KAFKASSE_KAFKA_TIMEOUT_S?"),
     ],
 )  # fmt: skip
-def test_a_value_in_a_variable(problems: Problems, variable: str, text: str, problem: str) -> None:
+def test_a_value_in_a_variable(problems, variable, text, problem):
     """The error names the variable. The example is in the syntax of variables. An unknown name gets a suggestion."""
     (found,) = problems({f"KAFKASSE_{variable}": text})
 
     assert found.startswith(f"KAFKASSE_{variable}{problem}")
 
 
-def test_a_tuple_is_a_list() -> None:
+def test_a_tuple_is_a_list():
     assert ("a",) == Config(allowed_topics=("a",)).routes[-1].allowed
 
 
@@ -180,7 +179,7 @@ def test_a_tuple_is_a_list() -> None:
          "kafka_event_handlers['ready'] must be a function, not a value of type int."),
     ],
 )  # fmt: skip
-def test_a_value_in_an_argument(problems: Problems, arguments: dict[str, Any], problem: str) -> None:
+def test_a_value_in_an_argument(problems, arguments, problem):
     """The error names the argument, and the example is in Python's syntax. A hook must be a function for a known event."""
     (found,) = problems(**arguments)
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,19 +27,19 @@ JSON_TYPES = {
 # The schema and the typed objects.
 
 
-def test_the_default_heartbeat_keeps_clients_that_disconnect_after_5_s() -> None:
+def test_the_default_heartbeat_keeps_clients_that_disconnect_after_5_s():
     """okhttp-eventsource and LaunchDarkly's client on Node disconnect after 5 s without data."""
     assert Config().web.heartbeat_s <= 4
 
 
-def test_the_schema_and_the_typed_objects_name_the_same_settings() -> None:
+def test_the_schema_and_the_typed_objects_name_the_same_settings():
     attributes = {name for settings_class in TYPED for name in typing.get_type_hints(settings_class)}
 
     assert set(SETTINGS) == attributes
 
 
 @pytest.mark.parametrize("settings_class", TYPED)
-def test_the_schema_and_the_typed_objects_agree_on_types(settings_class: type) -> None:
+def test_the_schema_and_the_typed_objects_agree_on_types(settings_class):
     for name, attribute in typing.get_type_hints(settings_class).items():
         # These contain mappings.
         if name not in (*NO_VARIABLES, "access", "operations_access"):
@@ -52,7 +49,7 @@ def test_the_schema_and_the_typed_objects_agree_on_types(settings_class: type) -
 
 
 @pytest.mark.parametrize("name", [*SETTINGS, *ROUTE_SETTINGS])
-def test_every_setting_has_a_description_and_a_valid_example(name: str) -> None:
+def test_every_setting_has_a_description_and_a_valid_example(name):
     """Every pattern has a description in words, because no error message shows a regular expression."""
     schema = {**SETTINGS, **ROUTE_SETTINGS}[name]
 
@@ -64,7 +61,7 @@ def test_every_setting_has_a_description_and_a_valid_example(name: str) -> None:
         Config(**{"allowed_topics": ["*"], **needed, name: schema["examples"][0]})
 
 
-def test_defaults_are_valid() -> None:
+def test_defaults_are_valid():
     defaults = {name: setting["default"] for name, setting in SETTINGS.items()}
 
     assert defaults == defaults | {name: value for name, value in settings_of(Config()).items() if name in defaults}
@@ -73,7 +70,7 @@ def test_defaults_are_valid() -> None:
 # Precedence.
 
 
-def test_code_wins_over_environment_over_file(write: Callable[[str], Path]) -> None:
+def test_code_wins_over_environment_over_file(write):
     file = write("max_topics_per_stream: 1\nretry_ms: 1\nheartbeat_s: 1\n")
     environ = {"KAFKASSE_CONFIG": str(file), "KAFKASSE_RETRY_MS": "2", "KAFKASSE_HEARTBEAT_S": "2"}
 
@@ -82,7 +79,7 @@ def test_code_wins_over_environment_over_file(write: Callable[[str], Path]) -> N
     assert (1, 2, 3) == (config.web.max_topics_per_stream, config.web.retry_ms, config.feed.heartbeat_s)
 
 
-def test_the_settings_of_kafka_are_merged_one_by_one(write: Callable[[str], Path]) -> None:
+def test_the_settings_of_kafka_are_merged_one_by_one(write):
     """A variable replaces one setting of `kafka` and keeps the others of the file."""
     file = write("kafka: {bootstrap_servers: 'file:1', client_id: file, ssl_check_hostname: false}")
     environ = {"KAFKASSE_BOOTSTRAP_SERVERS": "environ:1", "KAFKASSE_KAFKA_CLIENT_ID": "environ"}
@@ -92,7 +89,7 @@ def test_the_settings_of_kafka_are_merged_one_by_one(write: Callable[[str], Path
     assert {"bootstrap_servers": "environ:1", "client_id": "code", "ssl_check_hostname": False} == kafka
 
 
-def test_the_settings_of_each_cluster_are_merged_one_by_one(write: Callable[[str], Path]) -> None:
+def test_the_settings_of_each_cluster_are_merged_one_by_one(write):
     """A variable can add a password to a cluster of the file, and the names of clusters may contain underscores."""
     file = write("clusters: {eu_west: {bootstrap_servers: 'a:1', client_id: x}, us: {bootstrap_servers: 'b:1'}}")
     environ = {"KAFKASSE_CLUSTERS_EU_WEST_SSL_PASSWORD": "secret", "KAFKASSE_CLUSTERS_US_CLIENT_ID": "y"}
@@ -109,7 +106,7 @@ def test_the_settings_of_each_cluster_are_merged_one_by_one(write: Callable[[str
     ] == sorted(tuple(each) for each in config.effective() if each.name.startswith("clusters.eu_west"))
 
 
-def test_topic_prefix_applies_to_one_cluster() -> None:
+def test_topic_prefix_applies_to_one_cluster():
     clusters = {"eu": {"bootstrap_servers": "a:1"}}
     routes = {"a": {"path": "/a", "topics": ["t"]}, "b": {"path": "/b", "topics": ["t"], "cluster": "eu"}}
 
@@ -119,7 +116,7 @@ def test_topic_prefix_applies_to_one_cluster() -> None:
     assert ["shop.", "", "shop."] == [config.topic_prefix(route.cluster) for route in config.routes]
 
 
-def test_each_setting_keeps_its_source(write: Callable[[str], Path]) -> None:
+def test_each_setting_keeps_its_source(write):
     file = write("retry_ms: 1\nkafka:\n  client_id: me\nroutes:\n  a:\n    path: /a\n    topics: [t]\n")
 
     effective = Config.load({"KAFKASSE_PAGES": "yes"}, file, max_streams=5).effective()
@@ -133,11 +130,11 @@ def test_each_setting_keeps_its_source(write: Callable[[str], Path]) -> None:
     assert (4, "default") == sources["heartbeat_s"]
 
 
-def test_kafka_is_on_this_machine_by_default() -> None:
+def test_kafka_is_on_this_machine_by_default():
     assert "localhost:9092" == servers(Config.load({}).kafka_settings())
 
 
-def test_an_empty_file_sets_nothing(write: Callable[[str], Path]) -> None:
+def test_an_empty_file_sets_nothing(write):
     """A file without settings is valid, and so is a file in which `kafka:` has nothing below it."""
     assert settings_of(Config.load({})) == settings_of(Config.load({}, write("")))
     assert settings_of(Config.load({})) == settings_of(Config.load({}, write("kafka:\n")))
@@ -146,7 +143,7 @@ def test_an_empty_file_sets_nothing(write: Callable[[str], Path]) -> None:
 # The topics that are served.
 
 
-def test_nothing_is_served_by_default() -> None:
+def test_nothing_is_served_by_default():
     """Without allowed topics and routes there is nothing to serve, and the error says what to set."""
     config = Config.load({})
 
@@ -163,11 +160,11 @@ def test_nothing_is_served_by_default() -> None:
         {"routes": {"a": {"path": "/a", "topics": ["a"], "access": "public"}}},  # /{topics} has no topics
     ],
 )
-def test_allowed_topics_or_a_route_are_enough_to_serve(settings: dict[str, Any]) -> None:
+def test_allowed_topics_or_a_route_are_enough_to_serve(settings):
     Config(**settings).check_servable()
 
 
-def test_a_route_without_access_is_an_error(write: Callable[[str], Path]) -> None:
+def test_a_route_without_access_is_an_error(write):
     """Unless the whole server is public, each route must say who may read it, and so must /{topics}."""
     text = "allowed_topics: [a]\nroutes:\n  b: {path: /b, topics: [b]}\n  c: {path: /c, topics: [c], access: public}\n"
     file = write(text)
@@ -182,14 +179,14 @@ def test_a_route_without_access_is_an_error(write: Callable[[str], Path]) -> Non
     assert second.startswith("1: allowed_topics does not say who may read these topics: set access: [GUARD].")
 
 
-def test_a_topic_prefix_does_not_open_internal_topics() -> None:
+def test_a_topic_prefix_does_not_open_internal_topics():
     """`["*"]` does not allow a name that, with the prefix, is the name of an internal topic."""
     open_route = Config(topic_prefix="__", allowed_topics=["*"]).routes[-1]
 
     assert not open_route.allows("consumer_offsets")
 
 
-def test_routes(write: Callable[[str], Path]) -> None:
+def test_routes(write):
     """A setting of a route overrides the general setting of the same name."""
     file = write(
         "id_type: both\nroutes:\n  a: {path: /a, topics: [t, u], format: value, start: snapshot}\n"
@@ -217,16 +214,14 @@ def test_routes(write: Callable[[str], Path]) -> None:
         ("1970-01-01T00:00:01.5Z", StartAt.LATEST, 1_500),
     ],
 )
-def test_the_start_of_a_route(
-    write: Callable[[str], Path], start: str, start_at: StartAt, start_time_ms: int | None
-) -> None:
+def test_the_start_of_a_route(write, start, start_at, start_time_ms):
     """A start is a name, a duration back from now, or a time, which needs no quotes in YAML."""
     route = Config.load({}, write(f"routes: {{a: {{path: /a, topics: [t], start: {start}}}}}")).routes[0]
 
     assert (start_at, start_time_ms) == (route.start, route.start_time_ms)
 
 
-def test_settings_of_the_open_route_from_the_environment() -> None:
+def test_settings_of_the_open_route_from_the_environment():
     variables = {"ALLOWED_TOPICS": "a, events.* ,", "COMPACT_IDS": "1", "ID_TYPE": "both"}
 
     route = Config.load({f"KAFKASSE_{name}": text for name, text in variables.items()}).routes[-1]

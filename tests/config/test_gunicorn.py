@@ -35,7 +35,7 @@ def check(option: str = "--check-config", **variables: str) -> subprocess.Comple
          "KAFKASSE_ALOWED_TOPICS is not a setting: did you mean KAFKASSE_ALLOWED_TOPICS?"),
     ],
 )  # fmt: skip
-def test_a_variable_that_is_not_valid(variable: str, value: str, problem: str) -> None:
+def test_a_variable_that_is_not_valid(variable, value, problem):
     done = check(**{"KAFKASSE_ALLOWED_TOPICS": "*", variable: value})
 
     assert 0 != done.returncode
@@ -43,7 +43,7 @@ def test_a_variable_that_is_not_valid(variable: str, value: str, problem: str) -
     assert line.startswith(problem)
 
 
-def test_preload_is_rejected() -> None:
+def test_preload_is_rejected():
     """Reloads and metrics need workers that load the app themselves."""
     done = check("--preload", KAFKASSE_ALLOWED_TOPICS="*", PORT="0")
 
@@ -51,7 +51,7 @@ def test_preload_is_rejected() -> None:
     assert done.stderr.splitlines()[-1].startswith("Remove gunicorn's option --preload.")
 
 
-def test_a_valid_configuration() -> None:
+def test_a_valid_configuration():
     """The app loads with only the variables that a platform sets. The log level may be in capitals."""
     done = check(KAFKASSE_ALLOWED_TOPICS="*", PORT="8080", WEB_CONCURRENCY="2", KAFKASSE_LOG_LEVEL="INFO")
 

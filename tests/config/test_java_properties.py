@@ -8,7 +8,7 @@ from kafkasse.config import java_properties
 from kafkasse.errors import CommandError
 
 
-def test_reads_the_format_of_java() -> None:
+def test_reads_the_format_of_java():
     """Comments, separators, continued lines and escapes are those of java.util.Properties."""
     text = "# comment\n! comment\n  a = 1\nb:2\nc 3\nd=x\\\n   y\ne=\\u00e9\\t\\\\\nf\\=g=h=i\nempty=\n"
 
@@ -17,7 +17,7 @@ def test_reads_the_format_of_java() -> None:
     assert {"a": "1", "b": "2", "c": "3", "d": "xy", "e": "é\t\\", "f=g": "h=i", "empty": ""} == found
 
 
-def test_translates_a_login_over_tls() -> None:
+def test_translates_a_login_over_tls():
     """The settings get their names in kafka-python. Settings of producers and consumers are ignored."""
     text = """
 security.protocol=SASL_SSL
@@ -54,7 +54,7 @@ max.request.size=1000
         ("ssl.keystore.key=secret", "ssl.keystore.key, which only Java can use"),
     ],
 )
-def test_rejects_what_only_java_can_use(text: str, reason: str) -> None:
+def test_rejects_what_only_java_can_use(text, reason):
     """The error names the fix, and contains no value of the file."""
     with pytest.raises(CommandError, match=reason) as caught:
         java_properties.client_settings(text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from kafka import KafkaAdminClient
@@ -25,7 +24,7 @@ def authority() -> Authority:
     return Authority()
 
 
-def test_the_schema_lists_the_settings_of_kafka_python() -> None:
+def test_the_schema_lists_the_settings_of_kafka_python():
     """They are those of KafkaAdminClient, except the reserved ones. Each example has the type of the default."""
     assert set(CLIENT_SETTINGS) == set(KafkaAdminClient.DEFAULT_CONFIG) - RESERVED
     assert set(SASL_MECHANISMS) == set(CLIENT_SETTINGS["sasl_mechanism"]["enum"])
@@ -35,7 +34,7 @@ def test_the_schema_lists_the_settings_of_kafka_python() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(RESERVED))
-def test_reserved_settings_are_rejected(problems: Problems, name: str) -> None:
+def test_reserved_settings_are_rejected(problems, name):
     """kafkasse sets these settings itself, because its guarantees depend on them."""
     assert [f"The argument kafka.{name} is set by kafkasse itself: remove it."] == problems(kafka={name: "x"})
 
@@ -43,7 +42,7 @@ def test_reserved_settings_are_rejected(problems: Problems, name: str) -> None:
 @pytest.mark.parametrize(
     "servers", ["a:1", "a:1,b:65535", "a:1, b:2", "[::1]:9092", "kafka-1.example.:9092", ["a:1", "b:2"], ("a:1",)]
 )
-def test_addresses_of_brokers(servers: object) -> None:
+def test_addresses_of_brokers(servers):
     """Servers are one HOST:PORT, or several in a list or in one text."""
     assert servers == Config(kafka={"bootstrap_servers": servers}).kafka_settings()["bootstrap_servers"]
 
@@ -52,7 +51,7 @@ def test_addresses_of_brokers(servers: object) -> None:
     "servers",
     ["", "a", "a:", ":1", "a:0", "a:65536", "a:http", "a:1,", "::1:9092", "kafka://a:1", "a:1/", [], [""], "a b:1"],
 )
-def test_addresses_that_are_not_valid(problems: Problems, servers: object) -> None:
+def test_addresses_that_are_not_valid(problems, servers):
     (found,) = problems(kafka={"bootstrap_servers": servers})
 
     assert "kafka.bootstrap_servers must be HOST:PORT" in found
@@ -81,14 +80,14 @@ def test_addresses_that_are_not_valid(problems: Problems, servers: object) -> No
         ({"ssl_cafile": __file__}, "kafka.ssl_cafile has no effect while security_protocol is PLAINTEXT."),
     ],
 )  # fmt: skip
-def test_settings_that_do_not_fit_together(problems: Problems, kafka: dict[str, object], problem: str) -> None:
+def test_settings_that_do_not_fit_together(problems, kafka, problem):
     """kafka-python would ignore some of these mistakes, and would report others only when it connects."""
     (found,) = problems(kafka=kafka)
 
     assert found.startswith(f"The argument {problem}")
 
 
-def test_certificates_in_files(authority: Authority, tmp_path: Path) -> None:
+def test_certificates_in_files(authority, tmp_path):
     certificate, key = authority.issue("kafkasse")
     files = {"ssl_cafile": authority.certificate, "ssl_certfile": certificate, "ssl_keyfile": key}
     for name, text in files.items():
@@ -99,7 +98,7 @@ def test_certificates_in_files(authority: Authority, tmp_path: Path) -> None:
     assert kafka.items() <= Config(kafka=kafka).kafka_settings().items()
 
 
-def test_lists_become_the_tuples_that_kafka_python_needs() -> None:
+def test_lists_become_the_tuples_that_kafka_python_needs():
     """YAML has no tuples, but kafka-python requires a tuple for api_version."""
     assert (3, 9) == Config(kafka={"api_version": [3, 9]}).kafka_settings()["api_version"]
 
@@ -111,7 +110,7 @@ def heroku(authority: Authority) -> dict[str, str]:
     return heroku_variables(authority, "wabash-58799.", *(f"ec2-{number}.example:9096" for number in (1, 2, 3)))
 
 
-def test_the_variables_of_heroku(authority: Authority, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_variables_of_heroku(authority, monkeypatch, tmp_path):
     """OpenSSL reads the private key from a file, which is deleted when the context has been created."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     config = Config.load(heroku(authority))
@@ -129,7 +128,7 @@ def test_the_variables_of_heroku(authority: Authority, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("name", ["KAFKA_TRUSTED_CERT", "KAFKA_CLIENT_CERT", "KAFKA_CLIENT_CERT_KEY"])
 @pytest.mark.parametrize("text", ["no certificate", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
-def test_certificates_that_are_not_pem(authority: Authority, name: str, text: str) -> None:
+def test_certificates_that_are_not_pem(authority, name, text):
     """The server does not start. The error names the variables and does not show their values."""
     with pytest.raises(ConfigurationError, match=name) as rejected:
         Config.load({**heroku(authority), name: text})
@@ -141,13 +140,13 @@ def test_certificates_that_are_not_pem(authority: Authority, name: str, text: st
 @pytest.mark.parametrize(
     "url", ["localhost:9092", "kafka+ssl://a:1,kafka://b:1", "kafka+ssl://", ",", "kafka://me:pw@a:1", "kafka://a"]
 )
-def test_a_kafka_url_that_is_not_valid(problems: Problems, url: str) -> None:
+def test_a_kafka_url_that_is_not_valid(problems, url):
     (found,) = problems({"KAFKA_URL": url})
 
     assert found.startswith("KAFKA_URL must be kafka+ssl://HOST:PORT or kafka://HOST:PORT without a user name")
 
 
-def test_kafka_without_tls_from_a_url() -> None:
+def test_kafka_without_tls_from_a_url():
     """kafka:// means Kafka without TLS. kafkasse's own variable overrides the variable of the add-on."""
     kafka = Config.load({"KAFKA_URL": "kafka://a:9092, kafka://b:9092/"}).kafka_settings()
 

@@ -33,7 +33,7 @@ def certificates(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("section", "yaml"), SAMPLES)
-def test_the_settings_of_a_service_are_valid(section: str, yaml: str, certificates: Path, tmp_path: Path) -> None:
+def test_the_settings_of_a_service_are_valid(section, yaml, certificates, tmp_path):
     """A password is read from the variable that the section sets."""
     variables = dict(re.findall(r"^export (\w+)=(.*)$", section, re.MULTILINE)) if "sasl_plain_username" in yaml else {}
     environ = {name: shlex.split(value)[0] for name, value in variables.items()}
@@ -45,7 +45,7 @@ def test_the_settings_of_a_service_are_valid(section: str, yaml: str, certificat
     assert list(environ.values()) == ([settings["sasl_plain_password"]] if environ else [])
 
 
-def test_the_token_provider_of_msk_is_valid(tmp_path: Path) -> None:
+def test_the_token_provider_of_msk_is_valid(tmp_path):
     """The module needs Amazon's package only when a connection is opened."""
     (block,) = re.findall(r"```python\n(.*?)```", SECTIONS["Amazon MSK"], re.DOTALL)
     (tmp_path / "app.py").write_text(block)
@@ -55,5 +55,5 @@ def test_the_token_provider_of_msk_is_valid(tmp_path: Path) -> None:
     assert callable(config.kafka_settings()["sasl_oauth_token_provider"])
 
 
-def test_every_service_of_the_table_has_a_section() -> None:
+def test_every_service_of_the_table_has_a_section():
     assert set(re.findall(r"^\| \[(.+?)\]\(#", PAGE, re.MULTILINE)) < SECTIONS.keys()

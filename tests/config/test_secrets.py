@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -70,7 +69,7 @@ def everything_shown(load: Callable[[], Config]) -> str:
         ),
     ],
 )
-def test_secrets_in_code_and_variables(load: Callable[[], Config]) -> None:
+def test_secrets_in_code_and_variables(load):
     assert CANARY not in everything_shown(load)
 
 
@@ -106,7 +105,7 @@ def test_secrets_in_code_and_variables(load: Callable[[], Config]) -> None:
     ],
     ids=str.__len__,  # pytest puts the ID into the path of the file
 )  # fmt: skip
-def test_secrets_in_a_file(write: Callable[[str], Path], text: str) -> None:
+def test_secrets_in_a_file(write, text):
     """Unlike PyYAML's errors, our errors quote neither the line nor the value."""
     file = write(text)
 
@@ -115,7 +114,7 @@ def test_secrets_in_a_file(write: Callable[[str], Path], text: str) -> None:
     assert CANARY not in shown
 
 
-def test_only_secrets_are_masked() -> None:
+def test_only_secrets_are_masked():
     """The settings of a route are not secrets, even if the route is called `tokens`. The client gets the secret."""
     routes = {"tokens": {"path": "/tokens", "topics": ["t"]}}
     config = Config(kafka={**LOGIN, "sasl_plain_password": CANARY}, routes=routes)
@@ -136,7 +135,7 @@ FRAMES = st.sampled_from(
 
 @given(PLACES, FRAMES, st.text(max_size=4), st.text(max_size=4))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_file_makes_an_error_quote_a_secret(tmp_path: Path, place: str, frame: str, before: str, after: str) -> None:
+def test_no_file_makes_an_error_quote_a_secret(tmp_path, place, frame, before, after):
     """No error quotes a secret value, whatever text surrounds it. A secret in place of a name may be shown."""
     file = tmp_path / "kafkasse.yaml"
     with contextlib.suppress(UnicodeEncodeError):

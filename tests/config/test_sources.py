@@ -33,7 +33,7 @@ Write = Callable[[str], Path]
         ("KAFKA_PREFIX", "wabash-58799.", "topic_prefix", "wabash-58799."),
     ],
 )
-def test_a_variable_is_read_as_the_type_of_its_setting(variable: str, text: str, name: str, value: object) -> None:
+def test_a_variable_is_read_as_the_type_of_its_setting(variable, text, name, value):
     settings = settings_of(Config.load({variable: text}))
 
     assert value == settings[name]
@@ -51,7 +51,7 @@ def test_a_variable_is_read_as_the_type_of_its_setting(variable: str, text: str,
         ("KAFKASSE_KAFKA_CLIENT_ID", "12", "12"),
     ],
 )
-def test_a_variable_of_kafka_is_read_as_the_type_of_its_setting(variable: str, text: str, value: object) -> None:
+def test_a_variable_of_kafka_is_read_as_the_type_of_its_setting(variable, text, value):
     """A password that consists of digits stays text."""
     kafka = Config.load({variable: text}).kafka.kafka
 
@@ -77,14 +77,14 @@ def test_a_variable_of_kafka_is_read_as_the_type_of_its_setting(variable: str, t
          "line 3: routes.a.fromat is not a setting of a route: did you mean format?"),
     ],
 )  # fmt: skip
-def test_an_unknown_key_is_an_error(problems: Problems, write: Write, text: str, problem: str) -> None:
+def test_an_unknown_key_is_an_error(problems, write, text, problem):
     file = write(text)
 
     assert [f"{file}, {problem}"] == problems(file=file)
 
 
 @pytest.mark.parametrize(("old", "new"), names.RENAMED.items())
-def test_an_old_name_is_rejected_with_the_new_one(problems: Problems, write: Write, old: str, new: str) -> None:
+def test_an_old_name_is_rejected_with_the_new_one(problems, write, old, new):
     file = write(f"{old}: 1")
 
     variable = f"KAFKASSE_{old.upper()}"
@@ -93,7 +93,7 @@ def test_an_old_name_is_rejected_with_the_new_one(problems: Problems, write: Wri
     assert [f"The argument {old} was renamed: use {new}."] == problems(**{old: 1})
 
 
-def test_the_changelog_has_the_old_names() -> None:
+def test_the_changelog_has_the_old_names():
     rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
 
     assert list(names.RENAMED.items()) == rows
@@ -103,7 +103,7 @@ def test_the_changelog_has_the_old_names() -> None:
     "folder",
     ["kafkasse", "tests/history", "tests/support", "bench", "docs", "examples", ".ci", "Makefile", "README.md"],
 )
-def test_every_variable_in_the_repository_is_known(folder: str) -> None:
+def test_every_variable_in_the_repository_is_known(folder):
     files = [ROOT / folder] if (ROOT / folder).is_file() else (ROOT / folder).rglob("*")
     own = ("names.py", "sources.py", "__pycache__")
     text = "".join(
@@ -125,7 +125,7 @@ def _is_unknown(name: str) -> bool:
     return False
 
 
-def test_variables_that_are_no_settings_are_accepted() -> None:
+def test_variables_that_are_no_settings_are_accepted():
     """Other parts of kafkasse read variables such as KAFKASSE_BIND. Kubernetes creates some for a service `kafkasse`."""
     kubernetes = {
         "KAFKASSE_PORT": "tcp://10.0.0.1:6917",
@@ -159,26 +159,26 @@ def test_variables_that_are_no_settings_are_accepted() -> None:
         ("topic_prefix: \0", ": this is not a text file in UTF-8."),
     ],
 )  # fmt: skip
-def test_a_file_that_cannot_be_read(problems: Problems, write: Write, text: str, problem: str) -> None:
+def test_a_file_that_cannot_be_read(problems, write, text, problem):
     file = write(text)
 
     assert problems(file=file)[0].startswith(f"{file}{problem}")
 
 
 @pytest.mark.parametrize("path", ["/nowhere/kafkasse.yaml", "/"])
-def test_a_file_that_does_not_exist(problems: Problems, path: str) -> None:
+def test_a_file_that_does_not_exist(problems, path):
     (found,) = problems({"KAFKASSE_CONFIG": path})
 
     assert found.startswith(f"The configuration file {path} cannot be read: ")
 
 
-def test_aliases_of_a_file_are_read(write: Write) -> None:
+def test_aliases_of_a_file_are_read(write):
     file = write("routes:\n  a: {path: /a, topics: &topics [t]}\n  b: {path: /b, topics: *topics}\n")
 
     assert ("t",) == Config.load({}, file).routes[1].topics
 
 
-def test_all_problems_are_reported_at_once(problems: Problems, write: Write) -> None:
+def test_all_problems_are_reported_at_once(problems, write):
     """Problems of the file, the environment and the arguments are reported together, up to a maximum number."""
     file = write("retry_ms: x\nalowed_topics: [a]\n")
 
@@ -187,14 +187,14 @@ def test_all_problems_are_reported_at_once(problems: Problems, write: Write) -> 
     assert (21, "There are 30 more problems.") == (len(found), found[-1])
 
 
-def test_a_variable_does_not_hide_a_mistake_in_the_file(problems: Problems, write: Write) -> None:
+def test_a_variable_does_not_hide_a_mistake_in_the_file(problems, write):
     """`kafka` must be a mapping even if a variable sets one of its settings."""
     (found,) = problems({"KAFKASSE_BOOTSTRAP_SERVERS": "a:1"}, write("kafka: 5"))
 
     assert "line 1: kafka must be a mapping of client settings, not 5." in found
 
 
-def test_a_problem_never_has_two_lines(problems: Problems) -> None:
+def test_a_problem_never_has_two_lines(problems):
     values: dict[str, Any] = {"topic_prefix": "a\nb", "id_type": "x\r\ny", "cors_origins": [""]}
 
     assert 3 == len(problems(**values))

@@ -25,7 +25,7 @@ def warnings(mine: dict[str, Any] = MINE, **settings: Any) -> list[str]:
     return list(Config(guards=GUARDS, routes=routes, **settings).warnings())
 
 
-def test_the_warning_names_the_topic_the_routes_and_the_remedy(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_warning_names_the_topic_the_routes_and_the_remedy(caplog):
     """The blueprint logs it when it is created."""
     config = Config(guards=GUARDS, access=["login"], allowed_topics=["orders"], routes={"mine": MINE})
 
@@ -53,7 +53,7 @@ def test_the_warning_names_the_topic_the_routes_and_the_remedy(caplog: pytest.Lo
         {"access": [ADMINS], "mine": {**MINE, "access": [ADMINS]}},
     ],
 )
-def test_warns_if_the_same_visitors_can_read_the_whole_topic(settings: dict[str, Any]) -> None:
+def test_warns_if_the_same_visitors_can_read_the_whole_topic(settings):
     """Also if allowed_topics or the route has a pattern, and if a path parameter selects the visitor's records."""
     (warning,) = warnings(**{"allowed_topics": ["orders"], **settings})
 
@@ -75,6 +75,6 @@ def test_warns_if_the_same_visitors_can_read_the_whole_topic(settings: dict[str,
         {"access": ["login"], "clusters": {"eu": {"bootstrap_servers": "eu:9092"}}, "mine": {**MINE, "cluster": "eu"}},
     ],
 )  # fmt: skip
-def test_does_not_warn_if_nobody_sees_more_than_intended(settings: dict[str, Any]) -> None:
+def test_does_not_warn_if_nobody_sees_more_than_intended(settings):
     """Another guard, other claims, another topic or cluster, and routes that send all visitors the same records."""
     assert [] == warnings(**{"allowed_topics": ["orders"], **settings})

@@ -69,7 +69,7 @@ def document(client: FlaskClient, name: str) -> dict[str, Any]:
     return dict(client.get(f"/streams/-/{name}.json").get_json())
 
 
-def test_the_openapi_document_is_valid(client: FlaskClient) -> None:
+def test_the_openapi_document_is_valid(client):
     """The validator of the OpenAPI ecosystem accepts it as OpenAPI 3.2, and would notice a missing parameter."""
     found = document(client, "openapi")
 
@@ -84,7 +84,7 @@ def test_the_openapi_document_is_valid(client: FlaskClient) -> None:
     assert any(openapi_errors(found))
 
 
-def test_the_asyncapi_document_is_valid(client: FlaskClient) -> None:
+def test_the_asyncapi_document_is_valid(client):
     """It matches the official schema of AsyncAPI 3.0, which notices a wrong type, and its references have targets."""
     found = document(client, "asyncapi")
 
@@ -110,7 +110,7 @@ WARNING = 1  # 0 is an error; a newer version of AsyncAPI is only information
 
 @pytest.mark.processes
 @pytest.mark.long  # npm downloads the parser
-def test_the_parser_of_asyncapi_accepts_the_document(client: FlaskClient) -> None:
+def test_the_parser_of_asyncapi_accepts_the_document(client):
     """AsyncAPI's own parser finds no error and no reason for a warning."""
     folder = ROOT / "build" / "asyncapi"
     if not (folder / "node_modules" / "@asyncapi" / "parser").exists():
@@ -125,7 +125,7 @@ def test_the_parser_of_asyncapi_accepts_the_document(client: FlaskClient) -> Non
     assert [] == [each for each in json.loads(done.stdout) if each["severity"] <= WARNING]
 
 
-def test_only_guarded_streams_need_credentials(client: FlaskClient) -> None:
+def test_only_guarded_streams_need_credentials(client):
     found = document(client, "openapi")
     guarded, public = (found["paths"][path]["get"] for path in ("/mine/{customer}", "/value"))
 
@@ -136,7 +136,7 @@ def test_only_guarded_streams_need_credentials(client: FlaskClient) -> None:
     assert {"401", "403"} == guarded["responses"].keys() - public["responses"].keys()
 
 
-def test_the_parameters_of_a_stream_are_in_the_document(client: FlaskClient) -> None:
+def test_the_parameters_of_a_stream_are_in_the_document(client):
     parameters = document(client, "openapi")["paths"]["/mine/{customer}"]["get"]["parameters"]
 
     own = [each["name"] for each in parameters if "name" in each]
@@ -173,7 +173,7 @@ class TestSchemas:
         settings = {"decoder": "registry", "schema_registry": {"url": registry.url}, "topic_prefix": "shop."}
         return client_of(MemoryLog(), catalog=True, routes=routes, allowed_topics=[], **settings)
 
-    def test_the_documents_contain_them(self, client: FlaskClient) -> None:
+    def test_the_documents_contain_them(self, client):
         """The newest schema of each topic describes its values. The documents are valid with it."""
         openapi, asyncapi = document(client, "openapi"), document(client, "asyncapi")
 
@@ -190,14 +190,14 @@ class TestSchemas:
         ("path", "value", "valid"),
         [("orders", {"amount": 1}, True), ("orders", {"amount": []}, False), ("other", {"amount": []}, True)],
     )
-    def test_values_match_them(self, client: FlaskClient, path: str, value: object, valid: bool) -> None:
+    def test_values_match_them(self, client, path, value, valid):
         """A value in an event must match the schema of its topic. Without a schema, every value matches."""
         found = document(client, "openapi")
         schema = found["paths"][f"/{path}"]["get"]["responses"]["200"]["content"]["application/x-ndjson"]["itemSchema"]
 
         assert valid == is_valid(found, schema, value)
 
-    def test_a_new_version_changes_the_documents(self, client: FlaskClient, registry: FakeRegistry) -> None:
+    def test_a_new_version_changes_the_documents(self, client, registry):
         """The next refresh replaces the schema in the cached documents."""
         before = document(client, "openapi")
         registry.register("shop.orders-value", {"type": "record", "name": "Order", "fields": []})
@@ -207,7 +207,7 @@ class TestSchemas:
         assert "amount" in str(before["components"]["schemas"]["Value.orders"])
         assert "amount" not in str(after["components"]["schemas"]["Value.orders"])
 
-    def test_the_documents_do_not_need_the_registry(self, client: FlaskClient, registry: FakeRegistry) -> None:
+    def test_the_documents_do_not_need_the_registry(self, client, registry):
         """If the registry fails, the documents contain the schemas that were known, or none."""
         registry.failure = lambda: (503, {})
         without = document(client, "openapi")
@@ -219,7 +219,7 @@ class TestSchemas:
         assert "Value.orders" not in without["components"]["schemas"]
 
 
-def test_the_parameter_topics_lists_the_groups(client: FlaskClient) -> None:
+def test_the_parameter_topics_lists_the_groups(client):
     found = document(client, "openapi")
     (parameter, *_) = found["paths"]["/{topics}"]["get"]["parameters"]
 
@@ -231,7 +231,7 @@ def test_the_parameter_topics_lists_the_groups(client: FlaskClient) -> None:
 
 
 @pytest.mark.parametrize("path", ["/kafkasse", "/value", "/envelope", "/cloudevents", "/table", "/{topics}"])
-def test_real_events_match_the_openapi_document(client: FlaskClient, path: str) -> None:
+def test_real_events_match_the_openapi_document(client, path):
     """Each event of a real stream, with its data, matches the schema of exactly one event in the document."""
     found = document(client, "openapi")
     schema = found["paths"][path]["get"]["responses"]["200"]["content"]["text/event-stream"]["itemSchema"]
@@ -247,7 +247,7 @@ def test_real_events_match_the_openapi_document(client: FlaskClient, path: str) 
 
 
 @pytest.mark.parametrize("path", ["/kafkasse", "/value", "/envelope", "/cloudevents", "/table", "/plain", "/{topics}"])
-def test_real_lines_match_the_openapi_document(client: FlaskClient, path: str) -> None:
+def test_real_lines_match_the_openapi_document(client, path):
     found = document(client, "openapi")
     schema = found["paths"][path]["get"]["responses"]["200"]["content"]["application/x-ndjson"]["itemSchema"]
 
@@ -266,9 +266,7 @@ def test_real_lines_match_the_openapi_document(client: FlaskClient, path: str) -
         (431, "/t", {"Last-Event-ID": "x" * 70_000}),
     ],
 )
-def test_real_errors_match_the_openapi_document(
-    client: FlaskClient, status: int, path: str, headers: dict[str, str]
-) -> None:
+def test_real_errors_match_the_openapi_document(client, status, path, headers):
     found = document(client, "openapi")
     response = client.get(f"/streams{path}", headers=headers)
     schema = found["components"]["responses"][str(status)]["content"]["application/problem+json"]["schema"]
@@ -278,9 +276,7 @@ def test_real_errors_match_the_openapi_document(
 
 
 @pytest.mark.parametrize(("path", "has_positions"), [("/table", True), ("/plain", False)])
-def test_the_documents_list_position_events_only_if_the_stream_has_them(
-    client: FlaskClient, path: str, has_positions: bool
-) -> None:
+def test_the_documents_list_position_events_only_if_the_stream_has_them(client, path, has_positions):
     """With `position_events: false`, only JSON lines contain the end of a snapshot."""
     openapi, asyncapi = document(client, "openapi"), document(client, "asyncapi")
     content = openapi["paths"][path]["get"]["responses"]["200"]["content"]
@@ -293,7 +289,7 @@ def test_the_documents_list_position_events_only_if_the_stream_has_them(
     assert b'"snapshot":"complete"' in body(client, path, "application/x-ndjson")
 
 
-def test_every_event_id_of_a_stream_matches_its_parameter(client: FlaskClient) -> None:
+def test_every_event_id_of_a_stream_matches_its_parameter(client):
     """An event ID that the server sends is valid as the header Last-Event-ID."""
     found = document(client, "openapi")
     parameter = found["components"]["parameters"]["Last-Event-ID"]["schema"]

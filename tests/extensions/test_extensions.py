@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import flask_login
@@ -62,7 +61,7 @@ def is_parked(server: Server | AnyServer) -> bool:
 
 
 @pytest.mark.parametrize("name", UNCHANGED)
-def test_an_idle_client_needs_no_greenlet(server: Server, name: str) -> None:
+def test_an_idle_client_needs_no_greenlet(server, name):
     """Hooks of the request run when the stream opens, and those of the response once, when the stream has ended."""
     headers = {"Cookie": cookie(fetch(server.port, "/login/login", "POST"))} if name == "login" else {}
     before = status(server)["calls"]
@@ -83,7 +82,7 @@ def test_an_idle_client_needs_no_greenlet(server: Server, name: str) -> None:
     assert "Traceback" not in server.log
 
 
-def test_middleware_that_changes_the_body_costs_a_greenlet(server: Server) -> None:
+def test_middleware_that_changes_the_body_costs_a_greenlet(server):
     """The client receives the changed body. The log names the middleware once."""
     for _ in range(2):
         with Client(server.port, "/shouting/streams/t").ready() as stream:
@@ -96,7 +95,7 @@ def test_middleware_that_changes_the_body_costs_a_greenlet(server: Server) -> No
     assert 1 == server.log.count("shouting.<locals>.middleware changes the body of streams.")
 
 
-def test_a_logout_ends_the_streams_of_the_visitor_in_all_workers(processes: None) -> None:
+def test_a_logout_ends_the_streams_of_the_visitor_in_all_workers(processes):
     """Each of two workers has a stream. A request with the cookie of the logout gets 401."""
     with Server("tests.extensions.app:create()", WEB_CONCURRENCY="2") as server, ExitStack() as streams:
         wait_until(lambda: len(server.workers()) == 2)
@@ -116,7 +115,7 @@ def test_a_logout_ends_the_streams_of_the_visitor_in_all_workers(processes: None
         assert 401 == fetch(server.port, "/login/streams/t", Cookie=cookie(ended)).status
 
 
-def test_flask_session_stores_the_session_when_a_stream_opens(server: Server) -> None:
+def test_flask_session_stores_the_session_when_a_stream_opens(server):
     """A request with the cookie of a stream's response has the same session."""
     with Client(server.port, "/sessions/streams/t").ready() as stream:
         sent = stream.headers["set-cookie"].split(";")[0]
@@ -125,7 +124,7 @@ def test_flask_session_stores_the_session_when_a_stream_opens(server: Server) ->
 
 
 @pytest.mark.parametrize("name", ["cors", "both_cors"])
-def test_flask_cors_adds_its_headers_to_streams(server: Server, name: str) -> None:
+def test_flask_cors_adds_its_headers_to_streams(server, name):
     """The header occurs once, even if kafkasse allows the same origin. Preflight requests get both headers too."""
     with closing(HTTPConnection("127.0.0.1", server.port)) as connection:
         connection.request("GET", f"/{name}/streams/t", headers={"Origin": ORIGIN})
@@ -141,14 +140,14 @@ def test_flask_cors_adds_its_headers_to_streams(server: Server, name: str) -> No
     assert "last-event-id" in preflight.headers["access-control-allow-headers"].lower()
 
 
-def test_flask_talisman_adds_its_headers_to_streams(server: Server) -> None:
+def test_flask_talisman_adds_its_headers_to_streams(server):
     """The headers of streams that forbid caching and transformation stay."""
     with Client(server.port, "/talisman/streams/t") as stream:
         assert "default-src" in stream.headers["content-security-policy"]
         assert "no-store, no-transform" == stream.headers["cache-control"]
 
 
-def test_flask_limiter_counts_a_stream_as_one_request(server: Server) -> None:
+def test_flask_limiter_counts_a_stream_as_one_request(server):
     """Open streams are not limited, only their opening."""
     with ExitStack() as streams:
         answers = [streams.enter_context(Client(server.port, "/limited/streams/t")) for _ in range(3)]
@@ -157,7 +156,7 @@ def test_flask_limiter_counts_a_stream_as_one_request(server: Server) -> None:
 
 
 @pytest.mark.parametrize("accept", ["text/event-stream", "application/x-ndjson"])
-def test_flask_compress_does_not_delay_records(server: Server, accept: str) -> None:
+def test_flask_compress_does_not_delay_records(server, accept):
     """The stream is not compressed, because Flask-Compress would keep small records in its buffer."""
     with Client(server.port, "/compress/streams/t", Accept=accept, Accept_Encoding="gzip, br, zstd") as stream:
         wait_until(lambda: is_parked(server))
@@ -169,20 +168,20 @@ def test_flask_compress_does_not_delay_records(server: Server, accept: str) -> N
     wait_until(lambda: not status(server)["state"])
 
 
-def test_flask_sqlalchemy_returns_the_connection_when_a_stream_opens(server: Server) -> None:
+def test_flask_sqlalchemy_returns_the_connection_when_a_stream_opens(server):
     """A pool with one connection serves two streams and a page at the same time."""
     with Client(server.port, "/sqlalchemy/streams/t").ready(), Client(server.port, "/sqlalchemy/streams/t").ready():
         assert 200 == fetch(server.port, "/sqlalchemy/page").status
 
 
-def test_proxy_fix_sets_the_address_of_the_client(server: Server) -> None:
+def test_proxy_fix_sets_the_address_of_the_client(server):
     """The limit of streams per client and the log use the address that the proxy recorded."""
     with Client(server.port, "/proxy_fix/streams/t", X_Forwarded_For="203.0.113.9").ready():
         assert ["203.0.113.9"] == status(server)["client"]
 
 
 @pytest.mark.parametrize("name", ["otel_flask", "otel_wsgi"])
-def test_opentelemetry_records_one_span_for_each_stream(server: Server, name: str) -> None:
+def test_opentelemetry_records_one_span_for_each_stream(server, name):
     """The Flask instrumentation ends the span when the stream opens, and the WSGI middleware when the stream ends."""
     before = len(status(server)["spans"])
     with Client(server.port, f"/{name}/streams/t").ready():
@@ -194,7 +193,7 @@ def test_opentelemetry_records_one_span_for_each_stream(server: Server, name: st
     assert "Failed to detach context" not in server.log
 
 
-def test_the_prometheus_exporter_counts_a_stream_when_it_opens(server: Server) -> None:
+def test_the_prometheus_exporter_counts_a_stream_when_it_opens(server):
     """The metrics have the name of the route, not the path. make_wsgi_app() beside the streams works too."""
     with Client(server.port, "/prometheus/streams/t").ready():
         metrics = fetch(server.port, "/prometheus/metrics").body
@@ -203,7 +202,7 @@ def test_the_prometheus_exporter_counts_a_stream_when_it_opens(server: Server) -
     assert 200 == fetch(server.port, "/metrics").status
 
 
-def test_sentry_reports_a_stream_when_it_opens(sentry: Server) -> None:
+def test_sentry_reports_a_stream_when_it_opens(sentry):
     """sentry-sdk wraps every Flask app of the process. An idle client needs no greenlet."""
     with Client(sentry.port, "/streams/t").ready() as stream:
         wait_until(lambda: is_parked(sentry))
@@ -224,7 +223,7 @@ WORKER = "--worker-class kafkasse.server.worker.Worker"
 
 @pytest.mark.long
 @pytest.mark.parametrize("options", [WORKER, "-c python:kafkasse.server.gunicorn_conf"])
-def test_ddtrace_ends_its_span_when_the_stream_ends(processes: None, tmp_path: Path, options: str) -> None:
+def test_ddtrace_ends_its_span_when_the_stream_ends(processes, tmp_path, options):
     """docs/extensions.md has this command and the variable."""
     command = f"{DDTRACE}/ddtrace-run {DDTRACE}/gunicorn --bind 127.0.0.1:{{port}} {options}"
     variables = {"DD_UNLOAD_MODULES_FROM_SITECUSTOMIZE": "0", "DD_REMOTE_CONFIGURATION_ENABLED": "0"}
@@ -271,7 +270,7 @@ def run(code: str, names: dict[str, Any]) -> None:
     exec(compile(code, "docs/extensions.md", "exec"), names)  # noqa: S102 - our own docs
 
 
-def test_the_example_of_a_unit_test_passes(processes: None, tmp_path: Path) -> None:
+def test_the_example_of_a_unit_test_passes(processes, tmp_path):
     """It runs in a process of its own, in which gevent has not patched the standard library."""
     (tmp_path / "test_orders.py").write_text(example("def test_a_customer_sees_all_orders"))
 
@@ -284,7 +283,7 @@ def test_the_example_of_a_unit_test_passes(processes: None, tmp_path: Path) -> N
     assert "3 passed" in done.stdout
 
 
-def test_the_example_of_a_login_protects_the_streams(names: dict[str, Any]) -> None:
+def test_the_example_of_a_login_protects_the_streams(names):
     """A logout ends the streams that are open."""
     app = names["app"]
     app.testing = False  # otherwise, each stream ends at the end of its topic
@@ -307,7 +306,7 @@ class _User(flask_login.UserMixin):
         self.id = name
 
 
-def test_the_example_of_rate_limits_exempts_the_streams(names: dict[str, Any]) -> None:
+def test_the_example_of_rate_limits_exempts_the_streams(names):
     """The limit of one request per hour still applies to other paths."""
     run(example("limiter.exempt"), names)
     names["app"].add_url_rule("/page", view_func=lambda: "page")
@@ -318,7 +317,7 @@ def test_the_example_of_rate_limits_exempts_the_streams(names: dict[str, Any]) -
     assert [200, 200, 200, 429] == answers
 
 
-def test_the_example_of_a_hook_skips_streams(names: dict[str, Any]) -> None:
+def test_the_example_of_a_hook_skips_streams(names):
     """Without the check, the client would get 500."""
     run(example("def log_body"), names)
     names["app"].register_blueprint(kafkasse.blueprint(names["config"]), url_prefix="/streams")
@@ -326,7 +325,7 @@ def test_the_example_of_a_hook_skips_streams(names: dict[str, Any]) -> None:
     assert '"n":1' in names["app"].test_client().get("/streams/orders?timestamp=0").text
 
 
-def test_the_example_of_prefixes_mounts_the_streams(names: dict[str, Any]) -> None:
+def test_the_example_of_prefixes_mounts_the_streams(names):
     """The first blueprint has a prefix with a parameter, and the second a subdomain."""
     app = names["app"]
     names["limiter"].enabled = False
@@ -340,7 +339,7 @@ def test_the_example_of_prefixes_mounts_the_streams(names: dict[str, Any]) -> No
     assert [200, 200] == [client.get(url).status_code for url in urls]
 
 
-def test_the_example_of_middleware_leaves_streams_alone(names: dict[str, Any]) -> None:
+def test_the_example_of_middleware_leaves_streams_alone(names):
     body = [b"body"]
     names["change"] = lambda parts: [b"changed"]
     run(example("class Middleware"), names)
@@ -350,7 +349,7 @@ def test_the_example_of_middleware_leaves_streams_alone(names: dict[str, Any]) -
     assert [b"changed"] == middleware({"PATH_INFO": "/page"}, None)
 
 
-def test_the_table_names_the_installed_versions() -> None:
+def test_the_table_names_the_installed_versions():
     rows = re.findall(r"^\| ([A-Za-z-]+)[^|]*\| ([\d.b]+) \|", PAGE, re.MULTILINE)
     special = {"OpenTelemetry": "opentelemetry-instrumentation-flask"}
     pins = dict(

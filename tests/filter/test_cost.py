@@ -63,7 +63,7 @@ LONG = "a" * MAX_TEXT_CHARS
         ("value.s == r'''a'''", "texts with three quotes are not supported"),
     ],
 )  # fmt: skip
-def test_an_expression_whose_cost_is_not_bounded_is_rejected(text: str, reason: str) -> None:
+def test_an_expression_whose_cost_is_not_bounded_is_rejected(text, reason):
     """Nested loops, repeated copies and expensive patterns could block the event loop for seconds."""
     with pytest.raises(ExpressionError) as raised:
         compile_expression(text)
@@ -111,7 +111,7 @@ def on_each(macro: str, part: str) -> str:
         ("-" * 492 + "value==1", 1),
     ],
 )
-def test_one_record_does_not_block_the_event_loop(text: str, value: Any) -> None:
+def test_one_record_does_not_block_the_event_loop(text, value):
     """The most expensive expressions and records that the limits allow take less time than a turn of the event loop may."""
     expression = compile_expression(text)
     view = view_of(value)
@@ -133,7 +133,7 @@ def test_one_record_does_not_block_the_event_loop(text: str, value: Any) -> None
         (["a" * MAX_TEXT_CHARS, "b"], f"the texts that it reads have more than {MAX_TEXT_CHARS} characters"),
     ],
 )
-def test_a_record_that_is_too_large_does_not_match(value: Any, reason: str) -> None:
+def test_a_record_that_is_too_large_does_not_match(value, reason):
     """What an expression reads of one record is limited. The rest of the record does not count."""
     with pytest.raises(ExpressionFailure, match=reason):
         compile_expression("value.a != null").matches(view_of({"a": value}))
@@ -141,7 +141,7 @@ def test_a_record_that_is_too_large_does_not_match(value: Any, reason: str) -> N
     assert compile_expression("value.b == 1").matches(view_of({"a": value, "b": 1}))
 
 
-def test_a_long_key_or_header_counts() -> None:
+def test_a_long_key_or_header_counts():
     long = b"a" * (MAX_TEXT_CHARS + 1)
 
     for text in ("key != 'a'", "headers.a != 'a'", "headers != {}"):
@@ -149,7 +149,7 @@ def test_a_long_key_or_header_counts() -> None:
             compile_expression(text).matches(view_of(key=long, headers=[("a", long)]))
 
 
-def test_a_value_that_is_nested_deeply_does_not_crash_the_process() -> None:
+def test_a_value_that_is_nested_deeply_does_not_crash_the_process():
     """The library converts values recursively and would overflow the stack. A decoder can return such a value."""
     value: list[Any] = []
     for _ in range(100_000):
@@ -161,7 +161,7 @@ def test_a_value_that_is_nested_deeply_does_not_crash_the_process() -> None:
         compile_expression("value != null").matches(view)
 
 
-def test_a_filter_ends_a_piece_early() -> None:
+def test_a_filter_ends_a_piece_early():
     """A piece of records that are expensive to filter takes less time than a turn of the event loop may."""
     partition = Partition("t", 0)
     value = b"[" + b"1," * (MAX_ITEMS - 2) + b"1]"
@@ -179,7 +179,7 @@ def test_a_filter_ends_a_piece_early() -> None:
     assert MAX_TURN_S > cpu_time.of_longest_turn(encode_all)
 
 
-def test_a_decoder_that_waits_ends_the_piece_before_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decoder_that_waits_ends_the_piece_before_its_record(monkeypatch):
     """If a filter needs a value whose schema is being looked up, the records before it are sent."""
     monkeypatch.setattr("kafkasse.frame.encoder.MAX_PIECE_S", 60.0)  # a busy machine must not end the piece earlier
 

@@ -45,26 +45,26 @@ ORDER = {
         "// a comment\n value.amount > 1.0",
     ],
 )
-def test_reads_each_part_of_a_record(text: str) -> None:
+def test_reads_each_part_of_a_record(text):
     view = view_of(ORDER, b"k1", [("type", b"paid")])
 
     assert compile_expression(text).matches(view) is True
 
 
-def test_reads_the_last_of_repeated_headers() -> None:
+def test_reads_the_last_of_repeated_headers():
     """If a record repeats a header, an expression reads the last one, as lastHeader() of Kafka's clients does."""
     view = view_of(headers=[("type", b"created"), ("type", b"paid")])
 
     assert compile_expression("headers.type == 'paid'").matches(view)
 
 
-def test_parts_without_a_value_are_null() -> None:
+def test_parts_without_a_value_are_null():
     view = view_of(None, None, [("h", None)], timestamp=-1)
 
     assert compile_expression("key == null && value == null && headers.h == null && timestamp == null").matches(view)
 
 
-def test_bytes_that_are_not_text_differ_from_every_text() -> None:
+def test_bytes_that_are_not_text_differ_from_every_text():
     assert compile_expression("key != 'x'").matches(view_of(key=b"\xff"))
 
 
@@ -78,13 +78,13 @@ def test_bytes_that_are_not_text_differ_from_every_text() -> None:
         ("value.items[9].sku == 'a'", "it failed with IndexError"),
     ],
 )
-def test_says_why_there_is_no_result(text: str, reason: str) -> None:
+def test_says_why_there_is_no_result(text, reason):
     """An expression that fails, or whose result is not a truth value, reports the reason without a part of the record."""
     with pytest.raises(ExpressionFailure, match=f"^{reason}$"):
         compile_expression(text).matches(view_of(ORDER))
 
 
-def test_a_value_that_is_not_json_cannot_be_read() -> None:
+def test_a_value_that_is_not_json_cannot_be_read():
     """An expression decodes the value only if it reads the value."""
     view = view_of(b"not JSON", b"k1")
 
@@ -104,7 +104,7 @@ def test_a_value_that_is_not_json_cannot_be_read() -> None:
         ("value.name.matches('(')", 1, 20, "the pattern is not a valid regular expression"),
     ],
 )
-def test_an_invalid_expression_has_a_position(text: str, line: int, column: int, reason: str) -> None:
+def test_an_invalid_expression_has_a_position(text, line, column, reason):
     """An error has the line and the column of the mistake, the reason, and a picture with a caret below the mistake."""
     with pytest.raises(ExpressionError) as raised:
         compile_expression(text)
@@ -114,7 +114,7 @@ def test_an_invalid_expression_has_a_position(text: str, line: int, column: int,
     assert f"{text.splitlines()[line - 1]}\n{' ' * (column - 1)}^" == error.picture
 
 
-def test_expressions_that_differ_in_spaces_are_equal() -> None:
+def test_expressions_that_differ_in_spaces_are_equal():
     """Clients that write the same expression with other spaces share a feed."""
     first, second = compile_expression("value.a>1&&key=='a b'"), compile_expression(" value.a > 1\n && key == 'a b'")
 
@@ -122,7 +122,7 @@ def test_expressions_that_differ_in_spaces_are_equal() -> None:
     assert first != compile_expression("value.a>1&&key=='a  b'")
 
 
-def test_converts_only_the_fields_that_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_converts_only_the_fields_that_it_reads(monkeypatch):
     """A large value costs nothing if the expression reads a small part of it."""
     given: list[Any] = []
     compiled = compile_expression("value.customer.id == 7 && !has(value.items) && value.note != 'x'")
@@ -134,7 +134,7 @@ def test_converts_only_the_fields_that_it_reads(monkeypatch: pytest.MonkeyPatch)
     assert [{"value": {"customer": {"id": 7}, "items": 1, "note": None}}] == given
 
 
-def test_a_field_of_a_value_without_members_is_missing() -> None:
+def test_a_field_of_a_value_without_members_is_missing():
     """An expression that reads a member of a list, a text or a number has no result."""
     for value in ([1], "text", 5, None, {"a": [1]}, {"a": "text"}):
         with pytest.raises(ExpressionFailure):
@@ -142,7 +142,7 @@ def test_a_field_of_a_value_without_members_is_missing() -> None:
 
 
 @pytest.mark.processes
-def test_does_not_import_the_command_line_of_the_library() -> None:
+def test_does_not_import_the_command_line_of_the_library():
     """The command line of the library would take 30 MB of each worker. The app can still import the library."""
     code = (
         "import sys; from kafkasse.filter import compile_expression; assert 'cel' not in sys.modules;"

@@ -91,12 +91,12 @@ def is_selected(view: RecordView, query: list[tuple[str, str]]) -> bool:
 
 
 @given(records, conditions)
-def test_a_filter_equals_its_model(view: RecordView, where: dict[str, Any]) -> None:
+def test_a_filter_equals_its_model(view, where):
     assert meets(view, where) == Filter.of(**where).matches(view)
 
 
 @given(records, conditions, queries)
-def test_a_selection_equals_its_model(view: RecordView, where: dict[str, Any], query: list[tuple[str, str]]) -> None:
+def test_a_selection_equals_its_model(view, where, query):
     """A client receives a record if and only if it meets the conditions of the route and of the query."""
     selection = Where.parse(where).select({}, {}, parse_query(query, ALL_FILTERS), lambda view, reason: None)
 
@@ -109,7 +109,7 @@ def test_a_selection_equals_its_model(view: RecordView, where: dict[str, Any], q
 
 
 @given(queries, st.randoms())
-def test_equivalent_queries_are_equal(query: list[tuple[str, str]], random: Any) -> None:
+def test_equivalent_queries_are_equal(query, random):
     """The order and the repetition of parameters do not matter: their clients share a feed and a place in its index."""
     other = [*query, *query[:2]]
     random.shuffle(other)
@@ -124,7 +124,7 @@ def test_equivalent_queries_are_equal(query: list[tuple[str, str]], random: Any)
 
 
 @given(conditions, st.randoms())
-def test_equivalent_conditions_are_equal(where: dict[str, Any], random: Any) -> None:
+def test_equivalent_conditions_are_equal(where, random):
     def shuffled(value: Any) -> Any:
         if isinstance(value, dict):
             return dict(random.sample([(name, shuffled(each)) for name, each in value.items()], len(value)))
@@ -136,7 +136,7 @@ def test_equivalent_conditions_are_equal(where: dict[str, Any], random: Any) -> 
 
 
 @given(st.lists(st.tuples(st.text(max_size=12), st.text(max_size=12)), max_size=4))
-def test_any_query_is_parsed_or_rejected(query: list[tuple[str, str]]) -> None:
+def test_any_query_is_parsed_or_rejected(query):
     try:
         found = parse_query(query, ALL_FILTERS)
     except InvalidParameter:
@@ -170,7 +170,7 @@ expressions = st.recursive(
 
 
 @given(expressions, st.lists(st.tuples(st.integers(0, 80), strange), max_size=2))
-def test_the_library_sees_what_was_checked(text: str, additions: list[tuple[int, str]]) -> None:
+def test_the_library_sees_what_was_checked(text, additions):
     """The check and the library read an expression in the same way, so that no spelling evades the limits."""
     for at, addition in additions:
         text = text[:at] + addition + text[at:]

@@ -47,14 +47,14 @@ def _bearer(**claims: object) -> dict[str, str]:
     return {"Authorization": f"Bearer {token(**claims)}"}
 
 
-def test_each_visitor_receives_its_own_records(client: FlaskClient) -> None:
+def test_each_visitor_receives_its_own_records(client):
     assert [[0, 2, 5], [1, 5], [5]] == [received(client, sub=each) for each in ("ada", "bob", "carol")]
 
 
 @pytest.mark.parametrize(
     ("sub", "expected"), [("*", [4, 5]), ("{claims.sub}", [3, 5]), ("ada' || true", [5]), ("ad\u0430", [5])]
 )
-def test_a_claim_has_no_special_meaning(client: FlaskClient, sub: str, expected: list[int]) -> None:
+def test_a_claim_has_no_special_meaning(client, sub, expected):
     """A claim that looks like a pattern, a template or an expression is compared literally."""
     assert expected == received(client, sub=sub)
 
@@ -69,12 +69,12 @@ def test_a_claim_has_no_special_meaning(client: FlaskClient, sub: str, expected:
         ("?filter=offset>1", [2, 5]),
     ],
 )
-def test_a_query_only_narrows_a_personal_stream(client: FlaskClient, query: str, expected: list[int]) -> None:
+def test_a_query_only_narrows_a_personal_stream(client, query, expected):
     """A visitor cannot receive the records of others by a filter."""
     assert expected == received(client, query, sub="ada")
 
 
-def test_a_visitor_without_the_claim_is_forbidden(client: FlaskClient) -> None:
+def test_a_visitor_without_the_claim_is_forbidden(client):
     response = client.get("/me/orders", headers=_bearer(sub=None))
 
     problem = response.get_json(force=True)

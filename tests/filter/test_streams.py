@@ -79,9 +79,7 @@ def to_the_end(client: FlaskClient, path: str) -> list[Event]:
         ({"key": "nobody"}, []),
     ],
 )
-def test_a_route_contains_the_records_that_meet_its_conditions(
-    client_of: Open, where: dict[str, Any], expected: list[int]
-) -> None:
+def test_a_route_contains_the_records_that_meet_its_conditions(client_of, where, expected):
     """The conditions of a route are literal values or an expression, and a record must meet all of them."""
     assert expected == numbers(client_of(where=where), "/orders")
 
@@ -100,19 +98,19 @@ def test_a_route_contains_the_records_that_meet_its_conditions(
     ],
 )
 @pytest.mark.parametrize("path", ["/orders?", f"/orders?{START}&"])
-def test_a_client_filters_with_its_query(client_of: Open, path: str, query: str, expected: list[int]) -> None:
+def test_a_client_filters_with_its_query(client_of, path, query, expected):
     client = client_of(client_filters=["key", "header.type", "field.*", "filter"])
 
     assert expected == numbers(client, path + query)
 
 
-def test_the_open_route_has_the_filters_of_the_whole_server(client_of: Open) -> None:
+def test_the_open_route_has_the_filters_of_the_whole_server(client_of):
     client = client_of("/other", {"client_filters": ["key"]})
 
     assert [0, 2] == numbers(client, f"/orders?{START}&key=alice")
 
 
-def test_a_path_parameter_selects_records(client_of: Open) -> None:
+def test_a_path_parameter_selects_records(client_of):
     client = client_of("/of/{customer}", where={"key": "{customer}", "headers": {"type": "paid"}})
 
     assert [[2], [3], []] == [numbers(client, f"/of/{each}") for each in ("alice", "carol", "nobody")]
@@ -121,7 +119,7 @@ def test_a_path_parameter_selects_records(client_of: Open) -> None:
 @pytest.mark.parametrize(
     "value", ["*", "{customer}", "{{", "%00", "a" * 5000, "%EF%BD%81lice", "..", "alice%2Fbob", "' || true"]
 )
-def test_a_path_parameter_is_compared_literally(client_of: Open, value: str) -> None:
+def test_a_path_parameter_is_compared_literally(client_of, value):
     """No value has a special meaning: not patterns, templates, NUL, long texts, or other forms of the same character."""
     client = client_of("/of/{customer}", where={"key": "{customer}"})
 
@@ -131,7 +129,7 @@ def test_a_path_parameter_is_compared_literally(client_of: Open, value: str) -> 
     response.close()
 
 
-def test_event_ids_advance_past_filtered_records(client_of: Open) -> None:
+def test_event_ids_advance_past_filtered_records(client_of):
     """A client whose filter rejects the last records receives their position, so that it does not read them again."""
     events = to_the_end(client_of(where={"key": "bob"}), "/orders")
 
@@ -141,7 +139,7 @@ def test_event_ids_advance_past_filtered_records(client_of: Open) -> None:
     ]
 
 
-def test_an_invalid_expression_is_rejected_with_its_position(client_of: Open) -> None:
+def test_an_invalid_expression_is_rejected_with_its_position(client_of):
     response = client_of(client_filters=["filter"]).get("/orders?filter=value.amount+%3E%3E+10")
 
     assert (400, "application/problem+json") == (response.status_code, response.content_type)
@@ -164,7 +162,7 @@ def test_an_invalid_expression_is_rejected_with_its_position(client_of: Open) ->
         ("key=" + "a" * 1001, "The value of key has more than 1000 characters."),
     ],
 )  # fmt: skip
-def test_a_filter_that_the_route_does_not_allow_is_rejected(client_of: Open, query: str, detail: str) -> None:
+def test_a_filter_that_the_route_does_not_allow_is_rejected(client_of, query, detail):
     """A filter is never ignored, because the client would receive records that it does not expect."""
     response = client_of(client_filters=["key", "field.id"]).get(f"/orders?{query}")
 
@@ -192,18 +190,14 @@ def test_a_filter_that_the_route_does_not_allow_is_rejected(client_of: Open, que
         ("field.n=1", {"client_filters": ["field.n"], "redact": ["n"]}, 200),
     ],
 )
-def test_a_client_cannot_find_out_the_values_of_redacted_fields(
-    client_of: Open, query: str, route: dict[str, Any], status: int
-) -> None:
+def test_a_client_cannot_find_out_the_values_of_redacted_fields(client_of, query, route, status):
     """A client can filter by the fields that it receives, and by those that the operator names one by one."""
     client = client_of(**{"client_filters": ["filter", "field.*"], **route})
 
     assert status == client.head(f"/orders?{query}").status_code
 
 
-def test_clients_with_the_same_filter_share_a_feed(
-    log: MemoryLog, client_of: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clients_with_the_same_filter_share_a_feed(log, client_of, monkeypatch):
     """Each record is evaluated once for all clients with the same filter, however they write it."""
     encoded: list[int] = []
     encode_piece = Encoder.encode_piece
@@ -231,7 +225,7 @@ def test_clients_with_the_same_filter_share_a_feed(
 
 
 @pytest.mark.parametrize("template", ["filter=offset>{}", "header.name{}=a"])
-def test_the_number_of_different_filters_is_limited(client_of: Open, template: str) -> None:
+def test_the_number_of_different_filters_is_limited(client_of, template):
     """An address can have half of the places: a further filter gets 429, or 503 if others have the other places."""
     client = client_of(settings={"max_client_filters": 4, "trusted_proxies": 1}, client_filters=["filter", "header.*"])
 
@@ -249,7 +243,7 @@ def test_the_number_of_different_filters_is_limited(client_of: Open, template: s
         stream.close()
 
 
-def test_a_client_that_repeats_requests_above_its_share_is_slowed_down(client_of: Open) -> None:
+def test_a_client_that_repeats_requests_above_its_share_is_slowed_down(client_of):
     """These rejections count towards max_rejections_per_s."""
     settings = {"max_client_filters": 2, "max_rejections_per_s": 0.1}
     client = client_of(settings=settings, client_filters=["filter"])
@@ -261,7 +255,7 @@ def test_a_client_that_repeats_requests_above_its_share_is_slowed_down(client_of
     assert ["TooManySelectionsError"] * BURST + ["TooManyRejectionsError"] == names
 
 
-def test_a_filter_that_nobody_uses_anymore_gives_its_place_to_a_new_one(client_of: Open) -> None:
+def test_a_filter_that_nobody_uses_anymore_gives_its_place_to_a_new_one(client_of):
     """Requests that are closed at once do not occupy the places until idle_feed_timeout_s."""
     client = client_of(settings={"max_client_filters": 2}, client_filters=["filter"])
 
@@ -273,9 +267,7 @@ def test_a_filter_that_nobody_uses_anymore_gives_its_place_to_a_new_one(client_o
     assert [200] * 6 == statuses
 
 
-def test_an_expression_without_a_result_is_counted_and_logged(
-    client_of: Open, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_expression_without_a_result_is_counted_and_logged(client_of, caplog):
     """A record without a field of the expression does not match. The log names the record but does not contain it."""
     client = client_of(where={"expression": "value.amount > 10"})
 
@@ -289,7 +281,7 @@ def test_an_expression_without_a_result_is_counted_and_logged(
     assert 1 == service.observer.metrics.value("filter_failures", route="orders")
 
 
-def test_a_query_of_many_unknown_names_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_of_many_unknown_names_is_cheap(monkeypatch):
     """Comparing a name with those of the filters takes about 20 µs, and a query may contain a thousand names."""
     compared: list[str] = []
     monkeypatch.setattr(query, "get_close_matches", lambda name, *_: compared.append(name) or [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +30,7 @@ def values(selection: Selection) -> set[tuple[str, ...]]:
     return set(selection.selector.values) if selection.selector else set()
 
 
-def test_literal_values_are_a_filter() -> None:
+def test_literal_values_are_a_filter():
     """Conditions without a reference are the same for all clients. Doubled braces are literal."""
     headers = {"type": ["x", 1], "json": ["", '{{"id":1}}']}
     where = {"key": "a", "headers": headers, "fields": {"ok": True, "n": 7.0}, "expression": "offset>5"}
@@ -41,7 +40,7 @@ def test_literal_values_are_a_filter() -> None:
     assert Selection(expected) == select(where)
 
 
-def test_a_path_parameter_is_a_dimension() -> None:
+def test_a_path_parameter_is_a_dimension():
     """Clients with different values of a path parameter differ in their selector only."""
     where = {"key": "{currency}", "headers": {"type": "price"}}
 
@@ -68,7 +67,7 @@ def test_a_path_parameter_is_a_dimension() -> None:
         ("{claims.admin}", {"admin": False}, ["false"]),
     ],
 )
-def test_a_claim_is_inserted_literally(template: Any, claims: dict[str, Any], expected: list[str]) -> None:
+def test_a_claim_is_inserted_literally(template, claims, expected):
     """The value of a claim is not interpreted. The items of a list are several values."""
     assert {(each,) for each in expected} == values(select({"key": template}, claims=claims))
 
@@ -76,13 +75,13 @@ def test_a_claim_is_inserted_literally(template: Any, claims: dict[str, Any], ex
 @pytest.mark.parametrize(
     "claims", [{}, {"sub": None}, {"sub": {"id": 1}}, {"sub": []}, {"sub": ["a", None]}, {"sub": [["a"]]}]
 )
-def test_a_missing_claim_is_forbidden(claims: dict[str, Any]) -> None:
+def test_a_missing_claim_is_forbidden(claims):
     """A visitor whose token lacks a claim, or has one that is not text, receives no records."""
     with pytest.raises(Forbidden, match=r"This stream requires the claim sub, which your credentials do not contain\."):
         select({"key": "{claims.sub}"}, claims=claims)
 
 
-def test_several_references_select_all_combinations() -> None:
+def test_several_references_select_all_combinations():
     """A client selects the product of its values, in the order of the dimensions."""
     where = {"key": ["{claims.sub}", "all"], "headers": {"shop": "{shop}"}}
 
@@ -92,7 +91,7 @@ def test_several_references_select_all_combinations() -> None:
     assert {("s", "alice"), ("s", "all")} == values(selection)
 
 
-def test_the_dimensions_do_not_depend_on_the_order_of_the_query() -> None:
+def test_the_dimensions_do_not_depend_on_the_order_of_the_query():
     """Clients that name the same parts of a record in another order share a feed."""
     parts = {KEY: frozenset("a"), Dimension("field", "x"): frozenset("b"), Dimension("header", "h"): frozenset("c")}
 
@@ -105,7 +104,7 @@ def test_the_dimensions_do_not_depend_on_the_order_of_the_query() -> None:
     ("asked", "received"),
     [({"alice"}, {("alice",)}), ({"alice", "bob"}, {("alice",)}), ({"bob"}, set()), ({"all"}, {("all",)})],
 )
-def test_a_query_cannot_widen_what_the_route_selects(asked: set[str], received: set[tuple[str, ...]]) -> None:
+def test_a_query_cannot_widen_what_the_route_selects(asked, received):
     query = Query({KEY: frozenset(asked)}, None)
 
     selection = select({"key": ["{claims.sub}", "all"]}, claims={"sub": "alice"}, query=query)
@@ -114,7 +113,7 @@ def test_a_query_cannot_widen_what_the_route_selects(asked: set[str], received: 
     assert selection.selector is not None
 
 
-def test_the_expressions_of_the_route_and_the_query_must_both_be_true() -> None:
+def test_the_expressions_of_the_route_and_the_query_must_both_be_true():
     query = Query({}, compile_expression("offset < 9"))
 
     selection = select({"expression": "offset > 5"}, query=query)
@@ -122,7 +121,7 @@ def test_the_expressions_of_the_route_and_the_query_must_both_be_true() -> None:
     assert Filter.of(expressions=map(compile_expression, ["offset > 5", "offset < 9"])) == selection.filter
 
 
-def test_a_client_cannot_select_too_many_values() -> None:
+def test_a_client_cannot_select_too_many_values():
     """The number of values of one client is limited, because each takes memory in the index of the feed."""
     side = int(MAX_SELECTED_VALUES**0.5)
     numbers = [str(each) for each in range(side + 1)]
@@ -153,7 +152,7 @@ def test_a_client_cannot_select_too_many_values() -> None:
         ("key: []", "key must be a value or a list of values, not an empty list."),
     ],
 )
-def test_a_mistake_is_a_configuration_error_with_its_line(tmp_path: Path, where: str, message: str) -> None:
+def test_a_mistake_is_a_configuration_error_with_its_line(tmp_path, where, message):
     """The server does not start if `where` is invalid. The error names the file and the line."""
     file = tmp_path / "kafkasse.yaml"
     file.write_text(
@@ -178,9 +177,7 @@ def test_a_mistake_is_a_configuration_error_with_its_line(tmp_path: Path, where:
         ),
     ],
 )
-def test_a_missing_library_is_a_configuration_error(
-    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], message: str
-) -> None:
+def test_a_missing_library_is_a_configuration_error(monkeypatch, settings, message):
     """A server without the extra does not start if its configuration allows expressions."""
     monkeypatch.setattr(expression_module, "find_spec", lambda name: None)
 
@@ -194,6 +191,6 @@ def test_a_missing_library_is_a_configuration_error(
 
 
 @pytest.mark.parametrize("wrong", ["keys", "header", "header.", "field", "headers.a", "filter.x", "*"])
-def test_client_filters_lists_query_parameters(wrong: str) -> None:
+def test_client_filters_lists_query_parameters(wrong):
     with pytest.raises(ConfigurationError, match=r"must be key, header.NAME, field.PATH or filter"):
         Config(public=True, allowed_topics=["*"], client_filters=[wrong])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kafkasse import frame
 from kafkasse.errors import FilterError, TopicGone
-from kafkasse.frame import FORMATS, Encoder, JsonLines, ServerSentEvents, TopicRecord, Wire
+from kafkasse.frame import FORMATS, Encoder, JsonLines, ServerSentEvents, TopicRecord
 from kafkasse.frame.encoder import MAX_PIECE_RECORDS, Piece
 from kafkasse.frame.formats import can_append_member
 from kafkasse.frame.json_text import dumps, dumps_decoded, is_json, without_lone_surrogates
@@ -104,7 +104,7 @@ def json_text(draw: st.DrawFn, values: st.SearchStrategy[Any] = json_values) -> 
 
 
 @given(json_text())
-def test_json_keeps_its_meaning(written: tuple[str, Any]) -> None:
+def test_json_keeps_its_meaning(written):
     """Any JSON text becomes one event with the same meaning. An object gains `_kafka` and loses nothing else."""
     text, value = written
 
@@ -117,7 +117,7 @@ def test_json_keeps_its_meaning(written: tuple[str, Any]) -> None:
 
 
 @given(json_text())
-def test_json_lines_are_valid_json(written: tuple[str, Any]) -> None:
+def test_json_lines_are_valid_json(written):
     """In JSON lines, any JSON value is one line with the same meaning, in every format."""
     text, value = written
     raw = Record(text.encode())
@@ -135,7 +135,7 @@ def test_json_lines_are_valid_json(written: tuple[str, Any]) -> None:
 @example("a\n")
 @example("")
 @example(" a ")
-def test_text_arrives_unchanged(text: str) -> None:
+def test_text_arrives_unchanged(text):
     """Any text becomes one event with exactly that text, or with its base64 if it contains a CR, which SSE cannot carry."""
     arrived = event(Record(text.encode()), "value")
 
@@ -149,7 +149,7 @@ def test_text_arrives_unchanged(text: str) -> None:
 @given(st.binary())
 @example(b"\xff")
 @example(b"\xed\xa0\x80")
-def test_bytes_arrive_unchanged(raw: bytes) -> None:
+def test_bytes_arrive_unchanged(raw):
     arrived = json.loads(event(Record(raw, raw, [("h", raw)]), "envelope").data)
 
     assert raw == decoded(arrived, "key") == decoded(arrived["headers"][0], "value")
@@ -165,7 +165,7 @@ def decoded(members: dict[str, Any], name: str) -> bytes:
 
 
 @given(st.lists(st.binary() | json_text().map(lambda written: written[0].encode()), max_size=5))
-def test_split_undoes_frame(values: list[bytes]) -> None:
+def test_split_undoes_frame(values):
     for wire in (ServerSentEvents(), JsonLines()):
         encoder = Encoder("envelope", wire)
         bodies = [body for each in values if (encoded := encoder.encode("t", 3, Record(each))) for body in encoded[1:]]
@@ -180,7 +180,7 @@ def test_split_undoes_frame(values: list[bytes]) -> None:
     ["9007199254740993", "25.00", "1e400", "-0", "1E+2", "0.1e-10", "1" * 400, "123456789012345678901234567890"],
 )
 @pytest.mark.parametrize("shape", ["%s", "[%s]", '{"n":%s}', '{"_kafka":0,"n":%s}', '{"n":%s,"n":1}'])
-def test_numbers_keep_every_digit(number: str, shape: str) -> None:
+def test_numbers_keep_every_digit(number, shape):
     """Numbers are sent as written. KafkaSSE turns the first into 9007199254740992 and the second into 25."""
     for format in FORMATS:
         assert number in event(Record((shape % number).encode()), format).data
@@ -203,7 +203,7 @@ def test_numbers_keep_every_digit(number: str, shape: str) -> None:
         '{"_kafka":1e400,"a":1}',
     ],
 )
-def test_a_producer_cannot_forge_the_position_of_its_record(value: str) -> None:
+def test_a_producer_cannot_forge_the_position_of_its_record(value):
     """`_kafka` members of the value are removed, also escaped or repeated ones. The event has one, written by kafkasse."""
     text = event(Record(value.encode())).data
 
@@ -228,7 +228,7 @@ def assert_sent_or_skipped(value: bytes) -> None:
 
 
 @pytest.mark.parametrize("shape", [b"%s", b'{"a":%s}', b'{"_kafka":1,"a":%s}'])
-def test_deep_nesting_costs_at_most_the_record(shape: bytes) -> None:
+def test_deep_nesting_costs_at_most_the_record(shape):
     for depth in (*range(850, 1030, 15), 100_000):
         assert_sent_or_skipped(shape % (b"[" * depth + b"]" * depth))
 
@@ -236,7 +236,7 @@ def test_deep_nesting_costs_at_most_the_record(shape: bytes) -> None:
 @pytest.mark.parametrize(
     "shape", [b'{"a":%s}', b'{"_kafka":%s,"a":1}', b'{"_kafka":1,"a":0.%s}', b'{"_kafka":1,"a":1e-%s}']
 )
-def test_a_long_number_costs_at_most_the_record(shape: bytes) -> None:
+def test_a_long_number_costs_at_most_the_record(shape):
     assert_sent_or_skipped(shape % (b"9" * 10_000))
 
 
@@ -256,7 +256,7 @@ def test_a_long_number_costs_at_most_the_record(shape: bytes) -> None:
         (b"x" * 100_000, {"key": "x" * 100_000}),
     ],
 )
-def test_a_key_is_text_or_base64(key: bytes | None, members: dict[str, str | None]) -> None:
+def test_a_key_is_text_or_base64(key, members):
     """A key that is not UTF-8 is sent in base64 with its encoding. KafkaSSE sends {"type":"Buffer",…}."""
     for format, where in (("kafkasse", ["_kafka"]), ("envelope", [])):
         arrived = json.loads(event(Record(b"{}", key), format).data)
@@ -266,7 +266,7 @@ def test_a_key_is_text_or_base64(key: bytes | None, members: dict[str, str | Non
 
 
 @pytest.mark.parametrize("timestamp", [None, -1])
-def test_an_unknown_timestamp_is_null(timestamp: int | None) -> None:
+def test_an_unknown_timestamp_is_null(timestamp):
     record = Record(b"{}", timestamp=timestamp)
 
     assert json.loads(event(record).data)["_kafka"]["timestamp"] is None
@@ -277,9 +277,7 @@ def test_an_unknown_timestamp_is_null(timestamp: int | None) -> None:
 @pytest.mark.parametrize("wire", [ServerSentEvents(), JsonLines()])
 @pytest.mark.parametrize(("key", "shown"), [(b"FR", "FR"), (b"\xff\x00", "/wA="), (b"", ""), (None, None)])
 @pytest.mark.parametrize("name", FORMATS)
-def test_the_data_of_a_delete_event_contains_the_key(
-    name: str, key: bytes | None, shown: str | None, wire: Wire
-) -> None:
+def test_the_data_of_a_delete_event_contains_the_key(name, key, shown, wire):
     """The client needs no event ID to find the key, even if it is not text, or if a header sets the subject."""
     deleted = Record(None, key, headers=[("ce_subject", b"x"), ("ce_key", b"y"), ("ce_keyencoding", b"z")])
 
@@ -291,7 +289,7 @@ def test_the_data_of_a_delete_event_contains_the_key(
     assert (shown, "base64" if key == b"\xff\x00" else None) == (found["key"], encoding)
 
 
-def test_a_tombstone_is_a_delete_event() -> None:
+def test_a_tombstone_is_a_delete_event():
     """A record without a value becomes a `delete` event with its key. A record with the JSON value null does not."""
     deleted = {name: event(Record(None, b"FR"), name) for name in FORMATS}
 
@@ -311,7 +309,7 @@ def test_a_tombstone_is_a_delete_event() -> None:
 @pytest.mark.parametrize(
     "value", [b"", b"text", b"{", b"{'a':1}", b"NaN", b"[Infinity]", b"\xff", b'"\n"', b"\xef\xbb\xbf{}"]
 )
-def test_the_default_format_skips_values_that_are_not_json(value: bytes) -> None:
+def test_the_default_format_skips_values_that_are_not_json(value):
     """The record is not sent, and on_skipped receives its position and the reason."""
     skipped: list[tuple[str, int, int, str]] = []
 
@@ -322,7 +320,7 @@ def test_the_default_format_skips_values_that_are_not_json(value: bytes) -> None
     assert "not JSON" in skipped[0][3]
 
 
-def test_a_json_line_marks_base64() -> None:
+def test_a_json_line_marks_base64():
     assert {"event": "base64", "data": "/w=="} == line(Record(b"\xff"), "value")
     assert "/w==" == line(Record(b"/w=="), "value")
 
@@ -333,7 +331,7 @@ LINE_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"  # the characters at whic
 @pytest.mark.parametrize("format", ["kafkasse", "envelope", "cloudevents"])
 @pytest.mark.parametrize("ascii", [False, True])
 @pytest.mark.parametrize("wire", [ServerSentEvents(), JsonLines()])
-def test_clients_that_use_splitlines_read_every_event(format: str, ascii: bool, wire: Wire) -> None:
+def test_clients_that_use_splitlines_read_every_event(format, ascii, wire):
     key, headers = LINE_ENDS.encode(), [(LINE_ENDS, LINE_ENDS.encode())]
     for message in ({LINE_ENDS: LINE_ENDS}, LINE_ENDS):
         value = json.dumps(message, ensure_ascii=ascii)
@@ -349,13 +347,13 @@ def test_clients_that_use_splitlines_read_every_event(format: str, ascii: bool, 
         assert message == arrived
 
 
-def test_a_deserialized_message_has_no_raw_line_separators() -> None:
+def test_a_deserialized_message_has_no_raw_line_separators():
     frame = sent(Encoder(deserializer=lambda record: {LINE_ENDS: LINE_ENDS}), Record(b"x"))
 
     assert 4 == len(frame.decode().splitlines())
 
 
-def test_the_format_value_keeps_line_separators() -> None:
+def test_the_format_value_keeps_line_separators():
     text = json.dumps("\x85\u2028\u2029", ensure_ascii=False)
 
     assert text == event(Record(text.encode()), "value").data
@@ -364,7 +362,7 @@ def test_the_format_value_keeps_line_separators() -> None:
 # CloudEvents.
 
 
-def test_a_record_becomes_a_cloudevent() -> None:
+def test_a_record_becomes_a_cloudevent():
     """Every record is a valid CloudEvent whose source and ID are unique."""
     assert {
         "specversion": "1.0",
@@ -378,7 +376,7 @@ def test_a_record_becomes_a_cloudevent() -> None:
     } == json.loads(event(Record(b'{"a":1}', b"FR"), "cloudevents").data)
 
 
-def test_a_cloudevent_keeps_the_attributes_in_the_headers() -> None:
+def test_a_cloudevent_keeps_the_attributes_in_the_headers():
     """Attributes in the headers, as in Kafka's binary binding, override the defaults. So does the content type."""
     headers = [("ce_type", b"size.changed"), ("ce_id", b"1"), ("ce_myext", b"x"), ("content-type", b"application/x; y")]
 
@@ -389,7 +387,7 @@ def test_a_cloudevent_keeps_the_attributes_in_the_headers() -> None:
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "application/vnd.x+json; charset=utf-8", "text/json"])
-def test_a_cloudevent_embeds_declared_json(content_type: str) -> None:
+def test_a_cloudevent_embeds_declared_json(content_type):
     record = Record(b'{"a":1}', headers=[("content-type", content_type.encode())])
 
     assert {"a": 1} == json.loads(event(record, "cloudevents").data)["data"]
@@ -399,7 +397,7 @@ def test_a_cloudevent_embeds_declared_json(content_type: str) -> None:
     "name", ["ce_data", "ce_data_base64", "ce_datacontenttype", "ce_", "ce_A", "ce_a b", "ce_specversion"]
 )
 @pytest.mark.parametrize("value", [b'{"a":1}', b"\xff", None])
-def test_headers_cannot_forge_members_of_a_cloudevent(name: str, value: bytes | None) -> None:
+def test_headers_cannot_forge_members_of_a_cloudevent(name, value):
     text = event(Record(value, headers=[(name, b"forged")]), "cloudevents").data
     names = [pair[0] for pair in json.loads(text, object_pairs_hook=list)]
 
@@ -412,7 +410,7 @@ def test_headers_cannot_forge_members_of_a_cloudevent(name: str, value: bytes | 
 # Hooks.
 
 
-def test_a_deserializer_returns_the_message() -> None:
+def test_a_deserializer_returns_the_message():
     """The deserializer's return value is sent instead of the record's value. If it is an object, `_kafka` is added."""
     seen: list[TopicRecord] = []
 
@@ -427,14 +425,14 @@ def test_a_deserializer_returns_the_message() -> None:
     assert [1] == data("x", deserializer=lambda record: [1])
 
 
-def test_text_of_a_deserializer_is_sent_as_text() -> None:
+def test_text_of_a_deserializer_is_sent_as_text():
     """As in KafkaSSE, text is not encoded as JSON, so a deserializer can return JSON that it has encoded itself."""
     for text in ('{"a":1}', "plain text\nof two lines", ""):
         assert text == event(Record(b"x"), deserializer=lambda record, text=text: text).data
 
 
 @pytest.mark.parametrize("wire", [ServerSentEvents(), JsonLines()])
-def test_text_of_a_deserializer_cannot_add_fields(wire: Wire) -> None:
+def test_text_of_a_deserializer_cannot_add_fields(wire):
     """Every client finds the same lines in text with any line separators, and every line of an event is data."""
     text = "".join(f"{each}id: forged" for each in [*LINE_ENDS, "\ud800"])
 
@@ -444,7 +442,7 @@ def test_text_of_a_deserializer_cannot_add_fields(wire: Wire) -> None:
     assert not any(line.startswith("id: forged") for line in raw.splitlines())
 
 
-def test_text_of_a_deserializer_is_a_json_line() -> None:
+def test_text_of_a_deserializer_is_a_json_line():
     """In JSON lines, text that is JSON is sent unchanged, and other text as a JSON string."""
     for text, line in (('{"a":1}', b'{"a":1}\n'), ("a\nb", b'"a\\nb"\n')):
         assert line == sent(Encoder(wire=JsonLines(), deserializer=lambda record, text=text: text), Record(b"x"))
@@ -471,7 +469,7 @@ def contains_itself(_: object) -> Any:
         (contains_itself, "not JSON"),
     ],
 )
-def test_a_failing_deserializer_skips_the_record(deserializer: Callable[[TopicRecord], Any], reason: str) -> None:
+def test_a_failing_deserializer_skips_the_record(deserializer, reason):
     skipped: list[str] = []
 
     encoded = Encoder(deserializer=deserializer, on_skipped=lambda *why: skipped.append(why[3])).encode(
@@ -482,7 +480,7 @@ def test_a_failing_deserializer_skips_the_record(deserializer: Callable[[TopicRe
     assert reason in skipped[0]
 
 
-def test_a_filterer_receives_the_message_with_kafka() -> None:
+def test_a_filterer_receives_the_message_with_kafka():
     """Any true result accepts the record. Changes that the filterer makes to the message are not sent."""
     seen: list[Any] = []
 
@@ -495,7 +493,7 @@ def test_a_filterer_receives_the_message_with_kafka() -> None:
     assert [{"a": 1, "_kafka": WHERE | {"key": None}}] == seen
 
 
-def test_a_rejected_record_is_not_sent() -> None:
+def test_a_rejected_record_is_not_sent():
     """The filterer also receives tombstones, as a message with the single member `_kafka`."""
     encoder = Encoder(filterer=lambda message: message["_kafka"]["key"] == "FR")
 
@@ -503,7 +501,7 @@ def test_a_rejected_record_is_not_sent() -> None:
     assert "delete" == one_event(sent(encoder, Record(None, b"FR"))).type
 
 
-def test_a_failing_filterer_raises_filter_error() -> None:
+def test_a_failing_filterer_raises_filter_error():
     """The error does not reveal the text of the exception."""
     with pytest.raises(FilterError) as failed:
         event(Record(b"{}"), filterer=failing)
@@ -511,7 +509,7 @@ def test_a_failing_filterer_raises_filter_error() -> None:
     assert "boom" not in json.dumps(failed.value.problem())
 
 
-def test_a_skipped_record_does_not_reach_the_filterer() -> None:
+def test_a_skipped_record_does_not_reach_the_filterer():
     assert b"" == sent(Encoder(filterer=failing), Record(b"{"))
 
 
@@ -536,9 +534,7 @@ def writer(id_type: IdType = IdType.OFFSET, compact: bool = False) -> IdWriter:
 
 
 @given(batches, id_forms, st.sampled_from(list(FORMATS)), st.sampled_from([ServerSentEvents, JsonLines]), st.booleans())
-def test_pieces_contain_the_same_frames_as_single_records(
-    records: list[Record], id_form: tuple[IdType, bool], format: str, wire: type[Wire], filtered: bool
-) -> None:
+def test_pieces_contain_the_same_frames_as_single_records(records, id_form, format, wire, filtered):
     encoder = Encoder(format, wire(), filterer=(lambda message: "a" not in str(message)) if filtered else None)
     one, expected = writer(*id_form), []
     for record in records:
@@ -554,7 +550,7 @@ def test_pieces_contain_the_same_frames_as_single_records(
 
 
 @given(id_forms)
-def test_a_piece_ends_before_a_record_for_which_the_filterer_fails(id_form: tuple[IdType, bool]) -> None:
+def test_a_piece_ends_before_a_record_for_which_the_filterer_fails(id_form):
     """The next piece raises the error, and the IDs stay at the position before that record."""
     ids = writer(*id_form)
     batch = Batch(Partition("t", 3), [Record(b'{"a":1}', offset=7), Record(b"{}", offset=8)], 9)
@@ -570,7 +566,7 @@ def test_a_piece_ends_before_a_record_for_which_the_filterer_fails(id_form: tupl
 
 
 @pytest.mark.parametrize("id_type", IdType)
-def test_a_piece_has_few_records(id_type: IdType) -> None:
+def test_a_piece_has_few_records(id_type):
     """Many tiny records are encoded in many pieces, whether they are sent or not."""
     records = [Record(b"{}", offset=offset) for offset in range(1000)]
     batch = Batch(Partition("t", 3), records, 1000)
@@ -583,7 +579,7 @@ def test_a_piece_has_few_records(id_type: IdType) -> None:
 
 @pytest.mark.parametrize("id_type", IdType)
 @pytest.mark.parametrize("value", [b'{"a":"%b"}', b'["%b"]'])
-def test_a_piece_has_few_bytes(id_type: IdType, value: bytes) -> None:
+def test_a_piece_has_few_bytes(id_type, value):
     ids = IdWriter({Partition("t", number): 0 for number in range(1000)}, {"t": "x"}, id_type=id_type, compact=False)
     large = Batch(Partition("t", 3), [Record(value % (b"x" * 50_000), offset=offset) for offset in range(10)], 10)
     small = Batch(Partition("t", 3), [Record(value % b"", offset=offset) for offset in range(10)], 10)
@@ -593,7 +589,7 @@ def test_a_piece_has_few_bytes(id_type: IdType, value: bytes) -> None:
 
 
 @pytest.mark.parametrize("id_type", IdType)
-def test_a_piece_has_few_bytes_of_keys_and_headers(id_type: IdType) -> None:
+def test_a_piece_has_few_bytes_of_keys_and_headers(id_type):
     """A format may send keys and headers, so a producer could make a piece large although its values are small."""
     headers = [("h", b"x" * 50_000)]
     records = [Record(b"{}", key=b"k" * 50_000, headers=headers, offset=offset) for offset in range(10)]
@@ -613,7 +609,7 @@ def encode(encoder: Encoder, batch: Batch, ids: IdWriter) -> list[Piece]:
 # Events of kafkasse itself.
 
 
-def test_a_position_is_an_event() -> None:
+def test_a_position_is_an_event():
     """Many clients ignore an ID without data, so the position is an event with data. Its ID is the last field."""
     wire = ServerSentEvents()
 
@@ -621,7 +617,7 @@ def test_a_position_is_an_event() -> None:
     assert wire.position(ID).endswith(f"\nid: {ID}\n\n".encode())
 
 
-def test_control_fields_dispatch_no_event() -> None:
+def test_control_fields_dispatch_no_event():
     """The client stores the ID and the retry time."""
     wire, parser = ServerSentEvents(position_events=False), Parser()
 
@@ -632,7 +628,7 @@ def test_control_fields_dispatch_no_event() -> None:
     assert b":ok\n\n" == wire.opening
 
 
-def test_gap_and_error_events_state_the_reason() -> None:
+def test_gap_and_error_events_state_the_reason():
     """Each event has a name, an ID to resume from, and one JSON object with the reason."""
     gap = one_event(frame.gap(ServerSentEvents(), GAP, ID))
     error = one_event(frame.error(ServerSentEvents(), TopicGone("Deleted\nwhile it was read: t."), ID))
@@ -642,13 +638,13 @@ def test_gap_and_error_events_state_the_reason() -> None:
     assert ("error", ID, 410) == (error.type, error.id, json.loads(error.data)["status"])
 
 
-def test_an_error_without_an_id_keeps_the_last_id() -> None:
+def test_an_error_without_an_id_keeps_the_last_id():
     error = frame.error(ServerSentEvents(), TopicGone("Gone."), "")
 
     assert "5" == read_events(b"id: 5\n\n" + error)[0].id
 
 
-def test_events_of_the_server_as_json_lines() -> None:
+def test_events_of_the_server_as_json_lines():
     """Gaps and errors are JSON lines too. IDs and retry do not exist."""
     wire = JsonLines()
 
@@ -679,7 +675,7 @@ def python_reads(value: bytes | bytearray) -> bool:
 
 
 @given(data=st.data())
-def test_the_fast_json_checks_agree_with_python(data: st.DataObject) -> None:
+def test_the_fast_json_checks_agree_with_python(data):
     value = bytearray(
         json.dumps(data.draw(st.dictionaries(st.sampled_from(["a", "_kafka", "ü"]), json_values, max_size=2))).encode()
     )
@@ -697,14 +693,14 @@ def test_the_fast_json_checks_agree_with_python(data: st.DataObject) -> None:
     "value",
     [{"a": [1, 2.5, None, True, "ä\u2028"]}, 2**70, 1e300, 5e-324, "\ud800", {}, {"": {"b": []}}, "\x7f\x00\\/"],
 )
-def test_a_decoded_value_is_encoded_as_json(value: Any) -> None:
+def test_a_decoded_value_is_encoded_as_json(value):
     """The text has the same meaning as that of dumps(), and escapes the same line separators."""
     assert json.loads(dumps(value)) == json.loads(dumps_decoded(value))
     assert b"\xe2\x80\xa8" not in dumps_decoded(value)
 
 
 @pytest.mark.parametrize(("others", "element"), [(b'"n":[%b]', b"{}"), (b"%b", b'"a":1')], ids=["objects", "members"])
-def test_a_member_is_removed_in_pieces(others: bytes, element: bytes) -> None:
+def test_a_member_is_removed_in_pieces(others, element):
     """If msgspec rejects 1 MB because of a lone surrogate, removing a member takes 0.3 to 0.5 s."""
     rest = others % b",".join([element] * (24_000 // (len(element) + 1)))
     record = TopicRecord("t", 0, 0, 1, None, b'{"\\ud800":1,"_kafka":1,' + rest + b"}", ())
@@ -722,7 +718,7 @@ def test_a_member_is_removed_in_pieces(others: bytes, element: bytes) -> None:
         (rb'"\n\"\ud7ff"', rb'"\n\"\ud7ff"'),
     ],
 )
-def test_only_lone_surrogates_are_replaced(text: bytes, expected: bytes) -> None:
+def test_only_lone_surrogates_are_replaced(text, expected):
     """Pairs of surrogates, and backslashes before the letter u, are part of the text."""
     assert expected == without_lone_surrogates(text)
 
@@ -731,7 +727,7 @@ def test_only_lone_surrogates_are_replaced(text: bytes, expected: bytes) -> None
 @pytest.mark.parametrize(
     ("end", "valid"), [(b"}", True), (b',"a":1}', True), (b"", False), (b"}}", False), (b',"a":NaN}', False)]
 )
-def test_a_large_value_is_json_in_spite_of_a_lone_surrogate(surrogate: bytes, end: bytes, valid: bool) -> None:
+def test_a_large_value_is_json_in_spite_of_a_lone_surrogate(surrogate, end, valid):
     """msgspec rejects the surrogate, but the server still checks the rest of the value."""
     value = b'{"x":"%b","n":[' % surrogate + b",".join([b"{}"] * 30_000) + b"]"
 

@@ -47,7 +47,7 @@ def projected(value: object, fields: list[str] = [], redact: list[str] = []) -> 
         (["missing", "customer.missing"], {"customer": {}}),
     ],
 )
-def test_fields_are_the_only_members_that_are_sent(fields: list[str], expected: object) -> None:
+def test_fields_are_the_only_members_that_are_sent(fields, expected):
     """A path selects a member with everything below it, or a member of each element of an array."""
     assert expected == projected(ORDER, fields)
 
@@ -63,16 +63,16 @@ def test_fields_are_the_only_members_that_are_sent(fields: list[str], expected: 
         (["missing", "customer.missing"], ORDER),
     ],
 )
-def test_redacted_members_are_not_sent(redact: list[str], expected: object) -> None:
+def test_redacted_members_are_not_sent(redact, expected):
     """A path removes a member with everything below it. All other members are sent."""
     assert expected == projected(ORDER, redact=redact)
 
 
-def test_redacts_members_of_selected_fields() -> None:
+def test_redacts_members_of_selected_fields():
     assert {"id": 1, "customer": {"name": "Ann"}} == projected(ORDER, ["id", "customer"], ["customer.email"])
 
 
-def test_a_path_applies_to_the_elements_of_an_array() -> None:
+def test_a_path_applies_to_the_elements_of_an_array():
     """This includes arrays of arrays, and a value that is an array."""
     value = [{"a": [[{"b": 1, "c": 2}], {"b": 3}]}, {"a": None}]
 
@@ -80,7 +80,7 @@ def test_a_path_applies_to_the_elements_of_an_array() -> None:
     assert [{"a": [[{"b": 1}], {"b": 3}]}, {"a": None}] == projected(value, ["a.b"])
 
 
-def test_a_path_matches_names_that_contain_dots() -> None:
+def test_a_path_matches_names_that_contain_dots():
     """Some producers write {"customer.email": …} instead of an object in an object."""
     value = {"a.b.c": 1, "a.b": {"c": 2, "d": 3}, "a": {"b.c": 4, "b": {"c": 5}, "e": 6}}
 
@@ -89,7 +89,7 @@ def test_a_path_matches_names_that_contain_dots() -> None:
 
 
 @pytest.mark.parametrize(("fields", "redact"), [([], ["a.b"]), (["a.b"], [])])
-def test_a_scalar_in_the_place_of_an_object_is_not_sent(fields: list[str], redact: list[str]) -> None:
+def test_a_scalar_in_the_place_of_an_object_is_not_sent(fields, redact):
     """The scalar may contain the redacted member in another form, such as JSON in a string."""
     assert {} == projected({"a": '{"b":1}'}, fields, redact)
     assert {"a": [{}]} == projected({"a": [5, {}, "text"]}, fields, redact)
@@ -98,14 +98,14 @@ def test_a_scalar_in_the_place_of_an_object_is_not_sent(fields: list[str], redac
             projected(value, fields, redact)
 
 
-def test_the_numbers_that_are_sent_keep_their_digits() -> None:
+def test_the_numbers_that_are_sent_keep_their_digits():
     """They are not decoded, because a double cannot represent all of them."""
     text = b'{"a":25.00,"b":9007199254740993,"c":0.12345678901234567890,"d":1e400}'
 
     assert text == Projection(redact=["x"]).of_json(text)
 
 
-def test_valid_json_that_only_one_parser_accepts_is_redacted() -> None:
+def test_valid_json_that_only_one_parser_accepts_is_redacted():
     """msgspec rejects a lone surrogate in the name of a member."""
     assert b'{"?":1}' == Projection(redact=["a"]).of_json(b'{"\\ud800":1,"a":2}')
 
@@ -115,7 +115,7 @@ def test_valid_json_that_only_one_parser_accepts_is_redacted() -> None:
     [b"", b"text", b"{", b'{"a":1}x', b'{"a":1}{"b":2}', b'{"a":NaN}', b"\xff", b'{"b":"\xff"}', b'{"a":' * 5000],
 )
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_value_that_is_not_json_is_skipped(format: str, value: bytes) -> None:
+def test_a_value_that_is_not_json_is_skipped(format, value):
     """The server cannot know what such a value contains, so it does not send it in any format."""
     reasons: list[str] = []
     encoder = Encoder(
@@ -127,7 +127,7 @@ def test_a_value_that_is_not_json_is_skipped(format: str, value: bytes) -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_tombstone_is_sent(format: str) -> None:
+def test_a_tombstone_is_sent(format):
     encoder = Encoder(format, projection=Projection(["a"]))
 
     encoded = encode(encoder, None, b"k")
@@ -137,7 +137,7 @@ def test_a_tombstone_is_sent(format: str) -> None:
 
 
 @pytest.mark.parametrize("projection", [Projection(["b"]), Projection(redact=["a", "5"])])
-def test_the_hooks_see_the_whole_record(projection: Projection) -> None:
+def test_the_hooks_see_the_whole_record(projection):
     """A filterer may use a member that clients do not receive, and the message of a deserializer is redacted too."""
     encoder = Encoder(
         deserializer=lambda record: {"a": SECRET, 5: SECRET, "b": PUBLIC},
@@ -154,7 +154,7 @@ def test_the_hooks_see_the_whole_record(projection: Projection) -> None:
     } == json.loads(encoded[1].removeprefix(b"data: "))
 
 
-def test_the_text_of_a_deserializer_is_redacted() -> None:
+def test_the_text_of_a_deserializer_is_redacted():
     """Text that is JSON is redacted like an object. Text that is not JSON is not sent."""
     for text in (f'{{"a":"{SECRET}","b":"{PUBLIC}"}}', f'"{SECRET}"', SECRET):
         encoder = Encoder(deserializer=lambda record, text=text: text, projection=Projection(redact=["a"]))
@@ -165,7 +165,7 @@ def test_the_text_of_a_deserializer_is_redacted() -> None:
 
 
 @pytest.mark.parametrize("id_type", IdType)
-def test_a_piece_of_large_values_ends_early(id_type: IdType) -> None:
+def test_a_piece_of_large_values_ends_early(id_type):
     """The frames are small, so that their size does not limit how many large values a piece contains."""
     value = b'{"a":1,"b":[' + b",".join([b"0"] * 50_000) + b"]}"
     partition = Partition("t", 0)
@@ -234,7 +234,7 @@ def public_texts(value: object, path: str = "") -> Iterator[str]:
 
 
 @given(json_texts(), st.sampled_from(list(FORMATS)), st.sampled_from([ServerSentEvents(), JsonLines()]))
-def test_a_redacted_member_never_leaves_the_server(text: str, format: str, wire: Any) -> None:
+def test_a_redacted_member_never_leaves_the_server(text, format, wire):
     """Whatever the value looks like, no frame contains the secret, and every public member is sent."""
     encoder = Encoder(format, wire, projection=Projection(redact=list(REDACTED)))
 
@@ -248,7 +248,7 @@ def test_a_redacted_member_never_leaves_the_server(text: str, format: str, wire:
 
 
 @given(json_texts())
-def test_no_member_that_fields_omit_leaves_the_server(text: str) -> None:
+def test_no_member_that_fields_omit_leaves_the_server(text):
     """With the same paths as `fields`, the rest is sent: all members below the paths, and nothing else."""
     value = text.replace(PUBLIC, "-").encode()
 
@@ -263,7 +263,7 @@ OBJECTS = [b"{}", b'{"b":1}', b"[{}]", b'{"b":{"c":1}}']
 @pytest.mark.parametrize("settings", [{"fields": ["a.b.c"]}, {"redact": ["a.b.c"]}], ids=["fields", "redact"])
 @pytest.mark.parametrize("element", OBJECTS)
 @pytest.mark.parametrize("name", [b"x", b"\\ud800"], ids=["plain", "surrogate"])
-def test_a_large_array_is_projected_in_pieces(name: bytes, element: bytes, settings: dict[str, list[str]]) -> None:
+def test_a_large_array_is_projected_in_pieces(name, element, settings):
     """A value of 1 MB may contain 330,000 objects, which would block the event loop for 0.1 to 0.4 s."""
     value = b'{"%b":1,"a":[' % name + b",".join([element] * 6000) + b"]}"
 

@@ -70,7 +70,7 @@ def running(command: list[str], variables: Environment) -> Iterator[subprocess.P
 
 @pytest.mark.long
 @pytest.mark.timeout(600)  # Spark starts slowly on a busy machine
-def test_a_client_reads_the_results_of_the_pipeline(on_this_machine: Callable[[str], str]) -> None:
+def test_a_client_reads_the_results_of_the_pipeline(on_this_machine):
     """The service load fills the topic countries, the pipeline writes to topn, and kafkasse streams topn."""
     (port, path) = re.findall(r"^# Then: curl -N http://localhost:(\d+)(\S+)$", FILE.read_text(), re.MULTILINE)[0]
     load, pipeline = ([on_this_machine(word) for word in SERVICES[name]["command"]] for name in ("load", "pipeline"))
@@ -90,17 +90,17 @@ def test_a_client_reads_the_results_of_the_pipeline(on_this_machine: Callable[[s
     assert 0 == process.returncode
 
 
-def test_compose_waits_until_the_streams_have_ended(gunicorn: dict[str, Any]) -> None:
+def test_compose_waits_until_the_streams_have_ended(gunicorn):
     assert int(SERVICES["kafkasse"]["stop_grace_period"].removesuffix("s")) >= gunicorn["shutdown_s"]
 
 
-def test_the_image_of_kafka_has_the_version_of_the_embedded_broker() -> None:
+def test_the_image_of_kafka_has_the_version_of_the_embedded_broker():
     modules = json.loads(jars.LOCK_FILE.read_text())["groups"]["kafka"]["modules"]
 
     assert f"org.apache.kafka:kafka_2.13:{SERVICES['kafka']['image'].partition(':')[2]}" in modules
 
 
-def test_the_images_are_built_from_files_in_the_build_context() -> None:
+def test_the_images_are_built_from_files_in_the_build_context():
     """pip finds everything that pyproject.toml names. The inline Dockerfile uses the base image of the Dockerfile."""
     included = [line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines()]
     inline = COMPOSE["x-commands"]["build"]["dockerfile_inline"]
@@ -111,7 +111,7 @@ def test_the_images_are_built_from_files_in_the_build_context() -> None:
 
 
 @pytest.mark.long
-def test_the_file_matches_the_schemas_of_compose(processes: None) -> None:
+def test_the_file_matches_the_schemas_of_compose(processes):
     command = [TOOLS / "manifests/bin" / "cmd", FILE]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 

@@ -16,7 +16,6 @@ from kafkasse.broker import EmbeddedBroker
 from tests.platforms.image import CannotBuild, Image, check_machine, create_base
 from tests.project.conftest import Deployed
 from tests.support.client import Client, fetch
-from tests.support.kafka import Cluster
 
 pytestmark = pytest.mark.long
 STARTS = 5
@@ -55,7 +54,7 @@ def start(image: Image, broker: EmbeddedBroker) -> Iterator[Start]:
         yield start
 
 
-def test_streams_without_root_and_from_a_read_only_file_system(start: Start, cluster: Cluster, fresh_name: str) -> None:
+def test_streams_without_root_and_from_a_read_only_file_system(start, cluster, fresh_name):
     """All processes run as the user 10001, and can write only to /tmp."""
     cluster.send(cluster.create(fresh_name), b"1", b"2")
     server = start()
@@ -74,7 +73,7 @@ def test_streams_without_root_and_from_a_read_only_file_system(start: Start, clu
     assert 0 == server.wait()
 
 
-def test_the_health_check_fails_when_the_server_has_stopped(image: Image, start: Start) -> None:
+def test_the_health_check_fails_when_the_server_has_stopped(image, start):
     """It runs in the container, as the container engine runs it."""
     server = start()
     assert 200 == fetch(server.port, "/-/health").status  # the worker has started
@@ -90,14 +89,12 @@ def test_the_health_check_fails_when_the_server_has_stopped(image: Image, start:
     assert "ConnectionRefusedError" in stopped.stderr
 
 
-def test_the_image_has_no_pip(image: Image) -> None:
+def test_the_image_has_no_pip(image):
     assert (image.root / "venv/bin/gunicorn").exists()
     assert not (image.root / "venv/bin/pip").exists()
 
 
-def test_size_and_cold_start(
-    image: Image, start: Start, cluster: Cluster, fresh_name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_size_and_cold_start(image, start, cluster, fresh_name, capsys):
     """Prints the figures of docs/platforms.md."""
     cluster.create(fresh_name)
     seconds = []

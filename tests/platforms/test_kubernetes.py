@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pyspark
@@ -42,9 +41,7 @@ def container(pod: Manifest) -> Manifest:
     return dict(container)
 
 
-def test_kubernetes_waits_until_the_streams_have_ended(
-    pod: Manifest, container: Manifest, gunicorn: dict[str, Any]
-) -> None:
+def test_kubernetes_waits_until_the_streams_have_ended(pod, container, gunicorn):
     """The grace period is longer than preStop and gunicorn's graceful_timeout together."""
     program, seconds = container["lifecycle"]["preStop"]["exec"]["command"]
 
@@ -52,9 +49,7 @@ def test_kubernetes_waits_until_the_streams_have_ended(
     assert pod["terminationGracePeriodSeconds"] >= int(seconds) + gunicorn["shutdown_s"]
 
 
-def test_the_liveness_probe_leaves_gunicorn_time_to_restart_a_worker(
-    container: Manifest, gunicorn: dict[str, Any]
-) -> None:
+def test_the_liveness_probe_leaves_gunicorn_time_to_restart_a_worker(container, gunicorn):
     """The liveness probe fails for longer than gunicorn needs to restart a worker that does not respond."""
     probe = container["livenessProbe"]
 
@@ -62,9 +57,7 @@ def test_the_liveness_probe_leaves_gunicorn_time_to_restart_a_worker(
 
 
 @pytest.mark.parametrize(("probe", "path"), [("readinessProbe", "/-/ready"), ("livenessProbe", "/-/health")])
-def test_the_probes_use_endpoints_of_the_server(
-    container: Manifest, gunicorn: dict[str, Any], probe: str, path: str
-) -> None:
+def test_the_probes_use_endpoints_of_the_server(container, gunicorn, probe, path):
     """Each probe gets status 200 at the port on which the server listens by default."""
     request = container[probe]["httpGet"]
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
@@ -75,7 +68,7 @@ def test_the_probes_use_endpoints_of_the_server(
     assert [f"0.0.0.0:{ports[request['port']]}"] == gunicorn["bind"]
 
 
-def test_the_configuration_is_valid(manifests: dict[str, Manifest], container: Manifest, tmp_path: Path) -> None:
+def test_the_configuration_is_valid(manifests, container, tmp_path):
     variables = {each["name"]: each["value"] for each in container["env"]}
     (mount,) = (each for each in container["volumeMounts"] if each["name"] == "config")
     ((name, text),) = manifests["ConfigMap"]["data"].items()
@@ -86,7 +79,7 @@ def test_the_configuration_is_valid(manifests: dict[str, Manifest], container: M
     assert variables["KAFKASSE_CONFIG"] == f"{mount['mountPath']}/{name}"
 
 
-def test_the_pods_run_without_root_on_a_read_only_file_system(pod: Manifest, container: Manifest) -> None:
+def test_the_pods_run_without_root_on_a_read_only_file_system(pod, container):
     """The user is that of the image. Only /tmp is writable."""
     (user,) = re.findall(r"^USER (\d+):(\d+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     context = pod["securityContext"]
@@ -97,7 +90,7 @@ def test_the_pods_run_without_root_on_a_read_only_file_system(pod: Manifest, con
     assert ["/tmp"] == [each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly")]  # noqa: S108
 
 
-def test_all_manifests_select_the_same_pods(manifests: dict[str, Manifest]) -> None:
+def test_all_manifests_select_the_same_pods(manifests):
     """The Service, the PodDisruptionBudget, the Deployment and the autoscaler name labels and ports that exist."""
     deployment = manifests["Deployment"]
     labels = deployment["spec"]["template"]["metadata"]["labels"]
@@ -111,7 +104,7 @@ def test_all_manifests_select_the_same_pods(manifests: dict[str, Manifest]) -> N
     assert (deployment["kind"], deployment["metadata"]["name"]) == (target["kind"], target["name"])
 
 
-def test_the_autoscaler_uses_a_metric_of_the_server(manifests: dict[str, Manifest]) -> None:
+def test_the_autoscaler_uses_a_metric_of_the_server(manifests):
     """The adapter's rule sums the metric by pod. The target leaves room for the clients of a pod that stops."""
     (metric,) = manifests["HorizontalPodAutoscaler"]["spec"]["metrics"]
     (rule,) = yaml.safe_load((DIRECTORY / "prometheus-adapter-values.yaml").read_text())["rules"]["custom"]
@@ -123,7 +116,7 @@ def test_the_autoscaler_uses_a_metric_of_the_server(manifests: dict[str, Manifes
     assert int(metric["pods"]["target"]["averageValue"]) <= max_streams / 2
 
 
-def test_the_manifest_of_a_pipeline_matches_the_command() -> None:
+def test_the_manifest_of_a_pipeline_matches_the_command():
     """`kafkasse pipeline run` accepts the arguments, Spark has the version, and a drain fits into the grace period."""
     specification = yaml.safe_load((DIRECTORY / "pipeline.yaml").read_text())["spec"]
     group, command, *arguments = specification["arguments"]
@@ -137,7 +130,7 @@ def test_the_manifest_of_a_pipeline_matches_the_command() -> None:
 
 
 @pytest.mark.long
-def test_the_manifests_match_the_schemas_of_kubernetes(processes: None) -> None:
+def test_the_manifests_match_the_schemas_of_kubernetes(processes):
     """kubernetes-validate contains the schemas that kubeconform downloads."""
     files = [DIRECTORY / "kafkasse.yaml", DIRECTORY / "autoscaler.yaml"]
     command = [TOOLS / "manifests/bin" / "kubernetes-validate", "--strict", *files]

@@ -33,7 +33,7 @@ def fly() -> dict[str, Any]:
     return tomllib.loads(block)
 
 
-def test_the_commands_are_valid_shell(processes: None) -> None:
+def test_the_commands_are_valid_shell(processes):
     for block in code("docs/platforms.md", "sh"):
         done = subprocess.run(["bash", "-n"], input=block, capture_output=True, text=True, check=False)
         assert (0, "") == (done.returncode, done.stderr)
@@ -42,7 +42,7 @@ def test_the_commands_are_valid_shell(processes: None) -> None:
         assert [] == [each for each in files if not (ROOT / each).exists()]
 
 
-def test_the_variables_are_valid_settings(fly: dict[str, Any]) -> None:
+def test_the_variables_are_valid_settings(fly):
     samples = [dict(re.findall(r"\b(KAFKASSE_\w+)=(\S+)", block)) for block in code("docs/platforms.md", "sh")]
     samples += [yaml.safe_load(block) for block in code("docs/platforms.md", "yaml")]
     samples.append({name: text for name, text in fly["env"].items() if name.startswith("KAFKASSE_")})
@@ -56,7 +56,7 @@ def test_the_variables_are_valid_settings(fly: dict[str, Any]) -> None:
         assert name in OF_THE_SERVER or name.removeprefix("KAFKASSE_").lower() in SETTINGS
 
 
-def test_the_platforms_wait_until_the_streams_have_ended(fly: dict[str, Any], gunicorn: dict[str, Any]) -> None:
+def test_the_platforms_wait_until_the_streams_have_ended(fly, gunicorn):
     """The time between SIGTERM and SIGKILL is longer than gunicorn's graceful_timeout."""
     needed_s = gunicorn["shutdown_s"]
     (documented_s,) = re.findall(r"^\| time before SIGKILL \| (\d+) s or more \|", PAGE, re.MULTILINE)
@@ -66,13 +66,13 @@ def test_the_platforms_wait_until_the_streams_have_ended(fly: dict[str, Any], gu
     assert min(fly["kill_timeout"], option("--stop-timeout")) >= needed_s
 
 
-def test_heartbeats_are_more_frequent_than_the_limits_of_the_platforms() -> None:
+def test_heartbeats_are_more_frequent_than_the_limits_of_the_platforms():
     """A stream is never silent for as long as a router allows, even if a heartbeat is late."""
     assert 4 * SETTINGS["heartbeat_s"]["default"] <= min(ROUTER_LIMITS_S)
     assert all(f"{limit} s" in PAGE for limit in ROUTER_LIMITS_S)
 
 
-def test_fly_sends_requests_to_the_port_of_the_server(fly: dict[str, Any], gunicorn: dict[str, Any]) -> None:
+def test_fly_sends_requests_to_the_port_of_the_server(fly, gunicorn):
     """Its limit of connections is that of the server's streams, and its check is the readiness probe."""
     service = fly["http_service"]
     (check,) = service["checks"]
@@ -83,7 +83,7 @@ def test_fly_sends_requests_to_the_port_of_the_server(fly: dict[str, Any], gunic
     assert "/-/ready" == check["path"]
 
 
-def test_cloud_run_ends_no_stream_before_the_server() -> None:
+def test_cloud_run_ends_no_stream_before_the_server():
     """kafkasse ends each stream before the timeout of the platform, and accepts as many as the platform sends."""
     (block,) = code("docs/platforms.md", "yaml")
     variables = yaml.safe_load(block)
@@ -92,7 +92,7 @@ def test_cloud_run_ends_no_stream_before_the_server() -> None:
     assert int(variables["KAFKASSE_MAX_STREAMS"]) == option("--concurrency")
 
 
-def test_heroku_uses_the_python_of_the_image() -> None:
+def test_heroku_uses_the_python_of_the_image():
     (version,) = re.findall(r"^echo (\S+) > \.python-version$", PAGE, re.MULTILINE)
 
     assert f"ARG PYTHON={version}\n" in (ROOT / "Dockerfile").read_text()

@@ -41,7 +41,7 @@ def installed(processes: None, tmp_path: Path) -> Path:
 
 
 @needs_systemd
-def test_systemd_accepts_the_unit(installed: Path) -> None:
+def test_systemd_accepts_the_unit(installed):
     """systemd-analyze reports neither errors nor warnings about it. It may report some about the units of this machine."""
     done = subprocess.run(["systemd-analyze", "verify", installed], capture_output=True, text=True, check=False)
 
@@ -49,7 +49,7 @@ def test_systemd_accepts_the_unit(installed: Path) -> None:
 
 
 @needs_systemd
-def test_the_unit_is_hardened(installed: Path) -> None:
+def test_the_unit_is_hardened(installed):
     command = ["systemd-analyze", "security", "--offline=true", "--no-pager", installed]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -57,7 +57,7 @@ def test_the_unit_is_hardened(installed: Path) -> None:
     assert float(exposure) <= MAX_EXPOSURE
 
 
-def test_systemd_waits_until_the_streams_have_ended(gunicorn: dict[str, int]) -> None:
+def test_systemd_waits_until_the_streams_have_ended(gunicorn):
     """It sends SIGKILL after gunicorn's graceful_timeout. The limit of descriptors is above max_streams."""
     max_streams = schemas.read("config")["properties"]["max_streams"]["default"]
 
@@ -65,7 +65,7 @@ def test_systemd_waits_until_the_streams_have_ended(gunicorn: dict[str, int]) ->
     assert int(setting("LimitNOFILE")) >= 2 * max_streams
 
 
-def test_the_unit_starts_reloads_and_stops_the_server(processes: None, tmp_path: Path) -> None:
+def test_the_unit_starts_reloads_and_stops_the_server(processes, tmp_path):
     """The server reports to systemd that it is ready, ExecReload replaces the workers, and SIGTERM ends it with code 0."""
     config = tmp_path / "kafkasse.yaml"
     config.write_text("{kafka: {bootstrap_servers: ['127.0.0.1:1']}, allowed_topics: [orders], public: true}")

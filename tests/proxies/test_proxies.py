@@ -144,14 +144,7 @@ def latencies(client: Client, cluster: Cluster, topic: str) -> list[float]:
 
 @each_client
 @pytest.mark.parametrize(("options", "coding"), [((), None), (("--compressed",), "gzip")], ids=["plain", "compressed"])
-def test_each_event_arrives_at_once(
-    connect: Callable[..., Curl],
-    cluster: Cluster,
-    topic: str,
-    is_alone: bool,
-    options: tuple[str, ...],
-    coding: str | None,
-) -> None:
+def test_each_event_arrives_at_once(connect, cluster, topic, is_alone, options, coding):
     stream = connect(f"/streams/{topic}", *options).ready()
 
     assert statistics.median(latencies(stream, cluster, topic)) < MAX_LATENCY_S or not is_alone
@@ -160,7 +153,7 @@ def test_each_event_arrives_at_once(
 
 
 @each_client
-def test_heartbeats_arrive(connect: Callable[..., Curl], topic: str) -> None:
+def test_heartbeats_arrive(connect, topic):
     stream = connect(f"/streams/{topic}").ready()
     before = stream.body.count(b"\n:")
 
@@ -168,7 +161,7 @@ def test_heartbeats_arrive(connect: Callable[..., Curl], topic: str) -> None:
 
 
 @each_client
-def test_the_request_arrives_unchanged(connect: Callable[..., Curl]) -> None:
+def test_the_request_arrives_unchanged(connect):
     """The proxy removes the prefix of the path, and forwards the query and a Last-Event-ID of 58 kB as they are."""
     query = "?lastEventId=%5B%7B%22topic%22%3A%22a%2Cb%22%7D%5D&timestamp=0&x=a+b%2B&x=//"
     last_event_id = json.dumps(
@@ -185,9 +178,7 @@ def test_the_request_arrives_unchanged(connect: Callable[..., Curl]) -> None:
 
 
 @each_client
-def test_the_server_notices_a_client_that_left(
-    site: Site, connect: Callable[..., Curl], topic: str, is_alone: bool
-) -> None:
+def test_the_server_notices_a_client_that_left(site, connect, topic, is_alone):
     """The server closes the stream. If the proxy notices it without sending data, the server does so at once."""
     connect(f"/streams/{topic}").ready().close()
     closed_at = time.monotonic()
@@ -198,7 +189,7 @@ def test_the_server_notices_a_client_that_left(
 
 
 @each_client
-def test_the_server_knows_the_address_of_the_client(site: Site, connect: Callable[..., Curl], topic: str) -> None:
+def test_the_server_knows_the_address_of_the_client(site, connect, topic):
     """A forged X-Forwarded-For has no effect."""
     connect(f"/streams/{topic}", "--interface", CLIENT, X_Forwarded_For="192.0.2.1").ready()
 
@@ -206,9 +197,7 @@ def test_the_server_knows_the_address_of_the_client(site: Site, connect: Callabl
 
 
 @each_client
-def test_a_browser_resumes_after_a_restart_of_the_server(
-    site: Site, connect: Callable[..., Curl], cluster: Cluster, topic: str
-) -> None:
+def test_a_browser_resumes_after_a_restart_of_the_server(site, connect, cluster, topic):
     """The stream ends with an ID. While no server runs, a browser gets an empty stream, and then resumes."""
     stream = connect(f"/streams/{topic}").ready()
     site.server.stop()
@@ -229,7 +218,7 @@ def test_a_browser_resumes_after_a_restart_of_the_server(
 
 
 @each_proxy
-def test_a_thousand_streams_are_open_at_once(site: Site, cluster: Cluster, topic: str) -> None:
+def test_a_thousand_streams_are_open_at_once(site, cluster, topic):
     with ExitStack() as exits:
 
         def open() -> Client:

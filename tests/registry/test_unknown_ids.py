@@ -72,7 +72,7 @@ def records(monkeypatch: pytest.MonkeyPatch) -> Records:
     return records
 
 
-def test_they_delay_the_next_record_by_a_limited_time(records: Records) -> None:
+def test_they_delay_the_next_record_by_a_limited_time(records):
     """The limit is for all unknown IDs of an interval together, whatever their number."""
     began_at = records.now()
 
@@ -82,7 +82,7 @@ def test_they_delay_the_next_record_by_a_limited_time(records: Records) -> None:
     assert records.now() - began_at < lookup.MAX_UNKNOWN_WAIT_S + 2 * REQUEST_S
 
 
-def test_afterwards_a_new_schema_is_looked_up_in_the_background(records: Records) -> None:
+def test_afterwards_a_new_schema_is_looked_up_in_the_background(records):
     """Its first record is skipped. The number of lookups that run at the same time is limited."""
     records.skip(range(10, 110))
     waited_for = len(records.requests)
@@ -96,13 +96,13 @@ def test_afterwards_a_new_schema_is_looked_up_in_the_background(records: Records
     assert records.decode(NEW)
 
 
-def test_a_topic_without_unknown_ids_is_not_affected(records: Records) -> None:
+def test_a_topic_without_unknown_ids_is_not_affected(records):
     records.skip(range(10, 3_010))
 
     assert records.decode(NEW, topic="other")
 
 
-def test_records_wait_again_in_the_next_interval(records: Records) -> None:
+def test_records_wait_again_in_the_next_interval(records):
     records.skip(range(10, 3_010))
     gevent.sleep(0)  # runs the lookups in the background
     records.pause_s += lookup.UNKNOWN_INTERVAL_S
@@ -111,7 +111,7 @@ def test_records_wait_again_in_the_next_interval(records: Records) -> None:
     assert records.decode(NEW)
 
 
-def test_known_schemas_stay_in_the_cache(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_schemas_stay_in_the_cache(records, monkeypatch):
     """Unknown IDs have a cache of their own, which is limited, too: the oldest one is requested again."""
     monkeypatch.setattr(lookup, "MAX_SCHEMAS", 1)
     monkeypatch.setattr(lookup, "MAX_FAILURES", 3)

@@ -7,7 +7,6 @@ import json
 import shutil
 import time
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,9 +62,7 @@ PASSWORDS = {"sasl_plain_username": USER, "sasl_plain_password": PASSWORD}
     ],
     ids=["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER, function", "OAUTHBEARER, object"],
 )
-def test_reads_after_a_login_over_tls(
-    writer: Cluster, ports: dict[str, int], files: Path, fresh_name: str, login: Client
-) -> None:
+def test_reads_after_a_login_over_tls(writer, ports, files, fresh_name, login):
     """A token provider is a function, or an object with a method token(). A new SCRAM user exists a little later."""
     writer.send(writer.create(fresh_name), b"a")
     with (
@@ -75,9 +72,7 @@ def test_reads_after_a_login_over_tls(
         assert [b"a"] == values(take(cursor, 1))
 
 
-def test_no_record_is_lost_when_logins_expire(
-    writer: Cluster, ports: dict[str, int], files: Path, fresh_name: str
-) -> None:
+def test_no_record_is_lost_when_logins_expire(writer, ports, files, fresh_name):
     """The broker closes connections whose login is too old (connections.max.reauth.ms). The cursor opens new ones."""
     tokens = 0
 
@@ -104,9 +99,7 @@ def test_no_record_is_lost_when_logins_expire(
     assert tokens > 2  # the metadata and the fetches have a connection each
 
 
-def test_replaced_certificate_files_are_used_without_a_restart(
-    writer: Cluster, ports: dict[str, int], files: Path
-) -> None:
+def test_replaced_certificate_files_are_used_without_a_restart(writer, ports, files):
     """The files are read for each connection, so a certificate can be renewed."""
     client = TLS | {"security_protocol": "SSL", "ssl_certfile": "client.pem", "ssl_keyfile": "client.key"}
 

@@ -35,7 +35,7 @@ WRONG: Client = {"sasl_plain_password": "s3cret"}
 
 
 @pytest.mark.parametrize(("listener", "client"), [("SSL", TLS), ("SASL_PLAINTEXT", SASL)])
-def test_accepts_correct_settings(ports: dict[str, int], listener: str, client: Client) -> None:
+def test_accepts_correct_settings(ports, listener, client):
     with closing(open_log(f"{HOST}:{ports[listener]}", client)) as log:
         assert {} == log.describe(["no-such-topic"])
 
@@ -60,9 +60,7 @@ def test_accepts_correct_settings(ports: dict[str, int], listener: str, client: 
         pytest.param("SSL", {}, ["expects TLS"], id="no TLS"),
     ],
 )  # fmt: skip
-def test_the_log_names_the_setting(
-    ports: dict[str, int], caplog: pytest.LogCaptureFixture, listener: str, client: Client, named: list[str]
-) -> None:
+def test_the_log_names_the_setting(ports, caplog, listener, client, named):
     """The error is permanent. The log has a server's default level, and neither the log nor the error shows the password."""
     caplog.set_level(logging.WARNING)
     logging.getLogger("kafka").propagate = False  # as in gunicorn.conf.py
@@ -83,9 +81,7 @@ def test_the_log_names_the_setting(
 
 
 @pytest.mark.parametrize(("listener", "client"), [("PLAINTEXT", TLS), ("SASL_PLAINTEXT", {})])
-def test_closed_connection_may_be_temporary(
-    ports: dict[str, int], listener: str, client: Client, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_closed_connection_may_be_temporary(ports, listener, client, caplog):
     """A listener that closes a TLS handshake may be one without TLS, or a broker that is restarting. Clients retry."""
     with (
         closing(open_log(f"{HOST}:{ports[listener]}", client, kafka_timeout_s=0.5)) as log,

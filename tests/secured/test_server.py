@@ -26,7 +26,7 @@ def heroku(authority: Authority, port: int) -> dict[str, str]:
     return heroku_variables(authority, "wabash-1.", f"{HOST}:{port}", f"localhost:{port}")
 
 
-def test_connects_with_herokus_variables(authority: Authority, ports: dict[str, int], topic: str) -> None:
+def test_connects_with_herokus_variables(authority, ports, topic):
     """KAFKA_URL and the certificates in the environment give TLS both ways. Clients see topics without their prefix."""
     with Server(**heroku(authority, ports["SSL"])) as server, Client(server.port, f"/{topic}?timestamp=0") as stream:
         [event] = stream.events(1)
@@ -37,7 +37,7 @@ def test_connects_with_herokus_variables(authority: Authority, ports: dict[str, 
     assert f'"topic":"{topic}"' in event.data
 
 
-def test_untrusted_broker_is_a_configuration_error(authority: Authority, ports: dict[str, int], topic: str) -> None:
+def test_untrusted_broker_is_a_configuration_error(authority, ports, topic):
     """A broker's certificate from another authority: the log gives the reason, and the client gets a 500 without it."""
     variables = heroku(authority, ports["SSL"]) | {"KAFKA_TRUSTED_CERT": Authority().certificate}
 

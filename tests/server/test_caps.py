@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import gevent
 import pytest
 
 from tests.support.client import Answer, Client, fetch, numbers
-from tests.support.kafka import Cluster
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 
@@ -53,9 +51,7 @@ def empty(server: Server) -> Server:
     ],
     ids=["max_streams", "max_streams_per_client"],
 )
-def test_a_full_server_rejects_clients_and_serves_those_inside(
-    empty: Server, cluster: Cluster, topic: str, opened: ExitStack, addresses: list[str], expected: tuple[int, str]
-) -> None:
+def test_a_full_server_rejects_clients_and_serves_those_inside(empty, cluster, topic, opened, addresses, expected):
     """Clients are rejected while the open streams get every record. A free place goes to the next client."""
     port, last = empty.port, addresses[-1]
     clients = [opened.enter_context(Client(port, f"/{topic}", X_Forwarded_For=each)).ready() for each in addresses]
@@ -70,9 +66,7 @@ def test_a_full_server_rejects_clients_and_serves_those_inside(
     wait_until(lambda: opened.enter_context(Client(port, f"/{topic}", X_Forwarded_For=last)).status == 200)
 
 
-def test_a_client_that_must_catch_up_waits_in_its_open_stream(
-    serve: Callable[..., Server], cluster: Cluster, topic: str, opened: ExitStack
-) -> None:
+def test_a_client_that_must_catch_up_waits_in_its_open_stream(serve, cluster, topic, opened):
     """It waits until one of the clients that do not read loses its slot. Live clients are not affected."""
     server = serve(max_catch_ups=2, max_ring_bytes=100_000, write_timeout_s=300)
     cluster.send(topic, *(value(n, 100_000) for n in range(RECORDS)))
@@ -92,9 +86,7 @@ def _from_the_start(server: Server, topic: str) -> Client:
     return Client(server.port, f"/{topic}?timestamp=0", receive_buffer=65_536)
 
 
-def test_never_closes_a_slow_client_that_keeps_reading(
-    empty: Server, cluster: Cluster, topic: str, opened: ExitStack
-) -> None:
+def test_never_closes_a_slow_client_that_keeps_reading(empty, cluster, topic, opened):
     cluster.send(topic, *(value(n, 100_000) for n in range(RECORDS)))
     path = f"/{topic}?timestamp=0"
     client = opened.enter_context(Client(empty.port, path, receive_buffer=SMALL_PIECE_BYTES)).ready()
@@ -129,7 +121,7 @@ class TestDescriptors:
         yield
         resource.prlimit(server.worker, resource.RLIMIT_NOFILE, usual)
 
-    def test_gunicorn_raises_the_soft_limit(self, server: Server) -> None:
+    def test_gunicorn_raises_the_soft_limit(self, server):
         """Most systems limit a process to 1,024 descriptors and allow it to raise the limit."""
         _, usual = resource.getrlimit(resource.RLIMIT_NOFILE)
 
@@ -137,9 +129,7 @@ class TestDescriptors:
 
         assert (soft, hard) == (min(hard, 65_536), usual)
 
-    def test_new_clients_wait_while_there_are_no_descriptors(
-        self, server: Server, cluster: Cluster, topic: str, opened: ExitStack
-    ) -> None:
+    def test_new_clients_wait_while_there_are_no_descriptors(self, server, cluster, topic, opened):
         clients = [opened.enter_context(Client(server.port, f"/{topic}")).ready() for _ in range(CAP)]
         allow(server, more=0)
 
@@ -153,9 +143,7 @@ class TestDescriptors:
             each.close()
         assert [200] * CAP == [opened.enter_context(each.get()).ready().status for each in late]
 
-    def test_a_stream_waits_for_a_descriptor_to_connect_to_kafka(
-        self, server: Server, cluster: Cluster, topic: str, fresh_name: str, opened: ExitStack
-    ) -> None:
+    def test_a_stream_waits_for_a_descriptor_to_connect_to_kafka(self, server, cluster, topic, fresh_name, opened):
         """The stream sends heartbeats, as while Kafka is down, and gets all records once there is a descriptor."""
         server.expect("Too many open files")
         client = opened.enter_context(Client(server.port, f"/{topic}")).ready()

@@ -47,7 +47,7 @@ def path(streams: list[Stream], tmp_path: Path) -> Iterator[Path]:
     server.close()
 
 
-def test_listing_many_streams_does_not_block_the_event_loop(path: Path, streams: list[Stream]) -> None:
+def test_listing_many_streams_does_not_block_the_event_loop(path, streams):
     registry = StreamRegistry()
     for stream in streams:
         registry.add(stream)
@@ -56,14 +56,14 @@ def test_listing_many_streams_does_not_block_the_event_loop(path: Path, streams:
     assert most_lines_in_a_piece(lambda: list(control.registry_lines(registry))) < MAX_LINES
 
 
-def test_a_worker_that_has_exited_is_left_out(path: Path, tmp_path: Path) -> None:
+def test_a_worker_that_has_exited_is_left_out(path, tmp_path):
     """Its socket may still exist when the list is made."""
     listed, silent = control.list_streams([tmp_path / "gone.sock", path])
 
     assert (STREAMS, []) == (len(listed), silent)
 
 
-def test_a_list_that_is_cut_off_is_not_complete(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_that_is_cut_off_is_not_complete(path, monkeypatch):
     """A worker that does not finish in time closes the connection after a part of its list."""
     answer = control._answer
     monkeypatch.setattr(control, "_answer", lambda *arguments: islice(answer(*arguments), 2))
@@ -72,7 +72,7 @@ def test_a_list_that_is_cut_off_is_not_complete(path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("command", [b"", b"drop all\n", b"x" * 200, b"end \xff\n"])
-def test_an_unknown_command_gets_no_answer(path: Path, command: bytes) -> None:
+def test_an_unknown_command_gets_no_answer(path, command):
     """The socket is private, but a mistake must not stop the worker."""
     from gevent import socket
 

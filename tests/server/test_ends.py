@@ -16,11 +16,9 @@ from pathlib import Path
 import gevent
 import pytest
 
-from kafkasse.broker import EmbeddedBroker
 from tests.server.conftest import metric
 from tests.support.certificates import Authority
 from tests.support.client import Client, fetch, numbers, value
-from tests.support.kafka import Cluster
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 
@@ -57,7 +55,7 @@ def server(serve: Callable[..., Server], access_log: Path) -> Server:
     )
 
 
-def test_clients_that_left_leave_no_descriptors(server: Server, cluster: Cluster, topic: str) -> None:
+def test_clients_that_left_leave_no_descriptors(server, cluster, topic):
     cluster.send(topic, *(value(n) for n in range(100)))
 
     def visit(at: int) -> None:
@@ -85,7 +83,7 @@ def reset(client: Client) -> None:
     client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def test_a_tls_client(broker: EmbeddedBroker, cluster: Cluster, topic: str, tmp_path: Path) -> None:
+def test_a_tls_client(broker, cluster, topic, tmp_path):
     """The server ignores what the client sends after its request, and notices at once that a client has left."""
     files = tmp_path / "certificate", tmp_path / "key"
     for file, pem in zip(files, Authority().issue("a server"), strict=True):
@@ -125,7 +123,7 @@ def receive(client: socket.socket, until: bytes) -> bytes:
     return data
 
 
-def test_closes_a_client_that_does_not_read(server: Server, cluster: Cluster, topic: str) -> None:
+def test_closes_a_client_that_does_not_read(server, cluster, topic):
     """The client delays nobody, uses little memory, is closed after the write timeout, and resumes without a loss."""
     with Client(server.port, f"/{topic}", receive_buffer=65_536) as slow, Client(server.port, f"/{topic}") as fast:
         slow.ready()
@@ -148,7 +146,7 @@ def test_closes_a_client_that_does_not_read(server: Server, cluster: Cluster, to
 
 
 @pytest.mark.parametrize("order", [["master", "worker"], ["worker", "master"]], ids="-".join)
-def test_sigterm_ends_each_stream_with_its_id(serve: Callable[..., Server], topic: str, order: list[str]) -> None:
+def test_sigterm_ends_each_stream_with_its_id(serve, topic, order):
     """Heroku sends SIGTERM to gunicorn's master and to its worker, which gets a second one from the master."""
     server = serve(heartbeat_s=300)
     processes = {"master": server.pid, "worker": server.worker}
@@ -165,9 +163,7 @@ def test_sigterm_ends_each_stream_with_its_id(serve: Callable[..., Server], topi
     assert 0 == server.wait()
 
 
-def test_sigterm_waits_for_a_stalled_client_until_the_graceful_timeout(
-    broker: EmbeddedBroker, cluster: Cluster, topic: str, tmp_path: Path
-) -> None:
+def test_sigterm_waits_for_a_stalled_client_until_the_graceful_timeout(broker, cluster, topic, tmp_path):
     """The server exits after graceful_timeout. The stream of the stalled client is in the access log all the same."""
     log = tmp_path / "access.log"
     settings = {"KAFKASSE_BOOTSTRAP_SERVERS": broker.bootstrap_servers, "KAFKASSE_ACCESS_LOG": str(log)}
@@ -191,7 +187,7 @@ def test_sigterm_waits_for_a_stalled_client_until_the_graceful_timeout(
 # The stream ends by itself.
 
 
-def test_an_http_1_0_client_gets_no_chunks(server: Server, cluster: Cluster, topic: str) -> None:
+def test_an_http_1_0_client_gets_no_chunks(server, cluster, topic):
     cluster.send(topic, value(1))
     with socket.create_connection(("127.0.0.1", server.port), 30) as connection:
         connection.sendall(f"GET /{topic}?timestamp=0 HTTP/1.0\r\n\r\n".encode())
@@ -203,7 +199,7 @@ def test_an_http_1_0_client_gets_no_chunks(server: Server, cluster: Cluster, top
     assert b"chunked" not in received
 
 
-def test_logs_each_stream_when_it_has_ended(server: Server, access_log: Path, topic: str) -> None:
+def test_logs_each_stream_when_it_has_ended(server, access_log, topic):
     def statuses(path: str) -> list[str]:
         return re.findall(rf'"GET {re.escape(path)}\S* HTTP/1\.1" (\d+) ', access_log.read_text())
 
@@ -217,7 +213,7 @@ def test_logs_each_stream_when_it_has_ended(server: Server, access_log: Path, to
     assert ["200"] * 2 == statuses(f"/{topic}")
 
 
-def test_a_user_name_cannot_add_a_line_to_the_access_log(server: Server, access_log: Path) -> None:
+def test_a_user_name_cannot_add_a_line_to_the_access_log(server, access_log):
     """gunicorn decodes the user name of Authorization and does not escape it."""
     user = base64.b64encode(b'eve\r\n127.0.0.1 - - "GET /forged HTTP/1.1" 200\x1b[2J:password').decode()
 

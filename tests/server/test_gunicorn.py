@@ -9,7 +9,6 @@ import socket
 import ssl
 from collections.abc import Callable
 from http.client import HTTPConnection, HTTPException
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -31,7 +30,7 @@ def ends_with_a_retry_time(stream: Client) -> bool:
     return b"retry: " in stream.body[-600:]
 
 
-def test_workers_are_added_and_removed() -> None:
+def test_workers_are_added_and_removed():
     """SIGTTIN adds a worker, and all streams continue. SIGTTOU ends the oldest worker, whose clients reconnect."""
     with Server(TICKING) as server, Client(server.port, "/t").ready() as stream:
         first = server.worker
@@ -49,7 +48,7 @@ def test_workers_are_added_and_removed() -> None:
             assert again.events(1)
 
 
-def test_logs_can_be_rotated(tmp_path: Path) -> None:
+def test_logs_can_be_rotated(tmp_path):
     """After SIGUSR1, the server writes to a new file. No stream ends."""
     log, rotated = tmp_path / "access.log", tmp_path / "access.log.1"
     with Server(TICKING, KAFKASSE_ACCESS_LOG=str(log)) as server, Client(server.port, "/t").ready() as stream:
@@ -67,7 +66,7 @@ def test_logs_can_be_rotated(tmp_path: Path) -> None:
         assert [before + 1] == numbers(stream.events(1))
 
 
-def test_a_worker_that_hangs_is_replaced() -> None:
+def test_a_worker_that_hangs_is_replaced():
     """gunicorn kills it after its timeout. Its clients lose their connections, and reconnect to the next worker."""
     with Server(TICKING, GUNICORN_CMD_ARGS="--timeout 2") as server, Client(server.port, "/t").ready() as stream:
         server.expect("WORKER TIMEOUT", KILLED)
@@ -82,7 +81,7 @@ def test_a_worker_that_hangs_is_replaced() -> None:
             assert again.events(1)
 
 
-def test_a_new_certificate_is_used_after_a_reload(tmp_path: Path) -> None:
+def test_a_new_certificate_is_used_after_a_reload(tmp_path):
     """gunicorn serves HTTPS. After SIGHUP, it reads the files of the certificate again."""
     authority, certificate, key = Authority(), tmp_path / "certificate.pem", tmp_path / "key.pem"
     context = ssl.create_default_context(cadata=authority.certificate)
@@ -133,7 +132,7 @@ def only_client(connect: Callable[[], HTTPConnection], **headers: str) -> Any:
     return listed["client"]
 
 
-def test_serves_ipv6_and_a_unix_socket() -> None:
+def test_serves_ipv6_and_a_unix_socket():
     """A proxy on the same machine connects without an address. It is trusted, because only local processes can connect."""
     with TemporaryDirectory() as folder:  # the path of a Unix socket must be short
         path = f"{folder}/socket"

@@ -44,7 +44,7 @@ def probes(server: Server) -> list[int]:
     return [fetch(server.port, path).status for path in ("/-/ready", "/-/health")]
 
 
-def test_streams_survive_a_restart_of_kafka(broker: EmbeddedBroker, server: Server, fresh_name: str) -> None:
+def test_streams_survive_a_restart_of_kafka(broker, server, fresh_name):
     """Open streams send heartbeats, and new ones get 503. The server may start before Kafka, and then stays ready."""
     assert 503 == fetch(server.port, f"/{fresh_name}").status
     assert [503, 200] == probes(server)

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,7 +48,7 @@ def clients(workers: Server) -> Iterator[list[Client]]:
         client.close()
 
 
-def test_any_worker_reports_the_streams_and_metrics_of_all(workers: Server, clients: list[Client]) -> None:
+def test_any_worker_reports_the_streams_and_metrics_of_all(workers, clients):
     """A scrape reaches one worker. Each stream has its route, client, age, counts and state."""
     found = streams(workers)
 
@@ -59,7 +59,7 @@ def test_any_worker_reports_the_streams_and_metrics_of_all(workers: Server, clie
     assert [len(clients)] * 10 == [metric(workers, "streams_open") for _ in range(10)]
 
 
-def test_ends_one_stream_of_any_worker(workers: Server, clients: list[Client]) -> None:
+def test_ends_one_stream_of_any_worker(workers, clients):
     """The client receives its last event ID and a reconnection time; the others continue."""
     ended = streams(workers)[0]
 
@@ -70,7 +70,7 @@ def test_ends_one_stream_of_any_worker(workers: Server, clients: list[Client]) -
     wait_until(lambda: "reason=operator" in workers.log)
 
 
-def test_a_killed_worker_leaves_its_counters_but_no_open_streams(workers: Server, clients: list[Client]) -> None:
+def test_a_killed_worker_leaves_its_counters_but_no_open_streams(workers, clients):
     """Counters never decrease, and the gauge returns to the number of streams that are really open."""
     opened = metric(workers, "streams_opened_total")
     killed = workers.workers()[0]
@@ -86,7 +86,7 @@ def test_a_killed_worker_leaves_its_counters_but_no_open_streams(workers: Server
     assert len(clients) - lost == len(streams(workers))
 
 
-def test_a_reload_keeps_the_counters(workers: Server, clients: list[Client]) -> None:
+def test_a_reload_keeps_the_counters(workers, clients):
     """After SIGHUP, all workers are new. Their streams have ended, and the counters continue."""
     opened, before = metric(workers, "streams_opened_total"), workers.workers()
 
@@ -99,7 +99,7 @@ def test_a_reload_keeps_the_counters(workers: Server, clients: list[Client]) -> 
 
 
 @pytest.mark.usefixtures("clients")
-def test_scrapes_succeed_while_workers_die(workers: Server, runtime: Path) -> None:
+def test_scrapes_succeed_while_workers_die(workers, runtime):
     """Each response is complete, the counters never decrease, and the files of dead workers do not accumulate."""
     opened = metric(workers, "streams_opened_total")
     workers.expect(KILLED)
@@ -121,7 +121,7 @@ def test_scrapes_succeed_while_workers_die(workers: Server, runtime: Path) -> No
 # One worker.
 
 
-def test_the_endpoints_exist_only_at_the_second_address(start: Callable[..., Server], tmp_path: Path) -> None:
+def test_the_endpoints_exist_only_at_the_second_address(start, tmp_path):
     """They report stalls, and a request that gunicorn cannot parse. The log has the reason, and no part of it."""
     operations = tmp_path / "operations.sock"
     server = start(KAFKASSE_OPERATIONS_ACCESS="", KAFKASSE_OPERATIONS_BIND=f"unix:{operations}")
@@ -147,7 +147,7 @@ def ask(path: Path, target: str) -> bytes:
         return b"".join(iter(lambda: client.recv(65536), b""))
 
 
-def test_a_bind_option_that_drops_the_second_address_is_an_error(start: Callable[..., Server]) -> None:
+def test_a_bind_option_that_drops_the_second_address_is_an_error(start):
     """The server does not start, because its metrics would not be available."""
     with pytest.raises(AssertionError, match="--bind overrides KAFKASSE_OPERATIONS_BIND"):
         start(KAFKASSE_OPERATIONS_BIND="unix:operations.sock", GUNICORN_CMD_ARGS="--bind 127.0.0.1:0")
@@ -156,7 +156,7 @@ def test_a_bind_option_that_drops_the_second_address_is_an_error(start: Callable
 # Logs and request IDs.
 
 
-def test_the_logs_have_the_request_id(start: Callable[..., Server], tmp_path: Path) -> None:
+def test_the_logs_have_the_request_id(start, tmp_path):
     """The line of a stream that has ended has the route and the reason. In JSON, each value is a member."""
     log = tmp_path / "access.log"
     server = start(KAFKASSE_LOG_FORMAT="json", KAFKASSE_ACCESS_LOG=str(log))
@@ -175,7 +175,7 @@ def test_the_logs_have_the_request_id(start: Callable[..., Server], tmp_path: Pa
     assert ("req-2", "/-/health", 200) == (health["request_id"], health["path"], health["status"])
 
 
-def test_the_server_survives_the_loss_of_its_private_directory(start: Callable[..., Server], tmp_path: Path) -> None:
+def test_the_server_survives_the_loss_of_its_private_directory(start, tmp_path):
     """Some systems remove old temporary files. Only the owner can enter it, and a stopped server leaves nothing."""
     server = start()
     wait_until(lambda: list(tmp_path.glob("run/*/worker-*.sock")))

@@ -72,14 +72,12 @@ LAST_IDS = [
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_says_how_to_fix_the_request(
-    server: Server, status: int, path: str, fields: dict[str, str], member: str, expected: str
-) -> None:
+def test_says_how_to_fix_the_request(server, status, path, fields, member, expected):
     """Unknown paths and requests that are too long for kafkasse or for gunicorn have the same form of error."""
     assert expected in str(checked(fetch(server.port, path, **fields), status)[member])
 
 
-def test_a_forbidden_topic_looks_like_a_missing_one(server: Server, cluster: Cluster, fresh_name: str) -> None:
+def test_a_forbidden_topic_looks_like_a_missing_one(server, cluster, fresh_name):
     """404 with each topic that is missing or not allowed. Both get the same response, except for the request ID."""
     cluster.create(f"x-{fresh_name[2:]}")  # exists but is not allowed
     forbidden, missing = f"x-{fresh_name[2:]}", f"t-{'0' * 12}"

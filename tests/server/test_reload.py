@@ -65,7 +65,7 @@ def world(broker: EmbeddedBroker, tmp_path: Path, topic: str) -> Iterator[Reload
         yield world
 
 
-def test_no_record_is_lost_or_repeated_by_a_reload(world: Reloadable, cluster: Cluster, topic: str) -> None:
+def test_no_record_is_lost_or_repeated_by_a_reload(world, cluster, topic):
     """A client that reads during a reload resumes with its event ID, and then receives the format of the new file."""
 
     def write() -> None:
@@ -103,7 +103,7 @@ INVALID = {
 }
 
 
-def test_an_invalid_file_changes_nothing(world: Reloadable, cluster: Cluster, topic: str) -> None:
+def test_an_invalid_file_changes_nothing(world, cluster, topic):
     """Streams stay open, and a new worker serves with the old file. One log line gives the reason."""
     server, port = world.server, world.server.port
     worker = server.workers()

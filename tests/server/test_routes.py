@@ -56,7 +56,7 @@ def write(cluster: Cluster, topic: str, continent: str, *codes: str) -> str:
     return content
 
 
-def test_sends_the_whole_table_and_then_each_change(connect: Connect, cluster: Cluster) -> None:
+def test_sends_the_whole_table_and_then_each_change(connect, cluster):
     write(cluster, "routes-tops", "Europe", "DE")
     europe = write(cluster, "routes-tops", "Europe", "RU", "UA", "FR")
     asia = write(cluster, "routes-tops", "Asia", "CN")
@@ -68,7 +68,7 @@ def test_sends_the_whole_table_and_then_each_change(connect: Connect, cluster: C
     assert ("message", changed) == (event.type, event.data)
 
 
-def test_a_tombstone_deletes_a_row(connect: Connect, cluster: Cluster) -> None:
+def test_a_tombstone_deletes_a_row(connect, cluster):
     """A tombstone is a delete event for open streams. New clients do not get the row."""
     write(cluster, "routes-rows", "Europe", "DE")
     asia = write(cluster, "routes-rows", "Asia", "CN")
@@ -84,7 +84,7 @@ def test_a_tombstone_deletes_a_row(connect: Connect, cluster: Cluster) -> None:
     assert 1 == late.body.count(b"event: message")
 
 
-def test_topics_that_are_created_later_join(cluster: Cluster, connect: Connect) -> None:
+def test_topics_that_are_created_later_join(cluster, connect):
     """An open stream and one that resumes receive their first record. A deleted topic leaves, and nothing is lost."""
     for name in ("a", "b"):
         cluster.create(f"patterns-{name}")
@@ -104,9 +104,7 @@ def test_topics_that_are_created_later_join(cluster: Cluster, connect: Connect) 
     assert [3] == numbers(after.events(1))
 
 
-def test_a_client_receives_its_records_and_the_position_after_the_others(
-    connect: Connect, cluster: Cluster, topic: str
-) -> None:
+def test_a_client_receives_its_records_and_the_position_after_the_others(connect, cluster, topic):
     """Three clients filter one topic. The event ID of each advances to the end, past the records of the others."""
     paths = {
         f"/{topic}?key=alice": [0, 3],
@@ -123,9 +121,7 @@ def test_a_client_receives_its_records_and_the_position_after_the_others(
         clients[path].read_until(lambda client=clients[path]: client.position[Partition(topic, 0)].offset == 5)
 
 
-def test_a_cluster_that_does_not_answer_delays_only_its_own_routes(
-    server: Server, connect: Connect, cluster: Cluster
-) -> None:
+def test_a_cluster_that_does_not_answer_delays_only_its_own_routes(server, connect, cluster):
     """Requests for its routes get a 503. Streams of the other cluster open and receive records before that."""
     client = connect("/here").ready()
     waiting = [gevent.spawn(fetch, server.port, "/eu") for _ in range(5)]

@@ -52,7 +52,7 @@ def frozen_garbage(count: int) -> weakref.ref[Node]:
 
 
 @pytest.mark.usefixtures("collections")
-def test_an_object_that_survives_a_collection_is_not_visited_again() -> None:
+def test_an_object_that_survives_a_collection_is_not_visited_again():
     node = Node()
     gc.collect(0)
 
@@ -60,7 +60,7 @@ def test_an_object_that_survives_a_collection_is_not_visited_again() -> None:
 
 
 @pytest.mark.usefixtures("collections")
-def test_new_garbage_is_collected_at_the_end_of_a_turn() -> None:
+def test_new_garbage_is_collected_at_the_end_of_a_turn():
     """This does not depend on the collections that Python starts itself."""
     gc.set_threshold(0)
     garbage = weakref.ref(Node())
@@ -68,7 +68,7 @@ def test_new_garbage_is_collected_at_the_end_of_a_turn() -> None:
     wait_until(lambda: garbage() is None)
 
 
-def test_much_garbage_among_frozen_objects_is_collected(collections: ShortCollections) -> None:
+def test_much_garbage_among_frozen_objects_is_collected(collections):
     """One full collection frees it. Little garbage waits, because a full collection takes long."""
     little = frozen_garbage(LIMIT // 10)
     collections.turn_ends()
@@ -80,9 +80,7 @@ def test_much_garbage_among_frozen_objects_is_collected(collections: ShortCollec
     assert (None, None) == (little(), much())
 
 
-def test_the_objects_of_open_streams_cause_no_full_collection(
-    collections: ShortCollections, streams: list[object]
-) -> None:
+def test_the_objects_of_open_streams_cause_no_full_collection(collections, streams):
     """They are expected, so they do not count as possible garbage."""
     garbage = frozen_garbage(LIMIT)
     streams += [None] * (2 * LIMIT // OBJECTS_PER_STREAM)

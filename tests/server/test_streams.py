@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
-from selenium import webdriver
 
 from kafkasse.log import Partition
 from kafkasse.position import PartitionStart
@@ -38,7 +37,7 @@ def fill(cluster: Cluster, topic: str, count: int, partitions: int = 3) -> None:
 # The start of a stream.
 
 
-def test_a_response_starts_with_a_comment_a_retry_time_and_an_id(connect: Connect, topic: str) -> None:
+def test_a_response_starts_with_a_comment_a_retry_time_and_an_id(connect, topic):
     stream = connect(f"/{topic}").ready()
 
     assert 200 == stream.status
@@ -56,7 +55,7 @@ def test_a_response_starts_with_a_comment_a_retry_time_and_an_id(connect: Connec
 # Records.
 
 
-def test_an_event_holds_the_value_and_its_metadata(connect: Connect, cluster: Cluster, topic: str) -> None:
+def test_an_event_holds_the_value_and_its_metadata(connect, cluster, topic):
     stream = connect(f"/{topic}").ready()
     cluster.send(topic, b'{"name":"France","size":9007199254740993}', key=b"FR", timestamp_ms=1_790_000_000_000)
 
@@ -69,7 +68,7 @@ def test_an_event_holds_the_value_and_its_metadata(connect: Connect, cluster: Cl
 # Resuming.
 
 
-def test_resumes_after_any_event(server: Server, connect: Connect, cluster: Cluster, topic: str) -> None:
+def test_resumes_after_any_event(server, connect, cluster, topic):
     fill(cluster, topic, 9)
     events = connect(f"/{topic}?timestamp=0").events(9)
 
@@ -83,7 +82,7 @@ def test_resumes_after_any_event(server: Server, connect: Connect, cluster: Clus
 # Start positions.
 
 
-def test_starts_at_a_timestamp(connect: Connect, cluster: Cluster, fresh_name: str) -> None:
+def test_starts_at_a_timestamp(connect, cluster, fresh_name):
     """The stream starts at the first record at or after it, or at the end if there is none. A name may have capitals."""
     topic = cluster.create(f"A.b_C-{fresh_name}", 3)
     for n in (1, 2, 3):
@@ -101,7 +100,7 @@ def test_starts_at_a_timestamp(connect: Connect, cluster: Cluster, fresh_name: s
 # Changes of topics.
 
 
-def test_a_gap_event_reports_records_that_retention_removed(connect: Connect, cluster: Cluster, topic: str) -> None:
+def test_a_gap_event_reports_records_that_retention_removed(connect, cluster, topic):
     fill(cluster, topic, 5, 1)  # before the first client: retention does not remove what the ring holds
     with connect(f"/{topic}?timestamp=0") as stream:
         before = stream.ready().events(1)[0].id
@@ -115,7 +114,7 @@ def test_a_gap_event_reports_records_that_retention_removed(connect: Connect, cl
     assert [3, 4] == numbers(connect(f"/{topic}", Last_Event_ID=gap.id).events(2))
 
 
-def test_resumes_at_the_start_of_a_partition_added_since(connect: Connect, cluster: Cluster, topic: str) -> None:
+def test_resumes_at_the_start_of_a_partition_added_since(connect, cluster, topic):
     with connect(f"/{topic}") as stream:
         before = stream.ready().last_id
     cluster.grow(topic, 4)
@@ -124,7 +123,7 @@ def test_resumes_at_the_start_of_a_partition_added_since(connect: Connect, clust
     assert [1] == numbers(connect(f"/{topic}", Last_Event_ID=before).events(1))
 
 
-def test_a_deleted_topic_ends_the_stream(connect: Connect, cluster: Cluster, topic: str) -> None:
+def test_a_deleted_topic_ends_the_stream(connect, cluster, topic):
     """The last event is an error with status 410. KafkaSSE stays silent."""
     stream = connect(f"/{topic}").ready()
     cluster.delete(topic)
@@ -145,7 +144,7 @@ def written(cluster: Cluster, topic: str) -> str:
 
 
 @pytest.mark.parametrize("coding", ["gzip", "zstd"])
-def test_an_http_client_reads_each_event_at_once(server: Server, cluster: Cluster, written: str, coding: str) -> None:
+def test_an_http_client_reads_each_event_at_once(server, cluster, written, coding):
     """Stored records, and one that is written while the client waits."""
     address = f"http://127.0.0.1:{server.port}/{written}?timestamp=0"
     with httpx.stream("GET", address, headers={"Accept-Encoding": coding}, timeout=TIMEOUT_S) as response:
@@ -158,7 +157,7 @@ def test_an_http_client_reads_each_event_at_once(server: Server, cluster: Cluste
     assert [0, 1, 2, 3] == [*first, last]
 
 
-def test_a_browser_reads_a_compressed_stream(server: Server, written: str, browser: webdriver.Chrome) -> None:
+def test_a_browser_reads_a_compressed_stream(server, written, browser):
     """EventSource offers all codings, and receives zstd."""
     browser.get(f"http://127.0.0.1:{server.port}/-/health")
     browser.set_script_timeout(TIMEOUT_S)

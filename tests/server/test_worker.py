@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.client import HTTPConnection
 from types import SimpleNamespace
 
@@ -38,9 +38,7 @@ def origins(processes: None) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("method", ["handle", "handle_request"])
-def test_each_turn_of_the_event_loop_handles_few_of_the_connections_that_arrive_at_once(
-    monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
+def test_each_turn_of_the_event_loop_handles_few_of_the_connections_that_arrive_at_once(monkeypatch, method):
     """Otherwise a lookup in Kafka, which needs several turns, would wait for the requests of thousands of clients."""
     clock = TurnClock(monkeypatch)
     turns: list[int] = []
@@ -71,7 +69,7 @@ def _statuses_until_refused(server: Server) -> Iterator[int]:
         return
 
 
-def test_a_stopping_worker_leaves_new_connections_to_the_other_workers(start: Callable[..., Server]) -> None:
+def test_a_stopping_worker_leaves_new_connections_to_the_other_workers(start):
     """Only the stopping worker closes its copy of the listener that all workers share."""
     server = start(WEB_CONCURRENCY="2")
     with Client(server.port, "/t").ready(), Client(server.port, "/t").ready():
@@ -85,7 +83,7 @@ def test_a_stopping_worker_leaves_new_connections_to_the_other_workers(start: Ca
     assert {200} == set(statuses) | {stream.status for stream in streams}
 
 
-def test_workers_that_a_reload_replaces_log_no_errors(start: Callable[..., Server]) -> None:
+def test_workers_that_a_reload_replaces_log_no_errors(start):
     """stop() checks the log. `make compat` runs this test with an old gevent, whose locks fail while a process exits."""
     server = start()
     replaced = server.workers()
@@ -102,7 +100,7 @@ def test_workers_that_a_reload_replaces_log_no_errors(start: Callable[..., Serve
     server.stop()
 
 
-def test_a_server_that_drains_is_alive_but_not_ready(start: Callable[..., Server]) -> None:
+def test_a_server_that_drains_is_alive_but_not_ready(start):
     """New connections are refused. On open ones, a stream ends with a retry time: a browser gives up after a 503."""
     server = start(GUNICORN_CMD_ARGS="--keep-alive 60")  # the connections must stay open until the worker stops
     paths = "/-/ready", "/-/health", "/t"
@@ -140,9 +138,7 @@ def _answer(connection: HTTPConnection, path: str) -> tuple[int, bytes, str | No
         (400, "/t", {"X Y": "a"}),
     ],
 )
-def test_a_page_of_an_allowed_origin_can_read_a_rejection_by_the_worker(
-    origins: Server, status: int, path: str, fields: dict[str, str]
-) -> None:
+def test_a_page_of_an_allowed_origin_can_read_a_rejection_by_the_worker(origins, status, path, fields):
     """Otherwise the page would see a network error, and retry a request that can never succeed."""
     seen = []
     for origin in (A, B):
@@ -161,7 +157,7 @@ def test_a_page_of_an_allowed_origin_can_read_a_rejection_by_the_worker(
     assert [(A, "true"), (None, None)] == seen
 
 
-def test_a_rejection_by_the_worker_does_not_wait_for_a_header_that_never_ends(origins: Server) -> None:
+def test_a_rejection_by_the_worker_does_not_wait_for_a_header_that_never_ends(origins):
     with socket.create_connection(("127.0.0.1", origins.port), READ_TIMEOUT_S) as connection:
         connection.sendall(b"GET /" + b"a" * 9_000)
 
@@ -171,7 +167,7 @@ def test_a_rejection_by_the_worker_does_not_wait_for_a_header_that_never_ends(or
 # Other apps.
 
 
-def test_serves_an_app_that_is_a_generator(processes: None) -> None:
+def test_serves_an_app_that_is_a_generator(processes):
     """Such an app has no status yet when it returns its body."""
     with Server("tests.support.apps:lazy") as server:
         response = fetch(server.port, "/")

@@ -37,7 +37,7 @@ def traced(body: Any, calls: list[str]) -> Iterator[bytes]:
         calls.append("reset")
 
 
-def test_the_wrapper_ends_in_the_context_in_which_it_began() -> None:
+def test_the_wrapper_ends_in_the_context_in_which_it_began():
     """Another greenlet ends it, after the greenlet of the request has finished."""
     body = Body()
     wrapped = gevent.spawn(lambda: WrappedBody(traced(body, body.calls))).get()
@@ -49,7 +49,7 @@ def test_the_wrapper_ends_in_the_context_in_which_it_began() -> None:
     assert "outside" == variable.get()
 
 
-def test_a_body_that_fails_is_closed() -> None:
+def test_a_body_that_fails_is_closed():
     """The server gets the exception instead of a body, so it cannot close the body."""
 
     class Failing(Body):
@@ -64,7 +64,7 @@ def test_a_body_that_fails_is_closed() -> None:
 
 
 @pytest.mark.parametrize(("body", "parts"), [(Body(), [b"first", b"second"]), (iter(()), [])], ids=["parts", "empty"])
-def test_the_server_can_iterate_over_it(body: Any, parts: list[bytes]) -> None:
+def test_the_server_can_iterate_over_it(body, parts):
     """close() closes the body. Middleware that is a generator may answer without a body."""
     wrapped = WrappedBody(body)
 
@@ -74,6 +74,6 @@ def test_the_server_can_iterate_over_it(body: Any, parts: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize(("body", "name"), [(Body(), "Body"), (traced(Body(), []), "traced")])
-def test_names_the_wrapper(body: Any, name: str) -> None:
+def test_names_the_wrapper(body, name):
     """The log contains the name of the class or of the generator function, with its module."""
     assert f"{__name__}.{name}" == WrappedBody(body).name

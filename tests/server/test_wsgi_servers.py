@@ -81,7 +81,7 @@ def start(processes: None, tmp_path: Path) -> Iterator[Callable[..., AnyServer]]
 
 
 @pytest.mark.parametrize("name", names(WORKING))
-def test_streams_and_pages_work(start: Callable[..., AnyServer], name: str) -> None:
+def test_streams_and_pages_work(start, name):
     """Many clients receive a record while pages are served, also if requests wait for a lock of the app."""
     command, variables = WORKING[name]
     server = start(command, **variables)
@@ -96,7 +96,7 @@ def test_streams_and_pages_work(start: Callable[..., AnyServer], name: str) -> N
     assert "cannot serve streams" not in server.log
 
 
-def test_a_settings_file_can_set_the_class_of_the_worker(start: Callable[..., AnyServer], tmp_path: Path) -> None:
+def test_a_settings_file_can_set_the_class_of_the_worker(start, tmp_path):
     """gunicorn accepts a class in place of its name."""
     file = tmp_path / "settings.py"
     file.write_text("from kafkasse.server.worker import Worker as worker_class\n")
@@ -107,9 +107,7 @@ def test_a_settings_file_can_set_the_class_of_the_worker(start: Callable[..., An
 
 
 @pytest.mark.parametrize("name", names(REJECTED))
-def test_a_server_that_cannot_serve_streams_names_the_command_to_use(
-    start: Callable[..., AnyServer], name: str
-) -> None:
+def test_a_server_that_cannot_serve_streams_names_the_command_to_use(start, name):
     """Requests for streams get status 500 and do not occupy the server. Pages work."""
     command, variables, knows_at_start = REJECTED[name]
     server = start(command, **variables)
@@ -123,7 +121,7 @@ def test_a_server_that_cannot_serve_streams_names_the_command_to_use(
     assert ADVICE in server.log
 
 
-def test_an_app_that_patches_itself_under_gthread_names_the_command_to_use(start: Callable[..., AnyServer]) -> None:
+def test_an_app_that_patches_itself_under_gthread_names_the_command_to_use(start):
     """gunicorn's gthread worker hangs in such an app, so only the log can say so."""
     server = start(f"{GUNICORN} -k gthread --threads 4 --graceful-timeout 1 {SHOP}", **PATCH)
 
@@ -133,7 +131,7 @@ def test_an_app_that_patches_itself_under_gthread_names_the_command_to_use(start
 # Limits.
 
 
-def test_a_low_limit_of_open_files_limits_the_streams(start: Callable[..., AnyServer]) -> None:
+def test_a_low_limit_of_open_files_limits_the_streams(start):
     """The worker raises the soft limit to the hard limit. Above that, streams get 503, and pages still work."""
     server = start(f"{GUNICORN} {WORKER} {SHOP}", limits=(64, 300))
     with ExitStack() as clients:
@@ -151,7 +149,7 @@ def test_a_low_limit_of_open_files_limits_the_streams(start: Callable[..., AnySe
     )
 
 
-def test_gunicorns_worker_connections_limit_the_streams(start: Callable[..., AnyServer]) -> None:
+def test_gunicorns_worker_connections_limit_the_streams(start):
     """Each stream takes one connection of gunicorn's gevent worker. Without the limit, the worker could serve no pages."""
     server = start(f"{GUNICORN} -k gevent --worker-connections 20 {SHOP}")
     with ExitStack() as clients:
@@ -167,7 +165,7 @@ def test_gunicorns_worker_connections_limit_the_streams(start: Callable[..., Any
 
 
 @pytest.mark.parametrize("part", ["post_worker_init", "gevent.pywsgi"])
-def test_sigterm_drains_the_streams(start: Callable[..., AnyServer], tmp_path: Path, part: str) -> None:
+def test_sigterm_drains_the_streams(start, tmp_path, part):
     """With the examples in docs/deployment.md, each stream ends with a reconnection time, before the server exits."""
     code = example("docs/deployment.md", part).replace("from shop import", "from tests.support.shop import")
     file = tmp_path / "example.py"
@@ -186,7 +184,7 @@ def test_sigterm_drains_the_streams(start: Callable[..., AnyServer], tmp_path: P
     assert 0 == server.process.wait(TIMEOUT_S)
 
 
-def test_sigusr2_starts_a_second_master(start: Callable[..., AnyServer], tmp_path: Path) -> None:
+def test_sigusr2_starts_a_second_master(start, tmp_path):
     """`kafkasse serve` starts gunicorn as a module. The file of settings is the example in docs/deployment.md."""
     (tmp_path / "example.py").write_text(example("docs/deployment.md", "keepalive = 75"))
     server = start(f"{sys.executable} -m gunicorn --bind 127.0.0.1:{{port}} -c {tmp_path}/example.py {SHOP}")

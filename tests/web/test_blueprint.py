@@ -61,9 +61,7 @@ def events(client: FlaskClient, path: str, until: bytes, **headers: str) -> list
         return without_positions(read_events(take(response, until)))
 
 
-def test_blueprints_of_a_process_share_the_capacity_of_the_server(
-    log: CountingLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blueprints_of_a_process_share_the_capacity_of_the_server(log, monkeypatch):
     """If the server can have two streams, each of two blueprints can have one."""
     already_open = sum(limits.count for limits in _limits_of_blueprints)
     monkeypatch.setattr(wsgi_server, "_limit", lambda: (2 * (already_open + 2), "a limit"))
@@ -113,7 +111,7 @@ def host(log: CountingLog) -> FlaskClient:
     return app.test_client()
 
 
-def test_leaves_the_host_app_alone(host: FlaskClient) -> None:
+def test_leaves_the_host_app_alone(host):
     """The host's routes, session, error handlers and hooks work as before. Its error handlers do not see our errors."""
     assert "visit 1" == host.get("/").text
     assert [0, 1, 2] == [json.loads(e.data)["n"] for e in events(host, "/streams/t?timestamp=0", b'"n":2')]
@@ -133,7 +131,7 @@ def test_leaves_the_host_app_alone(host: FlaskClient) -> None:
 
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"])
 @pytest.mark.parametrize("path", ["/streams/t", "/streams/t?timestamp=0", "/streams/missing", "/streams/t?timestamp=x"])
-def test_rejects_every_method_but_get_without_opening_a_cursor(log: CountingLog, method: str, path: str) -> None:
+def test_rejects_every_method_but_get_without_opening_a_cursor(log, method, path):
     client = client_of(log)
 
     client.open(path, method=method)
@@ -155,7 +153,7 @@ def test_rejects_every_method_but_get_without_opening_a_cursor(log: CountingLog,
         ("/streams/t", "[", 400),
     ],
 )
-def test_head_has_the_status_and_headers_of_get(log: CountingLog, path: str, last_id: str, status: int) -> None:
+def test_head_has_the_status_and_headers_of_get(log, path, last_id, status):
     client = client_of(log)
 
     headers = {"Last-Event-ID": last_id, "X-Request-ID": "the-same"}
@@ -171,7 +169,7 @@ def test_head_has_the_status_and_headers_of_get(log: CountingLog, path: str, las
 # Rejections.
 
 
-def test_an_event_id_cannot_reach_a_topic_that_is_not_allowed(log: CountingLog) -> None:
+def test_an_event_id_cannot_reach_a_topic_that_is_not_allowed(log):
     """Topics in an event ID replace those of the path, and need the same permission."""
     log.create("secret")
     client = client_of(log, allowed_topics=["t"], routes={"r": {"path": "/r", "topics": ["t"]}})
@@ -182,7 +180,7 @@ def test_an_event_id_cannot_reach_a_topic_that_is_not_allowed(log: CountingLog) 
             assert (404, ["secret"]) == (rejected.status_code, rejected.get_json()["topics"])
 
 
-def test_a_client_can_resume_after_the_topics_of_its_route_were_edited(log: CountingLog) -> None:
+def test_a_client_can_resume_after_the_topics_of_its_route_were_edited(log):
     """The client receives the added topic from where the route starts, and no more records of the removed topic."""
     for topic in ("old", "new"):
         log.create(topic)
@@ -205,7 +203,7 @@ class UnavailableLog(MemoryLog):
         raise KafkaUnavailable("Kafka cannot be reached.") from OSError("kafka-1.internal:9092")
 
 
-def test_answers_503_while_kafka_is_unavailable() -> None:
+def test_answers_503_while_kafka_is_unavailable():
     """Pages of allowed origins can read Retry-After. event.error is called for errors of the server, not of clients."""
     calls: list[Exception] = []
     client = client_of(UnavailableLog(), cors_origins=[A], kafka_event_handlers={"event.error": calls.append})
@@ -229,9 +227,7 @@ def test_answers_503_while_kafka_is_unavailable() -> None:
         (ConfigurationError("Patch first."), "because of the server's configuration: Patch first."),
     ],
 )
-def test_logs_an_unexpected_error_and_does_not_show_it(
-    log: CountingLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, line: str
-) -> None:
+def test_logs_an_unexpected_error_and_does_not_show_it(log, monkeypatch, caplog, error, line):
     """The response is a 500 with the usual JSON body and the ID of the request; the log has the cause."""
     monkeypatch.setattr(CountingLog, "describe", mock.Mock(side_effect=error))
 
@@ -258,9 +254,7 @@ A, B = "https://a.example", "https://b.example"
         (["*"], None, "*", False),
     ],
 )
-def test_only_allowed_origins_may_read(
-    log: CountingLog, allowed: list[str], origin: str | None, shown: str | None, varies: bool
-) -> None:
+def test_only_allowed_origins_may_read(log, allowed, origin, shown, varies):
     """Streams, rejections and preflight requests have CORS headers for allowed origins only, and Vary if that matters."""
     client = client_of(log, cors_origins=allowed)
     headers = {"Origin": origin} if origin else {}
@@ -273,7 +267,7 @@ def test_only_allowed_origins_may_read(
         assert (shown is not None) == (f"Access-Control-{name}" in response.headers)
 
 
-def test_a_preflight_request_allows_the_headers_of_a_stream(log: CountingLog) -> None:
+def test_a_preflight_request_allows_the_headers_of_a_stream(log):
     """A page may send an event ID and a token. The response lists the methods, and has no body."""
     response = client_of(log, cors_origins=[A]).options("/streams/t", headers={"Origin": A})
 
@@ -281,7 +275,7 @@ def test_a_preflight_request_allows_the_headers_of_a_stream(log: CountingLog) ->
     assert (204, "GET, HEAD, OPTIONS", b"") == (response.status_code, response.headers["Allow"], response.data)
 
 
-def test_a_post_is_answered_with_the_get_request_to_send_instead(log: CountingLog) -> None:
+def test_a_post_is_answered_with_the_get_request_to_send_instead(log):
     """A library for fetch() can send POST. The request in the error opens the stream that the client meant."""
     client = client_of(log, cors_origins=[A])
     address = "/streams/t%2Ct?timestamp=0"
@@ -300,7 +294,7 @@ def test_a_post_is_answered_with_the_get_request_to_send_instead(log: CountingLo
     assert [2] == [json.loads(each.data)["n"] for each in without_positions(read_events(take(response, b'"n":2')))]
 
 
-def test_pages_of_allowed_origins_may_send_cookies(log: CountingLog) -> None:
+def test_pages_of_allowed_origins_may_send_cookies(log):
     """With cors_credentials, a browser sends cookies from these origins only, and lets the page read the response."""
     client = client_of(log, cors_origins=[A], cors_credentials=True)
 
@@ -313,9 +307,7 @@ def test_pages_of_allowed_origins_may_send_cookies(log: CountingLog) -> None:
     ("error", "expected"),
     [(ZeroDivisionError(), 429), (ConfigurationError("wrong password"), 429), (KafkaUnavailable("no answer"), 503)],
 )
-def test_a_request_that_always_fails_is_slowed_down(
-    log: CountingLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, expected: int
-) -> None:
+def test_a_request_that_always_fails_is_slowed_down(log, monkeypatch, caplog, error, expected):
     """Except while Kafka is unavailable: then, many clients of one address return at the same time."""
     monkeypatch.setattr(throttle, "MAX_DELAY_S", 0.0)
     monkeypatch.setattr(CountingLog, "describe", mock.Mock(side_effect=error))
@@ -330,7 +322,7 @@ def test_a_request_that_always_fails_is_slowed_down(
 # Hooks.
 
 
-def test_a_deserializer_replaces_the_message(log: CountingLog, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_deserializer_replaces_the_message(log, caplog):
     """A record for which it fails is skipped and counted. The text of its exception cannot imitate a log line."""
 
     def deserialize(record: TopicRecord) -> object:
@@ -352,7 +344,7 @@ def test_a_deserializer_replaces_the_message(log: CountingLog, caplog: pytest.Lo
     assert 1 == streams.observer.metrics.value("records_skipped", topic="t", reason="deserializer")
 
 
-def test_ends_the_stream_if_the_filterer_fails(log: CountingLog, caplog: pytest.LogCaptureFixture) -> None:
+def test_ends_the_stream_if_the_filterer_fails(log, caplog):
     """The last event is an error event. The log names the record and the line that failed, without the record's data."""
 
     def fail(message: dict[str, Any]) -> bool:
@@ -372,9 +364,7 @@ def test_ends_the_stream_if_the_filterer_fails(log: CountingLog, caplog: pytest.
     assert (500, True) == (problem["status"], bool(problem["request_id"]))
 
 
-def test_a_filter_that_fails_in_a_shared_feed_is_logged_once(
-    log: CountingLog, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_filter_that_fails_in_a_shared_feed_is_logged_once(log, caplog):
     client = client_of(log, filterer=lambda message: message["n"] >= 0)
     responses = [client.get("/streams/t", buffered=False) for _ in range(3)]
     reading = [gevent.spawn(take, response, b"event: error") for response in responses]
@@ -387,7 +377,7 @@ def test_a_filter_that_fails_in_a_shared_feed_is_logged_once(
     assert 1 == caplog.text.count("The filter failed at t/0 offset 3: KeyError in")
 
 
-def test_on_connect_error_can_replace_the_response(log: CountingLog) -> None:
+def test_on_connect_error_can_replace_the_response(log):
     """It can abort, or return None for kafkasse's own response. CORS headers and `Vary` are added to its response."""
     seen: list[Exception] = []
 
@@ -408,7 +398,7 @@ def test_on_connect_error_can_replace_the_response(log: CountingLog) -> None:
     assert 3 == len(seen)
 
 
-def test_sends_the_usual_response_if_on_connect_error_fails(log: CountingLog, caplog: pytest.LogCaptureFixture) -> None:
+def test_sends_the_usual_response_if_on_connect_error_fails(log, caplog):
     """A hook that raises an exception, or returns something that is not a response, is logged."""
     for hook in (lambda error: 1 / 0, lambda error: object()):
         rejected = client_of(log, on_connect_error=hook).get("/streams/missing")
@@ -419,9 +409,7 @@ def test_sends_the_usual_response_if_on_connect_error_fails(log: CountingLog, ca
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a handler's own bug"), gevent.Timeout(1)], ids=["error", "timeout"])
-def test_calls_ready_and_disconnected_once_per_stream(
-    log: CountingLog, caplog: pytest.LogCaptureFixture, error: BaseException
-) -> None:
+def test_calls_ready_and_disconnected_once_per_stream(log, caplog, error):
     """The handlers receive the stream's topics. A handler that raises an exception does not affect the stream."""
     calls: list[tuple[str, object]] = []
 

@@ -39,7 +39,7 @@ def mounted(log: MemoryLog, prefix: str | None = "/streams", **settings: Any) ->
 
 
 class TestCatalog:
-    def test_describes_each_stream_to_programs(self, log: MemoryLog) -> None:
+    def test_describes_each_stream_to_programs(self, log):
         """As JSON, also to a client whose header `Accept` is very long: parsing 32 KB would stall the event loop."""
         client = mounted(log)
         response = client.get("/streams/")
@@ -54,7 +54,7 @@ class TestCatalog:
         assert "curl -N http://localhost/streams/prices" == stream["examples"]["curl"]
         assert 'new EventSource("http://localhost/streams/prices")' in stream["examples"]["eventsource"]
 
-    def test_is_a_page_for_people(self, log: MemoryLog) -> None:
+    def test_is_a_page_for_people(self, log):
         """A browser receives HTML that loads nothing, and in which no text of the operator or client is markup."""
         response = mounted(log).get("/streams/", headers=HTML | {"Host": "<script>alert(2)</script>"})
 
@@ -69,7 +69,7 @@ class TestCatalog:
         assert {"default-src", "style-src", "base-uri", "form-action", "frame-ancestors"} == policy.keys()
         assert not re.search(r"<(script|img|link|iframe)|style=|\son\w+=|url\(|@import", response.text)
 
-    def test_does_not_show_streams_that_are_not_listed(self, log: MemoryLog) -> None:
+    def test_does_not_show_streams_that_are_not_listed(self, log):
         """The name, path and topics of a stream with `listed: false` are in no document."""
         client = mounted(log)
 
@@ -80,7 +80,7 @@ class TestCatalog:
                 assert "hidden" not in text
                 assert "secrets" not in text
 
-    def test_shows_guarded_streams_only_to_visitors_who_may_open_them(self, log: MemoryLog) -> None:
+    def test_shows_guarded_streams_only_to_visitors_who_may_open_them(self, log):
         """Without valid credentials, no document contains the stream. `listed: true` shows it to everyone."""
 
         def session(request: Request) -> Visitor | None:
@@ -96,7 +96,7 @@ class TestCatalog:
             assert (False, True) == ("/prices" in stranger, "/shown" in stranger)
             assert (True, True) == ("/prices" in visitor, "/shown" in visitor)
 
-    def test_shows_a_stream_that_a_visitor_may_open_for_some_parameter(self, log: MemoryLog) -> None:
+    def test_shows_a_stream_that_a_visitor_may_open_for_some_parameter(self, log):
         """A claim that must equal a path parameter does not hide the route. Other claims do."""
         routes = {}
         for name, claims in {"own": {"id": ["{customer}"]}, "staff": {"role": ["admin"]}}.items():
@@ -107,13 +107,13 @@ class TestCatalog:
         assert ["own"] == [each["name"] for each in client.get("/streams/").json["streams"]]
 
     @pytest.mark.parametrize("name", ["catalog", "openapi", "problem", "root"])
-    def test_a_route_may_have_any_name(self, log: MemoryLog, name: str) -> None:
+    def test_a_route_may_have_any_name(self, log, name):
         client = mounted(log, routes={name: {"path": "/own", "topics": ["prices"]}})
 
         assert [name] == [each["name"] for each in client.get("/streams/-/catalog").json["streams"]]
         assert 200 == client.head("/streams/own").status_code
 
-    def test_lists_the_topics_that_clients_may_choose(self, log: MemoryLog) -> None:
+    def test_lists_the_topics_that_clients_may_choose(self, log):
         """The open route is listed with its topics and patterns, and only if there are any."""
         client = mounted(log, allowed_topics=["prices", "events.*"])
 
@@ -123,7 +123,7 @@ class TestCatalog:
         assert [["prices"]] == [each["topics"] for each in mounted(log).get("/streams/").json["streams"]]
 
     @pytest.mark.parametrize("path", DOCUMENTS)
-    def test_accepts_only_requests_that_read(self, log: MemoryLog, path: str) -> None:
+    def test_accepts_only_requests_that_read(self, log, path):
         """Other methods get our JSON error. The documents depend on the visitor, so no cache may store them."""
         client = mounted(log)
 
@@ -134,7 +134,7 @@ class TestCatalog:
         refused = client.post(f"/streams{path}", json={})
         assert (405, "MethodNotAllowedError") == (refused.status_code, refused.get_json()["name"])
 
-    def test_creates_a_document_once(self, log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_creates_a_document_once(self, log, monkeypatch):
         """Requests with the same view of the streams share one document, whatever Host header they send."""
         created = []
         for name in ("openapi", "asyncapi"):
@@ -157,7 +157,7 @@ class TestCatalog:
 
 class TestWhereItIsServed:
     @pytest.mark.parametrize("path", DOCUMENTS)
-    def test_a_mounted_blueprint_serves_it_only_on_request(self, log: MemoryLog, path: str) -> None:
+    def test_a_mounted_blueprint_serves_it_only_on_request(self, log, path):
         """By default, a blueprint leaves its root to the host app. The app of wsgi.py has no other use for its root."""
         for catalog, in_blueprint, in_app in [(None, 404, 200), (False, 404, 404), (True, 200, 200)]:
             app = create_app(Config(public=True, routes=ROUTES, catalog=catalog), log)
@@ -167,7 +167,7 @@ class TestWhereItIsServed:
     @pytest.mark.parametrize(
         ("prefix", "path"), [(None, ""), ("/streams", "/streams"), ("/<tenant>/streams", "/acme/streams")]
     )
-    def test_all_urls_contain_the_prefix(self, log: MemoryLog, prefix: str | None, path: str) -> None:
+    def test_all_urls_contain_the_prefix(self, log, prefix, path):
         """Both URLs of the root respond without a redirect, which would repeat the Host header."""
         client = mounted(log, prefix)
         environ = {"SCRIPT_NAME": "/mounted"}
@@ -181,7 +181,7 @@ class TestWhereItIsServed:
             assert link.startswith(f"/mounted{path}/-/")
             assert 200 == client.get(link.removeprefix("/mounted"), environ_overrides=environ).status_code
 
-    def test_two_registrations_of_a_blueprint_have_their_own_urls(self, log: MemoryLog) -> None:
+    def test_two_registrations_of_a_blueprint_have_their_own_urls(self, log):
         app = Flask("host")
         streams = blueprint(Config(public=True, routes=ROUTES, catalog=True), log)
         parent = Blueprint("parent", __name__, url_prefix="/parent")
@@ -195,7 +195,7 @@ class TestWhereItIsServed:
 
 
 class TestLinks:
-    def test_a_stream_links_to_its_description(self, log: MemoryLog) -> None:
+    def test_a_stream_links_to_its_description(self, log):
         """Browsers hide the header from pages of other origins unless the server exposes it."""
         assert "Link" not in mounted(log, catalog=False).head("/streams/prices").headers
         client = mounted(log, cors_origins=["https://shop.example"])
@@ -216,7 +216,7 @@ class TestErrors:
     @pytest.mark.parametrize("catalog", [True, False])
     @pytest.mark.parametrize("prefix", [None, "/streams"])
     @pytest.mark.parametrize("path", ["/missing", "/prices?since=x", "/-/problems/nothing"])
-    def test_the_type_leads_to_a_page(self, log: MemoryLog, prefix: str | None, path: str, catalog: bool) -> None:
+    def test_the_type_leads_to_a_page(self, log, prefix, path, catalog):
         """The page has the cause and the fix. It is there even if the catalog is off."""
         client = mounted(log, prefix, catalog=catalog, allowed_topics=["*"])
         refused = client.get(f"{prefix or ''}{path}")
@@ -230,7 +230,7 @@ class TestErrors:
         assert problem["title"] in page.text
         assert "Fix" in page.text
 
-    def test_every_error_has_a_page(self, log: MemoryLog) -> None:
+    def test_every_error_has_a_page(self, log):
         """Words in backquotes are code, and nothing else is markup."""
         client = mounted(log)
 
@@ -239,7 +239,7 @@ class TestErrors:
             assert error.title in page
             assert "`" not in page
 
-    def test_a_page_links_to_the_same_page_of_the_documentation(self, log: MemoryLog) -> None:
+    def test_a_page_links_to_the_same_page_of_the_documentation(self, log):
         """The site has a page for each type. Without the setting, there is no link."""
         linked = mounted(log, documentation_url="https://docs.example/kafkasse/").get("/streams/-/problems/topic-gone")
         alone = mounted(log).get("/streams/-/problems/topic-gone")
@@ -247,7 +247,7 @@ class TestErrors:
         assert 'href="https://docs.example/kafkasse/problems/topic-gone/"' in linked.text
         assert "href" not in alone.text
 
-    def test_an_error_event_has_the_same_type(self, log: MemoryLog) -> None:
+    def test_an_error_event_has_the_same_type(self, log):
         client = mounted(log, metadata_refresh_s=0.05, heartbeat_s=0.05)
         body = b""
         with client.get("/streams/prices?timestamp=0", buffered=False) as stream:
@@ -266,7 +266,7 @@ class TestErrors:
             ("GET", "/-/bug", "/-/problems/kafkasse-error"),
         ],
     )
-    def test_errors_of_flask_have_pages(self, log: MemoryLog, method: str, path: str, expected: str) -> None:
+    def test_errors_of_flask_have_pages(self, log, method, path, expected):
         app = create_app(Config(public=True, routes=ROUTES), log)
         app.add_url_rule("/-/bug", view_func=lambda: 1 / 0)
         client = app.test_client()

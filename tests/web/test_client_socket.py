@@ -50,9 +50,7 @@ def peers(log: MemoryLog, tails: list[Tail]) -> Iterator[list[Peer]]:
     gevent.joinall([peer.greenlet for peer in opened], timeout=10)
 
 
-def test_a_new_stream_sends_its_first_bytes_before_others_take_their_turns(
-    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_stream_sends_its_first_bytes_before_others_take_their_turns(log, monkeypatch):
     """Until then, its request takes memory. A thousand clients may connect at once."""
     clock = TurnClock(monkeypatch)
     feeds, encoder = Feeds(log, Config().feed, lambda tail: None), Encoder()
@@ -75,7 +73,7 @@ def test_a_new_stream_sends_its_first_bytes_before_others_take_their_turns(
 
 
 @pytest.mark.parametrize("words", [b"", b"hello", b"x" * 4096 * 10])
-def test_notices_at_once_that_a_parked_client_has_left(peers: list[Peer], words: bytes) -> None:
+def test_notices_at_once_that_a_parked_client_has_left(peers, words):
     """The stream ends before the next heartbeat, whatever the client sent before. The other streams stay open."""
     leaving, *others = peers
     left = leaving.stream._input_left
@@ -88,7 +86,7 @@ def test_notices_at_once_that_a_parked_client_has_left(peers: list[Peer], words:
     assert not any(peer.left.is_set() for peer in others)
 
 
-def test_a_stream_that_is_closed_before_its_greenlet_runs_stays_closed(peers: list[Peer]) -> None:
+def test_a_stream_that_is_closed_before_its_greenlet_runs_stays_closed(peers):
     """A worker that exits closes all streams, even those that have just been woken; a hook may let other greenlets run."""
     stream = peers[0].stream
     on_close = stream._on_close
@@ -103,9 +101,7 @@ def test_a_stream_that_is_closed_before_its_greenlet_runs_stays_closed(peers: li
     assert peers[0].has_ended()
 
 
-def test_a_stream_can_be_closed_while_its_client_accepts_nothing(
-    log: MemoryLog, tails: list[Tail], peers: list[Peer]
-) -> None:
+def test_a_stream_can_be_closed_while_its_client_accepts_nothing(log, tails, peers):
     """A worker that exits closes such streams. libev aborts the process if it still watches a descriptor that is closed."""
     for _ in range(40):
         log.append("t", VALUE)
@@ -120,7 +116,7 @@ def test_a_stream_can_be_closed_while_its_client_accepts_nothing(
     assert all(peer.has_ended() for peer in peers)
 
 
-def test_a_closed_stream_is_freed_at_once(peers: list[Peer]) -> None:
+def test_a_closed_stream_is_freed_at_once(peers):
     """No reference cycle waits for the garbage collector."""
     leaving = peers.pop()
     stream = weakref.ref(leaving.stream)

@@ -45,7 +45,7 @@ def first_record(client: FlaskClient, path: str) -> str:
         return re.findall(r'"cluster": "(\w+)"', read_until(response.response, b"cluster").decode())[0]
 
 
-def test_a_route_reads_from_its_own_cluster() -> None:
+def test_a_route_reads_from_its_own_cluster():
     """All other routes, and /{topics}, read from the cluster of the setting `kafka`. A request opens its cluster."""
     opened: list[str] = []
     client = client_of(opened.append)
@@ -56,7 +56,7 @@ def test_a_route_reads_from_its_own_cluster() -> None:
     assert ["", "eu"] == opened
 
 
-def test_a_cluster_that_is_slow_to_open_does_not_delay_the_other() -> None:
+def test_a_cluster_that_is_slow_to_open_does_not_delay_the_other():
     reached, answers = Flag(), Flag()
     client = client_of(lambda name: reached.set() or answers.wait() if name else None)
     waiting = gevent.spawn(first_record, client.application.test_client(), "/eu")

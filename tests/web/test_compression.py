@@ -40,7 +40,7 @@ def decompress(name: str, data: bytes) -> bytes:
 
 @pytest.mark.parametrize("coding", [Gzip, Zstd])
 @given(parts=segments)
-def test_each_segment_can_be_read_at_once(coding: type[Coding], parts: list[bytes]) -> None:
+def test_each_segment_can_be_read_at_once(coding, parts):
     state = coding()
     body, text = state.opening(), b""
     for part in parts:
@@ -49,7 +49,7 @@ def test_each_segment_can_be_read_at_once(coding: type[Coding], parts: list[byte
 
 
 @given(segments)
-def test_gzip_ends_with_the_checksum_of_everything(parts: list[bytes]) -> None:
+def test_gzip_ends_with_the_checksum_of_everything(parts):
     """Strict clients verify the checksum."""
     state = Gzip()
     body = state.opening()
@@ -74,7 +74,7 @@ def test_gzip_ends_with_the_checksum_of_everything(parts: list[bytes]) -> None:
         ("br", ""),
     ],
 )
-def test_the_client_chooses(accept: str, expected: str) -> None:
+def test_the_client_chooses(accept, expected):
     """Among equal qualities, the server's order decides."""
     accepted = parse_accept_header(accept, Accept)
 
@@ -110,7 +110,7 @@ def world() -> Iterator[World]:
     world.feeds.close()
 
 
-def test_clients_with_different_codings_receive_the_same_events(world: World) -> None:
+def test_clients_with_different_codings_receive_the_same_events(world):
     """This includes clients that join later, and events that a client reads from the ring or through its own cursor."""
     peers = [world.connect(coding()) for coding in (Gzip, Zstd, Identity)]
     world.log.append("t", b"1")
@@ -121,7 +121,7 @@ def test_clients_with_different_codings_receive_the_same_events(world: World) ->
     wait_until(lambda: [["1", "2"]] * 3 + [["2"]] * 2 == [numbers(peer) for peer in peers])
 
 
-def test_a_stream_that_ends_is_complete(world: World) -> None:
+def test_a_stream_that_ends_is_complete(world):
     """The checksum covers what the feed sent while the client was parked."""
     peer = world.connect(Gzip())
     world.log.append("t", b"1")
@@ -133,7 +133,7 @@ def test_a_stream_that_ends_is_complete(world: World) -> None:
     assert b"data: 1\n" in gzip.decompress(peer.body[0])
 
 
-def test_all_clients_of_a_feed_share_one_compression(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_clients_of_a_feed_share_one_compression(world, monkeypatch):
     peers = [world.connect(Zstd()) for _ in range(CLIENTS)]
     wait_until(lambda: CLIENTS == sum(feed.parked for feed in world.feeds._tail.feeds.values()))  # type: ignore[union-attr]
     calls = []

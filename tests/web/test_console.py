@@ -41,7 +41,7 @@ def mounted(**settings: Any) -> FlaskClient:
 
 
 class TestWhereItIsServed:
-    def test_browsers_get_the_page_and_programs_the_catalog(self) -> None:
+    def test_browsers_get_the_page_and_programs_the_catalog(self):
         """Both are at the root of a standalone server."""
         client = app()
 
@@ -53,7 +53,7 @@ class TestWhereItIsServed:
         assert {"Accept"} == set(page.vary) == set(catalog.vary)
 
     @pytest.mark.parametrize("settings", [{"console": False}, {"catalog": False}])
-    def test_can_be_turned_off(self, settings: dict[str, bool]) -> None:
+    def test_can_be_turned_off(self, settings):
         """It needs the catalog. Without the console, browsers get the catalog as a page without scripts."""
         client = app(**settings)
 
@@ -62,14 +62,14 @@ class TestWhereItIsServed:
         with pytest.raises(ConfigurationError, match="console needs the catalog"):
             Config(console=True, catalog=False, allowed_topics=["*"], public=True)
 
-    def test_a_blueprint_serves_it_only_on_request(self) -> None:
+    def test_a_blueprint_serves_it_only_on_request(self):
         for path in ("/", "/-/console/app.js", "/-/catalog"):
             assert 404 == mounted().get(f"/streams{path}").status_code
             assert 404 == mounted(catalog=True).get("/streams/-/console/app.js").status_code
             assert 200 == mounted(console=True).get(f"/streams{path}", headers=HTML).status_code
 
     @pytest.mark.parametrize(("path", "base"), [("/streams", "streams/"), ("/streams/", "./")])
-    def test_the_root_needs_no_slash_at_the_end(self, path: str, base: str) -> None:
+    def test_the_root_needs_no_slash_at_the_end(self, path, base):
         """The page finds its files from both URLs of the root, without a redirect, which would repeat the Host header."""
         text = mounted(console=True).get(path, headers=HTML).text
 
@@ -91,7 +91,7 @@ class TestFiles:
             *[f"/-/page/{name}" for name in [*DEMO, "kafkasse.js"]],
         ],
     )
-    def test_headers(self, client: FlaskClient, path: str) -> None:
+    def test_headers(self, client, path):
         """Every file forbids inline scripts and sniffing, has the type that browsers then require, and gets a 304."""
         response = client.get(path, headers=HTML)
 
@@ -108,7 +108,7 @@ class TestFiles:
         assert (304, b"") == (revalidated.status_code, revalidated.data)
 
     @pytest.mark.parametrize("file", [FILES / "index.html", *[FILES / "assets" / name for name in ASSETS]])
-    def test_text_never_becomes_html(self, file: Path) -> None:
+    def test_text_never_becomes_html(self, file):
         """No script inserts HTML or runs text, and no file loads anything from another origin."""
         text = file.read_text()
 
@@ -120,10 +120,10 @@ class TestFiles:
 
     @pytest.mark.parametrize("name", ["", "index.html", "../index.html", "%2e%2e/index.html", "missing.js"])
     @pytest.mark.parametrize("folder", ["console", "page"])
-    def test_serves_only_its_own_files(self, client: FlaskClient, folder: str, name: str) -> None:
+    def test_serves_only_its_own_files(self, client, folder, name):
         assert 404 == client.get(f"/-/{folder}/{name}").status_code
 
-    def test_the_demo_credits_the_data(self, client: FlaskClient) -> None:
+    def test_the_demo_credits_the_data(self, client):
         """The page names GeoNames and its license, and Natural Earth, and loads nothing from other sites."""
         text = client.get("/-/demo").text
 
@@ -133,7 +133,7 @@ class TestFiles:
 
 
 class TestFeatures:
-    def test_operators_are_recognized(self) -> None:
+    def test_operators_are_recognized(self):
         """The console shows the link to the operations only to those who may use it, or could after a sign-in."""
         client = app(operations_access=["staff"], tickets=True)
 
@@ -145,7 +145,7 @@ class TestFeatures:
         at_second_address = app().get("/-/console/features", environ_overrides={OPERATIONS_KEY: True})
         assert at_second_address.get_json()["operations"]
 
-    def test_a_blueprint_has_no_operations(self) -> None:
+    def test_a_blueprint_has_no_operations(self):
         features = mounted(console=True, operations_access=["public"]).get("/streams/-/console/features").get_json()
 
         assert features["operations"] is None
@@ -167,14 +167,14 @@ class TestCheck:
             ("path=/mine/7", "UnauthorizedError"),
         ],
     )
-    def test_reports_the_problem_of_a_query(self, query: str, name: str | None) -> None:
+    def test_reports_the_problem_of_a_query(self, query, name):
         """The response contains the error that a request for the stream would get."""
         response = app().get(f"/-/console/check?{query}")
 
         assert 200 == response.status_code
         assert name == (response.get_json()["problem"] or {}).get("name")
 
-    def test_uses_the_credentials_of_the_visitor(self) -> None:
+    def test_uses_the_credentials_of_the_visitor(self):
         """A visitor can check only the queries of streams that the visitor may read."""
         headers = {"Authorization": "Bearer ann"}
 
@@ -182,7 +182,7 @@ class TestCheck:
             response = client.get(f"{prefix}/-/console/check?path=/mine/7", headers=headers)
             assert {"problem": None} == response.get_json()
 
-    def test_opens_no_stream(self) -> None:
+    def test_opens_no_stream(self):
         """A check counts neither as a stream nor as a rejected request."""
         client = app(max_rejections_per_s=0.001)
 

@@ -17,7 +17,6 @@ from typing import Any
 import gevent
 import pytest
 
-from kafkasse.broker import EmbeddedBroker
 from tests.chaos.network import Network
 from tests.history import checker
 from tests.history.cluster import Witness, Writer
@@ -25,7 +24,6 @@ from tests.history.payloads import StoredRecord, expected_event, expected_line
 from tests.support.client import Client, fetch
 from tests.support.examples import first_of
 from tests.support.firefox import Firefox
-from tests.support.kafka import Cluster
 from tests.support.server import KILLED, Server
 from tests.support.waiting import wait_until
 from tests.web.accessibility import violations
@@ -88,7 +86,7 @@ def console(any_browser: AnyBrowser, server: Server) -> Console:
 
 
 class TestSignIn:
-    def test_shows_guarded_streams_after_the_sign_in(self, console: Console) -> None:
+    def test_shows_guarded_streams_after_the_sign_in(self, console):
         """The token is neither in the URL nor in the browser's storage, and a reload forgets it. Markup stays text."""
         public = ["/orders", "/values", "/envelopes", "/cloudevents"]
         console.open()
@@ -120,7 +118,7 @@ class TestSignIn:
         assert public == console.texts(".card h2")
 
     @pytest.mark.parametrize("with_ticket", [False, True])
-    def test_reads_a_guarded_stream(self, console: Console, with_ticket: bool) -> None:
+    def test_reads_a_guarded_stream(self, console, with_ticket):
         """No URL contains the token. A ticket opens one stream, so the page requests another one when it reconnects."""
         console.open("explore?stream=mine&p.customer=k1", TOKEN)
         console.run(
@@ -146,7 +144,7 @@ class TestSignIn:
 
     @pytest.mark.parametrize("format", first_of("sse", "ndjson"))
     @pytest.mark.parametrize("is_paused", first_of(True, False))
-    def test_resumes_after_a_new_sign_in(self, console: Console, format: str, is_paused: bool) -> None:
+    def test_resumes_after_a_new_sign_in(self, console, format, is_paused):
         """A token expires while the page reads. The user signs in with another token. No event is lost or repeated."""
         console.open(f"explore?stream=mine&p.customer=k1&format={format}", SHORT_TOKEN)
         console.change(append_slowly=[0, 600, 200])
@@ -167,7 +165,7 @@ class TestSignIn:
         console.wait_for_number("#kept", 200)
         assert [str(n) for n in range(1, 600, 3)] == re.findall(r'"n": (\d+)', console.export())
 
-    def test_signs_out_without_a_network(self, console: Console) -> None:
+    def test_signs_out_without_a_network(self, console):
         """If the server cannot be reached, the page still forgets the token, and shows that the user has signed out."""
         with closing(Network(console.server.port)) as network:
             console.port = network.port
@@ -179,7 +177,7 @@ class TestSignIn:
             console.wait_for("#streams-problem", "The server cannot be reached.")
             assert ("", "Sign in") == (console.text("#session-state"), console.text("#sign-in"))
 
-    def test_finds_a_stream_among_many(self, console: Console) -> None:
+    def test_finds_a_stream_among_many(self, console):
         """The page shows a part of a long catalog. A search finds all streams with a name, path, topic or description."""
         console.open()
         show = (
@@ -201,7 +199,7 @@ class TestSignIn:
 
 
 class TestExplorer:
-    def test_shows_an_event_in_three_ways(self, console: Console) -> None:
+    def test_shows_an_event_in_three_ways(self, console):
         """Large numbers stay as they are, and the frame is the text that the server sent."""
         console.explore("stream=orders")
         console.change(value='{"big": 9007199254740993, "price": 25.00, "empty": {}, "html": "<b>\\"</b>"}')
@@ -222,7 +220,7 @@ class TestExplorer:
         wire = console.run("return document.querySelector('#content').textContent")
         assert f"event: message\ndata: {frame.data}\nid: {frame.id}\n\n" == wire
 
-    def test_marks_deletes_gaps_and_errors(self, console: Console) -> None:
+    def test_marks_deletes_gaps_and_errors(self, console):
         """Each has a label besides its color, and is counted."""
         console.open("explore?stream=orders")
         console.change(append=[0, 5], drop_before=3)
@@ -241,7 +239,7 @@ class TestExplorer:
         assert [2, 1, 1, 1] == [console.number(each) for each in ("#messages", "#deletes", "#gaps", "#errors")]
         assert "orders" in console.text("#reason")
 
-    def test_keeps_a_bounded_number_of_events_and_elements(self, console: Console) -> None:
+    def test_keeps_a_bounded_number_of_events_and_elements(self, console):
         """The counter counts all events. At its bound, a paused page closes the connection, and resumes later."""
         total = 10 + MAX_EVENTS + 500
         console.open("explore?stream=orders&start=earliest")
@@ -263,7 +261,7 @@ class TestExplorer:
         assert len(numbers) < 100
         assert MAX_NODES > console.run("return document.querySelectorAll('*').length")
 
-    def test_searches_exports_resumes_and_clears(self, console: Console) -> None:
+    def test_searches_exports_resumes_and_clears(self, console):
         """The file has one line per event in the list, with its ID and its data as the server sent it."""
         console.explore("stream=orders&start=earliest")
         console.change(append=[0, 30], value='{"price": 25.00}')
@@ -289,7 +287,7 @@ class TestExplorer:
         assert 0 == console.number("#messages")
 
     @pytest.mark.parametrize("stream", first_of("orders", "envelopes", "cloudevents"))
-    def test_resumes_json_lines_at_their_offsets(self, console: Console, stream: str) -> None:
+    def test_resumes_json_lines_at_their_offsets(self, console, stream):
         """They have no IDs, so the page builds one from the offsets. The server wraps a record with a member `event`."""
         console.change(recreate=2, append_to=[0, [1, 2]])
         console.explore(f"stream={stream}&start=earliest&format=ndjson")
@@ -309,7 +307,7 @@ class TestExplorer:
         places = ["0:0", "0:1", "1:0", "1:1", "0:2", "0:3", "0:4"]
         assert [f"orders {place}" for place in places] == console.places()
 
-    def test_the_server_checks_filters_while_the_user_types(self, console: Console) -> None:
+    def test_the_server_checks_filters_while_the_user_types(self, console):
         """The page shows where an expression is wrong, and reads the events that a valid one selects."""
         console.open("explore?stream=orders&start=earliest")
         console.change(append=[0, 9])
@@ -324,7 +322,7 @@ class TestExplorer:
 
         assert ["orders 0:5", "orders 0:8"] == console.places()
 
-    def test_shows_a_part_of_a_long_event(self, console: Console) -> None:
+    def test_shows_a_part_of_a_long_event(self, console):
         """A key and a value of 1 MiB. The list shows their topic and offset, and the file contains the whole event."""
         console.explore("stream=orders")
         console.change(keyed=["k" * 2**20, json.dumps({"html": MARKUP * (2**20 // len(MARKUP))})])
@@ -339,7 +337,7 @@ class TestExplorer:
         assert "caught" not in console.run("return document.title")
 
     @pytest.mark.parametrize("stream", first_of("orders", "values", "envelopes", "cloudevents"))
-    def test_binary_keys_and_values_are_marked_as_base64(self, console: Console, stream: str) -> None:
+    def test_binary_keys_and_values_are_marked_as_base64(self, console, stream):
         """The file contains each record as docs/wire.md promises. Base64 that looks like a number is a string."""
         for record in BINARY_RECORDS:
             given = [record.value, record.key, record.headers[0][1]]
@@ -366,7 +364,7 @@ class TestExplorer:
                 "return document.querySelectorAll('#list :is(i, b, img), #details :is(i, b, img)').length"
             )
 
-    def test_reads_from_a_time_and_with_filters(self, console: Console) -> None:
+    def test_reads_from_a_time_and_with_filters(self, console):
         """The header filter has a field for the name of the header."""
         console.change(append=[0, 3], value='{"n": 3}')
 
@@ -379,7 +377,7 @@ class TestExplorer:
             console.wait_for_number("#messages", len(offsets))
             assert [f"orders 0:{offset}" for offset in offsets] == console.places()
 
-    def test_draws_the_rate_and_the_lag(self, console: Console) -> None:
+    def test_draws_the_rate_and_the_lag(self, console):
         """The page compares the browser's clock with the server's, which is in the header `Date`."""
         console.open("explore?stream=orders")
         console.run("const now = Date.now; Date.now = () => now() + 7_200_000")
@@ -393,7 +391,7 @@ class TestExplorer:
             path = console.run(f"return document.querySelector('#{chart}-chart path').getAttribute('d')")
             assert re.fullmatch(r"M[-\d. ,]+L[-\d. ,ML]+", path), chart
 
-    def test_follows_the_stream_until_the_user_selects_an_event(self, console: Console) -> None:
+    def test_follows_the_stream_until_the_user_selects_an_event(self, console):
         """The arrow keys select an event, Enter opens it, Escape returns. A smaller window still shows the end."""
         press = (
             "const at = document.activeElement; for (const key of arguments)"
@@ -430,7 +428,7 @@ class TestConnection:
         return list(console.browser.window_handles)
 
     @pytest.mark.long
-    def test_seven_tabs_share_one_connection(self, console: Console, windows: list[str]) -> None:
+    def test_seven_tabs_share_one_connection(self, console, windows):
         """Each tab receives each event once, even if it opened later than the others. Other pages still load."""
         console.change(append=[0, 20])
         for window in windows:
@@ -448,7 +446,7 @@ class TestConnection:
 
     @pytest.mark.long
     @pytest.mark.parametrize("windows", ["tab"], indirect=True)
-    def test_pages_load_while_seven_tabs_read_guarded_streams(self, console: Console, windows: list[str]) -> None:
+    def test_pages_load_while_seven_tabs_read_guarded_streams(self, console, windows):
         """Tabs do not share a guarded stream. A tab that is not visible has no connection."""
         console.change(append=[0, 3])
 
@@ -458,7 +456,7 @@ class TestConnection:
             console.read(1)
 
     @pytest.mark.long
-    def test_pages_load_while_windows_read_different_streams(self, console: Console, windows: list[str]) -> None:
+    def test_pages_load_while_windows_read_different_streams(self, console, windows):
         """At most four windows have a stream. The others wait for a stream to end, even if that takes an hour."""
 
         def use(number: int) -> None:
@@ -487,7 +485,7 @@ class TestConnection:
         wait_until(lambda: SLOTS == len(open_streams(console.server)))
 
     @pytest.mark.long
-    def test_streams_do_not_wait_over_http_2(self, console: Console, windows: list[str]) -> None:
+    def test_streams_do_not_wait_over_http_2(self, console, windows):
         """All streams share one connection."""
         over_http_2 = "performance.getEntriesByType = () => [{ nextHopProtocol: 'h2' }]"
         for number, window in enumerate(windows[: SLOTS + 1]):
@@ -497,7 +495,7 @@ class TestConnection:
 
             console.read()
 
-    def test_resumes_exactly_after_each_break(self, console: Console) -> None:
+    def test_resumes_exactly_after_each_break(self, console):
         """The network fails; the page is in the back/forward cache; the machine sleeps, and the connection dies."""
         console.change(append=[0, 5])
         with closing(Network(console.server.port)) as network:
@@ -529,7 +527,7 @@ class TestConnection:
 
 class TestCode:
     @pytest.mark.parametrize("language", first_of(*PROGRAMS))
-    def test_each_program_resumes_exactly(self, console: Console, tmp_path: Path, language: str) -> None:
+    def test_each_program_resumes_exactly(self, console, tmp_path, language):
         """The stream is guarded, it ends, and the test kills the program, which the user copies as the page says."""
         console.open("explore?stream=mine&p.customer=k0&f.filter=value.n >= 1", TOKEN)
         console.click("#code-open")
@@ -582,7 +580,7 @@ def running_program(words: list[str], code: str, output: Path) -> Iterator[None]
 
 
 class TestOperations:
-    def test_shows_the_pipelines(self, console: Console) -> None:
+    def test_shows_the_pipelines(self, console):
         """A value of the wrong type is a dash. A hidden page has no stream, because a browser opens six connections."""
         show = (
             "Object.defineProperty(document, 'visibilityState', { value: arguments[0], configurable: true });"
@@ -602,7 +600,7 @@ class TestOperations:
         console.run(show, "visible")
         wait_until(lambda: ["pipelines"] == [each["route"] for each in open_streams(console.server)])
 
-    def test_shows_and_ends_streams(self, console: Console) -> None:
+    def test_shows_and_ends_streams(self, console):
         """The page shows the workers, Kafka, the routes, the streams and their rates. A stream that ends reconnects."""
         tiles = (
             "return Object.fromEntries([...document.querySelectorAll('.tile')].map((tile) =>"
@@ -648,7 +646,7 @@ class TestAppearance:
             console.wait_for("#kafka", "Reachable")
 
     @pytest.mark.parametrize("view", first_of(*VIEWS))
-    def test_is_accessible(self, console: Console, view: str) -> None:
+    def test_is_accessible(self, console, view):
         """Neither axe-core nor Chromium reports a problem, in light and in dark colors, at any width."""
         console.messages()  # discards earlier messages
         self.prepare(console, view)
@@ -663,7 +661,7 @@ class TestAppearance:
             console.resize(width_px)
             assert [] == violations(console.chromium), f"{scheme}, {width_px} px"
 
-    def test_the_list_is_near_the_top_of_a_narrow_screen(self, console: Console) -> None:
+    def test_the_list_is_near_the_top_of_a_narrow_screen(self, console):
         """The filters are closed, and the page shows how many are active. The user can open them."""
         console.resize(320, 800)
         console.explore("stream=orders&f.key=k1&f.filter=value.n > 1")
@@ -680,9 +678,7 @@ class TestAppearance:
 
 @pytest.mark.long
 @pytest.mark.parametrize("format", ["sse", "ndjson"])
-def test_receives_each_event_once_while_workers_are_killed(
-    any_browser: AnyBrowser, broker: EmbeddedBroker, cluster: Cluster, fresh_name: str, format: str
-) -> None:
+def test_receives_each_event_once_while_workers_are_killed(any_browser, broker, cluster, fresh_name, format):
     """The worker that serves the page is killed four times during writes, the last time while the list is paused."""
     topic = cluster.create(fresh_name, partitions=3)
     environment = {"KAFKASSE_BOOTSTRAP_SERVERS": broker.bootstrap_servers, "KAFKASSE_ALLOWED_TOPICS": topic}

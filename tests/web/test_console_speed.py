@@ -38,7 +38,7 @@ def heap_bytes(driver: webdriver.Chrome) -> float:
 
 
 @pytest.mark.long
-def test_stays_fast_and_small(console: Console) -> None:
+def test_stays_fast_and_small(console):
     """All events arrive, the page keeps a bounded number of events and elements, and its memory does not grow."""
     driver = console.browser
     assert isinstance(driver, webdriver.Chrome)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from selenium import webdriver
 
 from tests.support.server import Server
 from tests.support.waiting import wait_until
@@ -42,9 +41,7 @@ def methods(log: Path, path: str) -> list[str]:
     return re.findall(rf'"(\w+) {re.escape(path)} HTTP', log.read_text())
 
 
-def test_an_event_source_resumes_without_a_preflight(
-    browser: webdriver.Chrome, page: str, server: Server, log: Path
-) -> None:
+def test_an_event_source_resumes_without_a_preflight(browser, page, server, log):
     """This is true even with credentials, and with event IDs in JSON."""
     path = "/t?event-source"
     run_in_page(
@@ -59,9 +56,7 @@ def test_an_event_source_resumes_without_a_preflight(
     assert {"GET"} == set(methods(log, path))
 
 
-def test_fetch_sends_one_preflight_for_many_event_ids(
-    browser: webdriver.Chrome, page: str, server: Server, log: Path
-) -> None:
+def test_fetch_sends_one_preflight_for_many_event_ids(browser, page, server, log):
     """The browser caches the response to the preflight. The form of the ID makes no difference."""
     run_in_page(
         browser,

@@ -71,9 +71,7 @@ def app_with(keep: Callable[[Flask], None], log: MemoryLog, access: dict[str, An
 @pytest.mark.parametrize("keep", [in_a_permanent_cookie, in_a_cookie_that_is_always_saved, on_the_server])
 @pytest.mark.parametrize("access", [PUBLIC, GUARDED], ids=["public", "guarded"])
 @pytest.mark.parametrize("error", [None, KafkaUnavailable("no answer")], ids=["opens", "is rejected"])
-def test_a_stream_does_not_undo_a_logout(
-    keep: Callable[[Flask], None], access: dict[str, Any], error: Exception | None
-) -> None:
+def test_a_stream_does_not_undo_a_logout(keep, access, error):
     log = SlowLog()
     log.create("t")
     app = app_with(keep, log, access)
@@ -96,7 +94,7 @@ def test_a_stream_does_not_undo_a_logout(
     assert "nobody" == browser.get("/user").text
 
 
-def test_a_session_that_the_app_changes_is_saved() -> None:
+def test_a_session_that_the_app_changes_is_saved():
     """Also if the app changes it after the stream has opened."""
     log = MemoryLog()
     log.create("t")

@@ -30,7 +30,7 @@ def first_id(client: FlaskClient, path: str) -> str:
 MANY = {f"a.name.of.usual.length.{n}": 50 for n in range(50)}
 
 
-def test_a_stream_of_as_many_topics_as_the_defaults_allow_can_be_resumed() -> None:
+def test_a_stream_of_as_many_topics_as_the_defaults_allow_can_be_resumed():
     client = client_of(MANY)
     path = "/" + ",".join(MANY)
 
@@ -48,9 +48,7 @@ def test_a_stream_of_as_many_topics_as_the_defaults_allow_can_be_resumed() -> No
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_rejects_a_stream_whose_event_ids_would_be_too_large(
-    settings: dict[str, object], reason: str, method: str
-) -> None:
+def test_rejects_a_stream_whose_event_ids_would_be_too_large(settings, reason, method):
     """The error names the setting. It comes before the first byte, not when the client tries to resume."""
     client = client_of({"t": 4, "u": 2}, **settings)
 
@@ -61,7 +59,7 @@ def test_rejects_a_stream_whose_event_ids_would_be_too_large(
     assert 200 == client.head("/u").status_code
 
 
-def test_counts_only_the_selected_partitions() -> None:
+def test_counts_only_the_selected_partitions():
     """A client can read a part of a stream that is too large."""
     client = client_of({"t": 6}, max_last_event_id_entries=5)
     selected = json.dumps([{"topic": "t", "partition": n, "offset": 0} for n in range(5)])

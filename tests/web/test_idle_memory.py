@@ -63,7 +63,7 @@ def server() -> Iterator[Server]:
     server.close()
 
 
-def test_an_idle_client_costs_little_memory(server: Server) -> None:
+def test_an_idle_client_costs_little_memory(server):
     """A parked client has no greenlet, no generator and no function of its own."""
     server.open(STREAMS)  # also fills the caches
 

@@ -29,7 +29,7 @@ def open_stream(client: FlaskClient, opened: ExitStack, forwarded: str = "", pee
     return response
 
 
-def test_a_full_worker_answers_503_with_retry_after(opened: ExitStack) -> None:
+def test_a_full_worker_answers_503_with_retry_after(opened):
     """max_streams applies to all clients together. A stream that was closed before it was read does not count."""
     client = client_of(max_streams=2)
     open_stream(client, opened)
@@ -43,7 +43,7 @@ def test_a_full_worker_answers_503_with_retry_after(opened: ExitStack) -> None:
     assert "Retry-After" in rejected.headers
 
 
-def test_a_failed_request_is_not_counted(opened: ExitStack) -> None:
+def test_a_failed_request_is_not_counted(opened):
     """An invalid position fails only after the stream was counted."""
     client = client_of(max_streams=1)
     invalid = {"Last-Event-ID": '[{"topic":"t","partition":9,"offset":0}]'}
@@ -52,7 +52,7 @@ def test_a_failed_request_is_not_counted(opened: ExitStack) -> None:
     assert 200 == open_stream(client, opened).status_code
 
 
-def test_the_limits_apply_to_head(opened: ExitStack) -> None:
+def test_the_limits_apply_to_head(opened):
     """A HEAD request is rejected if a GET request would be. It does not count as a stream itself."""
     client = client_of(max_streams=2, max_streams_per_client=1)
 
@@ -80,7 +80,7 @@ def test_the_limits_apply_to_head(opened: ExitStack) -> None:
         ("fe80::1%eth0.100", "9.9.9.9", "fe80::1"),  # at a VLAN
     ],
 )
-def test_uses_the_last_address_outside_the_trusted_networks(peer: str, forwarded: str, expected: str) -> None:
+def test_uses_the_last_address_outside_the_trusted_networks(peer, forwarded, expected):
     """Only a trusted proxy could record it. A client can forge the addresses before it."""
     limits = StreamLimits(1, 1, trusted_proxies=("10.0.0.0/8", "fd00::/8"))
     headers = {"X-Forwarded-For": forwarded} if forwarded else {}
@@ -89,7 +89,7 @@ def test_uses_the_last_address_outside_the_trusted_networks(peer: str, forwarded
     assert expected == limits.client(request)
 
 
-def test_ignores_x_forwarded_for_without_trusted_proxies(opened: ExitStack) -> None:
+def test_ignores_x_forwarded_for_without_trusted_proxies(opened):
     """A client cannot get around the limit with a forged header."""
     client = client_of(max_streams_per_client=1)
     open_stream(client, opened, forwarded="1.1.1.1")
@@ -109,7 +109,7 @@ def test_ignores_x_forwarded_for_without_trusted_proxies(opened: ExitStack) -> N
         (["1.1.1.1, 2.2.2.2", "1.1.1.1, 3.3.3.3"], 2),
     ],
 )
-def test_spellings_of_one_address_are_one_client(opened: ExitStack, spellings: list[str], count: int) -> None:
+def test_spellings_of_one_address_are_one_client(opened, spellings, count):
     """Text that is not an address counts under the address of the peer, 10.0.0.1."""
     client = client_of(max_streams_per_client=1, trusted_proxies=1)
 
@@ -118,7 +118,7 @@ def test_spellings_of_one_address_are_one_client(opened: ExitStack, spellings: l
     assert count == statuses.count(200)
 
 
-def test_the_feeds_receive_the_address_of_the_client(opened: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_feeds_receive_the_address_of_the_client(opened, monkeypatch):
     """The addresses of clients that catch up take turns, so that one address cannot take all turns."""
     addresses: list[object] = []
     original = Feeds.open

@@ -56,9 +56,7 @@ def received(server: FlaskClient, path: str, until: int, last_event_id: str = ""
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_resumes_in_a_partition_that_was_added(
-    log: MemoryLog, current: FlaskClient, outdated: FlaskClient, path: str
-) -> None:
+def test_resumes_in_a_partition_that_was_added(log, current, outdated, path):
     """Without a new description, the answer would be a 400, and a browser would not try again."""
     log.create("t", 2)
     log.append("t", b'{"n":1}', partition=1)
@@ -71,9 +69,7 @@ def test_resumes_in_a_partition_that_was_added(
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_resumes_in_a_topic_that_was_recreated(
-    log: MemoryLog, current: FlaskClient, outdated: FlaskClient, path: str
-) -> None:
+def test_resumes_in_a_topic_that_was_recreated(log, current, outdated, path):
     """Without a new description, the client would receive records again."""
     log.delete("t")
     log.create("t")
@@ -84,7 +80,7 @@ def test_resumes_in_a_topic_that_was_recreated(
     assert [2] == received(outdated, path, 2, last_event_id)[0]
 
 
-def test_resumes_in_a_topic_that_was_created(log: MemoryLog, current: FlaskClient, outdated: FlaskClient) -> None:
+def test_resumes_in_a_topic_that_was_created(log, current, outdated):
     """Without a new list of topics, the client would receive the records of the topic again."""
     log.create("t2")
     log.append("t2", b'{"n":1}')
@@ -96,16 +92,14 @@ def test_resumes_in_a_topic_that_was_created(log: MemoryLog, current: FlaskClien
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_rejects_a_partition_that_does_not_exist(current: FlaskClient, path: str) -> None:
+def test_rejects_a_partition_that_does_not_exist(current, path):
     last_event_id = '[{"topic":"t","partition":1,"offset":0}]'
 
     for answer in (current.get, current.head):
         assert 400 == answer(path, headers={"Last-Event-ID": last_event_id}).status_code
 
 
-def test_invented_event_ids_do_not_cause_more_requests_to_kafka(
-    log: MemoryLog, current: FlaskClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invented_event_ids_do_not_cause_more_requests_to_kafka(log, current, monkeypatch):
     """Ten clients with other topic IDs and an invented topic cause one list and one description, like other clients."""
     calls = Counter[str]()
     for name in ("describe", "topic_names"):

@@ -195,7 +195,7 @@ ASIA = update("Asia", country("China", 9_596_960))
 
 
 class TestBoard:
-    def test_shows_the_newest_update_of_each_continent(self, page: Page) -> None:
+    def test_shows_the_newest_update_of_each_continent(self, page):
         """The page has a table and a map. Only rows that changed are highlighted, and a row slides to its new rank."""
         finish = "document.getAnimations().forEach((animation) => animation.finish())"
         page.open()
@@ -240,7 +240,7 @@ class TestBoard:
         assert "Waiting for the first country…" in page.text("#waiting")
         assert {} == page.board()
 
-    def test_the_order_of_the_updates_makes_no_difference(self, page: Page) -> None:
+    def test_the_order_of_the_updates_makes_no_difference(self, page):
         """Continents are in alphabetical order, and the largest country has the longest bar. No row is highlighted."""
         page.site.preamble = ":ok\n\nid: 1\n\n" + ASIA + update("South America", FRANCE) + update("Africa", FRANCE)
         page.open()
@@ -253,7 +253,7 @@ class TestBoard:
         assert shares == pytest.approx([float(share) for share in page.run(bars)[:3]])
         assert {0} == set(page.highlights())
 
-    def test_shows_the_state_of_the_pipeline(self, page: Page) -> None:
+    def test_shows_the_state_of_the_pipeline(self, page):
         """This needs a stream of the status topic. A second window shows the status that the first one has received."""
         page.site.catalog = [{"path": "/pipelines", "topics": ["_pipelines"], "parameters": []}]
         page.open()
@@ -267,7 +267,7 @@ class TestBoard:
         assert 1 == page.site.status_requests
 
     @pytest.mark.long
-    def test_works_in_firefox(self, firefox: Firefox, site: Site) -> None:
+    def test_works_in_firefox(self, firefox, site):
         """The page shows an update on the board and on the map, explains its origin, and resumes after a break."""
         site.preamble = SHORT_RETRY
         page = Page(firefox, site)
@@ -283,7 +283,7 @@ class TestBoard:
         assert [["France: number 1 in Europe", "rank-1"]] == page.map()
         assert "Spark pipeline topn" in page.text("#how")
 
-    def test_shows_markup_as_text(self, page: Page) -> None:
+    def test_shows_markup_as_text(self, page):
         """Markup in an update is not executed, and names such as __proto__ are ordinary names."""
         markup = "<img src=x onerror=\"document.title='caught'\"><script>document.title='caught'</script>"
         page.open()
@@ -298,7 +298,7 @@ class TestBoard:
         page.site.send(event('{"key":"__proto__"}', type="delete"))
         page.wait_for_board(markup, "constructor")
 
-    def test_is_robust_against_any_event(self, page: Page) -> None:
+    def test_is_robust_against_any_event(self, page):
         """Invalid events are counted. The page shows at most three rows and fifty continents, and counts the rest."""
         page.open()
         invalid = ["{", "null", "[]", '"a"', "{}", '{"continent":1,"nrs":[{"name":"a"}]}', '{"continent":"a","nrs":[]}']
@@ -320,7 +320,7 @@ class TestConnection:
     javascript/kafkasse.test.mjs proves where and when it resumes.
     """
 
-    def test_retries_as_the_contract_says(self, page: Page) -> None:
+    def test_retries_as_the_contract_says(self, page):
         """It also retries a 404, because the pipeline may not have created the topic yet."""
         page.open()
 
@@ -341,7 +341,7 @@ class TestConnection:
             page.site.rejection = reject(status, "", **({} if retry_after is None else {"Retry_After": retry_after}))
             check_next_stream(response["is_retried"] or status == 404)
 
-    def test_shows_why_it_reconnects(self, page: Page) -> None:
+    def test_shows_why_it_reconnects(self, page):
         """The page keeps its data, counts down, and resumes with the last ID, which may be that of a position event."""
         rejections = [
             (503, '{"detail":"Kafka cannot be reached."}', "Kafka cannot be reached."),
@@ -377,7 +377,7 @@ class TestConnection:
         assert "3 updates" == page.text("#count")
         assert "" == page.text("#invalid")
 
-    def test_can_retry_before_retry_after(self, page: Page) -> None:
+    def test_can_retry_before_retry_after(self, page):
         """The button can be reached with the keyboard, and retries at once. So does the page when it is online again."""
         page.site.rejection = reject(503, "", Retry_After="120")
         page.open(state="Reconnecting")
@@ -395,7 +395,7 @@ class TestConnection:
         page.wait_for("#state", "Live")
         assert "" == page.text("#retry")
 
-    def test_stops_at_a_permanent_error(self, page: Page) -> None:
+    def test_stops_at_a_permanent_error(self, page):
         """The page shows the reason and keeps its data. The restart button discards the data and the ID."""
         page.site.preamble = ASIA
         page.open()
@@ -431,7 +431,7 @@ class TestTabs:
         page.use(first)
         return tabs
 
-    def test_share_one_connection(self, page: Page, tabs: list[str]) -> None:
+    def test_share_one_connection(self, page, tabs):
         """Any tab can restart all after an error. When the tab with the connection closes, another one resumes."""
         for tab in tabs:
             page.use(tab)
@@ -466,7 +466,7 @@ class TestTabs:
             page.wait_for_board("Africa", "Europe")
         assert [None, None, "7"] == page.site.requests
 
-    def test_without_locks_each_tab_has_its_own_stream(self, page: Page) -> None:
+    def test_without_locks_each_tab_has_its_own_stream(self, page):
         """Browsers have no Web Locks for pages over HTTP from another machine. The page works there, too."""
         page.browser.switch_to.new_window("tab")  # the script below stays in its tab
         hide = {"source": "Object.defineProperty(navigator, 'locks', {value: undefined})"}
@@ -480,7 +480,7 @@ class TestTabs:
 
 
 class TestAppearance:
-    def test_fits_every_window_width(self, page: Page) -> None:
+    def test_fits_every_window_width(self, page):
         """The page needs no sideways scrolling, breaks very long words, and a figure of eight digits has one line."""
         long_name = country("South Georgia and the South Sandwich Islands", 14_000_000, 8_888_888)
         page.site.preamble = update("Antarctica", long_name)
@@ -495,7 +495,7 @@ class TestAppearance:
         page.check_widths(320)
         assert [] == page.messages()
 
-    def test_is_accessible(self, page: Page) -> None:
+    def test_is_accessible(self, page):
         """axe-core finds no violation of WCAG 2.2 AA, such as a low contrast, also in highlighted rows."""
         page.site.preamble = SHORT_RETRY + EUROPE
         page.open()
@@ -516,7 +516,7 @@ class TestAppearance:
                 assert [] == violations(page.chromium), f"{state}, {scheme}"
         assert 2 == len(backgrounds)  # the schemes differ
 
-    def test_respects_reduced_motion(self, page: Page) -> None:
+    def test_respects_reduced_motion(self, page):
         """If the user prefers reduced motion, bars do not slide, and highlights do not fade."""
         page.emulate(prefers_reduced_motion="reduce")
         page.open()
@@ -526,7 +526,7 @@ class TestAppearance:
 
         assert ["steps(1)"] == page.run("return document.getAnimations().map((a) => a.effect.getTiming().easing)")
 
-    def test_works_with_a_screen_reader(self, page: Page) -> None:
+    def test_works_with_a_screen_reader(self, page):
         """The accessibility tree has a table with headers. A burst of updates does not change the live regions."""
         page.open()
         page.run(
@@ -553,7 +553,7 @@ class TestAppearance:
 
 
 @pytest.mark.parametrize("location", [{"prefix": "/demo"}, {"script_name": "/mounted"}])
-def test_works_under_a_prefix(browser: webdriver.Chrome, location: dict[str, str]) -> None:
+def test_works_under_a_prefix(browser, location):
     site = Site(**location)
     site.preamble = EUROPE
     page = Page(browser, site)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from pathlib import Path
 
 import pytest
 
@@ -30,7 +29,7 @@ def registry() -> StreamRegistry:
     return StreamRegistry()
 
 
-def test_a_request_uses_the_registry_of_its_worker(registry: StreamRegistry) -> None:
+def test_a_request_uses_the_registry_of_its_worker(registry):
     """Under another server, it uses the registry of its blueprint."""
     worker = StreamRegistry()
 
@@ -38,7 +37,7 @@ def test_a_request_uses_the_registry_of_its_worker(registry: StreamRegistry) -> 
     assert registry is StreamRegistry.of({}, registry)
 
 
-def test_counts_open_streams(registry: StreamRegistry) -> None:
+def test_counts_open_streams(registry):
     """A stream is counted until it is discarded, or until nothing refers to it."""
     first, second = Stream(), Stream()
     registry.add(first)
@@ -51,7 +50,7 @@ def test_counts_open_streams(registry: StreamRegistry) -> None:
     assert 0 == len(registry)
 
 
-def test_drain_ends_every_stream_and_those_that_open_later(registry: StreamRegistry) -> None:
+def test_drain_ends_every_stream_and_those_that_open_later(registry):
     """A stream that was being opened when the process stopped ends at once. Those that have not ended can be closed."""
     before, after = Stream(), Stream()
     registry.add(before)
@@ -65,7 +64,7 @@ def test_drain_ends_every_stream_and_those_that_open_later(registry: StreamRegis
     assert [["server_stopping", "close"]] * 2 == [before.calls, after.calls]
 
 
-def test_ends_one_stream_by_its_id(registry: StreamRegistry) -> None:
+def test_ends_one_stream_by_its_id(registry):
     """An ID that no stream has is not an error: the stream may just have ended."""
     first, second = Stream(), Stream()
     registry.add(first)
@@ -76,7 +75,7 @@ def test_ends_one_stream_by_its_id(registry: StreamRegistry) -> None:
     assert [[], ["operator"]] == [first.calls, second.calls]
 
 
-def test_ends_the_streams_of_the_visitor_that_are_open_or_still_opening(registry: StreamRegistry) -> None:
+def test_ends_the_streams_of_the_visitor_that_are_open_or_still_opening(registry):
     """A stream that is requested later is the guards' concern."""
     opened, opening, other = Stream("ada"), Stream("ada"), Stream("bob")
     registry.add(opened)
@@ -91,9 +90,7 @@ def test_ends_the_streams_of_the_visitor_that_are_open_or_still_opening(registry
     assert [revoked, revoked, [], []] == [stream.calls for stream in (opened, opening, other, later)]
 
 
-def test_a_worker_that_hangs_delays_no_other(
-    registry: StreamRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_hangs_delays_no_other(registry, tmp_path, monkeypatch):
     """The error names the worker. The streams of the others have ended."""
     monkeypatch.setattr(control, "TIMEOUT_S", 0.05)
     hanging, stream = socket.socket(socket.AF_UNIX), Stream("ada")
@@ -109,6 +106,6 @@ def test_a_worker_that_hangs_delays_no_other(
 
 
 @pytest.mark.parametrize("visitor", ["", "a" * 10_000], ids=["empty", "too long"])
-def test_rejects_a_name_that_no_visitor_can_have(visitor: str) -> None:
+def test_rejects_a_name_that_no_visitor_can_have(visitor):
     with pytest.raises(ValueError, match="visitor"):
         end_streams(visitor)

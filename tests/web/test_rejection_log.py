@@ -38,9 +38,7 @@ def client(caplog: pytest.LogCaptureFixture) -> FlaskClient:
         ("/t?timestamp=never", " route=topics", 400, "InvalidParameter"),
     ],
 )
-def test_a_rejected_request_has_a_line_with_its_id(
-    client: FlaskClient, caplog: pytest.LogCaptureFixture, path: str, route: str, status: int, error: str
-) -> None:
+def test_a_rejected_request_has_a_line_with_its_id(client, caplog, path, route, status, error):
     """The line contains no text from the client, which may be a ticket or a part of another line."""
     rejected = client.get(path, headers={"X-Request-ID": "req-1"})
 
@@ -51,7 +49,7 @@ def test_a_rejected_request_has_a_line_with_its_id(
     ]
 
 
-def test_a_client_in_a_loop_does_not_fill_the_log(client: FlaskClient, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_in_a_loop_does_not_fill_the_log(client, caplog):
     """Only the first request with each error has a line. At the level debug, each request has one."""
     for path in ("/closed", "/closed", "/missing", "/closed"):
         client.get(path)
@@ -62,7 +60,7 @@ def test_a_client_in_a_loop_does_not_fill_the_log(client: FlaskClient, caplog: p
     assert (2, 3) == (at_info, len(caplog.messages))
 
 
-def test_the_line_is_repeated_after_the_interval(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_line_is_repeated_after_the_interval(caplog):
     """Each client and each error has its own interval."""
     caplog.set_level(logging.INFO, LOGGER.name)
     now = 0.0
@@ -80,7 +78,7 @@ def test_the_line_is_repeated_after_the_interval(caplog: pytest.LogCaptureFixtur
     assert ["request_id=0", "request_id=1", "request_id=2", f"request_id={INTERVAL_S:g}"] == ids
 
 
-def test_an_error_of_the_server_has_one_traceback_in_an_interval(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_of_the_server_has_one_traceback_in_an_interval(caplog):
     """A request that fails in a loop cannot fill the log. Each line of code that fails has its own interval."""
     caplog.set_level(logging.INFO, LOGGER.name)
     rejections = RejectionLog(LOGGER, lambda: 0.0)
@@ -92,7 +90,7 @@ def test_an_error_of_the_server_has_one_traceback_in_an_interval(caplog: pytest.
     ]
 
 
-def test_many_clients_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_many_clients_do_not_fill_the_log(caplog):
     """The number of lines in an interval is limited, and so is the memory."""
     caplog.set_level(logging.INFO, LOGGER.name)
     now = 0.0

@@ -48,18 +48,18 @@ def stream_request(
 # Topics.
 
 
-def test_parses_the_topics_of_the_path() -> None:
+def test_parses_the_topics_of_the_path():
     """The path contains topics separated by commas. Duplicates and surrounding spaces are removed; the order is kept."""
     assert ("b", "a", "c") == stream_request("b,a,%20c,b".replace("%20", " ")).position.topics
 
 
 @pytest.mark.parametrize("topics", ["a,", ",a", "a,,b", ",", " "])
-def test_rejects_an_empty_topic_name(topics: str) -> None:
+def test_rejects_an_empty_topic_name(topics):
     with pytest.raises(InvalidParameter, match="empty topic name"):
         stream_request(topics)
 
 
-def test_a_group_stands_for_its_topics() -> None:
+def test_a_group_stands_for_its_topics():
     """A client can combine groups and topics, and receives each topic once."""
     route = Route("topics", "/{topics}", None, groups=(("changes", ("eu.c", "us.c")), ("a", ("a", "eu.c"))))
 
@@ -68,7 +68,7 @@ def test_a_group_stands_for_its_topics() -> None:
         stream_request("changes,b", route=route, max_topics_per_stream=2)
 
 
-def test_rejects_too_many_topics() -> None:
+def test_rejects_too_many_topics():
     """The message contains the requested number and the limit, which applies to event IDs too."""
     for topics, headers in [("a,b,c", {}), ("a", {"Last-Event-ID": '["a","b","c"]'})]:
         with pytest.raises(InvalidParameter, match="You requested 3 topics; a stream can have 2"):
@@ -78,7 +78,7 @@ def test_rejects_too_many_topics() -> None:
 # Where to start.
 
 
-def test_the_last_event_id_header_takes_precedence() -> None:
+def test_the_last_event_id_header_takes_precedence():
     """The header overrides the query parameters and the topics of the path."""
     parsed = stream_request("u", {"last_event_id": '["v"]', "since": "2026-01-01"}, {"Last-Event-ID": ID})
 
@@ -86,7 +86,7 @@ def test_the_last_event_id_header_takes_precedence() -> None:
     assert (("t",), None) == (parsed.position.topics, parsed.since)
 
 
-def test_the_names_in_an_event_id_start_at_the_time_of_the_query() -> None:
+def test_the_names_in_an_event_id_start_at_the_time_of_the_query():
     """As in KafkaSSE, `timestamp` applies to the topics that an event ID contains by name."""
     parsed = stream_request("u", {"timestamp": "7"}, {"Last-Event-ID": '["v",{"topic":"t","partition":0,"offset":5}]'})
 
@@ -97,9 +97,7 @@ def test_the_names_in_an_event_id_start_at_the_time_of_the_query() -> None:
     ("start_time_ms", "query", "since"),
     [(5, None, 5), (-60_000, None, 3_600_000 - 60_000), (-7_200_000, None, 0), (5, {"timestamp": "7"}, 7)],
 )
-def test_the_start_time_of_a_route(
-    monkeypatch: pytest.MonkeyPatch, start_time_ms: int, query: dict[str, str] | None, since: int
-) -> None:
+def test_the_start_time_of_a_route(monkeypatch, start_time_ms, query, since):
     """A client starts at the route's time, or that long before it connects, unless it requests another time."""
     monkeypatch.setattr("time.time_ns", lambda: 3_600_000 * 1_000_000)
     route = Route("a", "/a", ("t",), start_time_ms=start_time_ms)
@@ -107,7 +105,7 @@ def test_the_start_time_of_a_route(
     assert since == stream_request(query=query, route=route).since
 
 
-def test_topics_without_a_position_start_at_the_start_time_of_the_route() -> None:
+def test_topics_without_a_position_start_at_the_start_time_of_the_route():
     """A topic that was added to the route after the event ID was issued starts where the route starts new clients."""
     route = Route("a", "/a", ("t", "added"), start_time_ms=5)
     issued = '[{"topic":"t","partition":0,"offset":5,"topic_id":"kQ3d8y1Z"}]'
@@ -118,12 +116,12 @@ def test_topics_without_a_position_start_at_the_start_time_of_the_route() -> Non
 
 
 @pytest.mark.parametrize("name", ["last_event_id", "lastEventId"])
-def test_a_query_parameter_can_replace_the_header(name: str) -> None:
+def test_a_query_parameter_can_replace_the_header(name):
     """Browsers cannot set the header when they connect for the first time. Both spellings work."""
     assert {Partition("t", 0): PartitionStart(5)} == stream_request("u", {name: ID}).position.starts
 
 
-def test_an_empty_event_id_counts_as_absent() -> None:
+def test_an_empty_event_id_counts_as_absent():
     """Some clients send an empty Last-Event-ID header until they have received an ID. The next source then applies."""
     empty = {"Last-Event-ID": ""}
 
@@ -134,7 +132,7 @@ def test_an_empty_event_id_counts_as_absent() -> None:
 
 @pytest.mark.parametrize("place", ["header", "last_event_id", "lastEventId"])
 @pytest.mark.parametrize("text", ["0", "null", "[", "[[", '["é"]', '["\u0219"]', "~", "\x7f"])
-def test_rejects_an_invalid_event_id(place: str, text: str) -> None:
+def test_rejects_an_invalid_event_id(place, text):
     """An invalid event ID is an error in the header and in the query. Zilla would start at the beginning."""
     by_header, by_query = {"Last-Event-ID": text.encode().decode("latin-1")}, {place: text}
 
@@ -142,7 +140,7 @@ def test_rejects_an_invalid_event_id(place: str, text: str) -> None:
         _ = stream_request(headers=by_header) if place == "header" else stream_request(query=by_query)
 
 
-def test_rejects_an_event_id_that_is_too_long() -> None:
+def test_rejects_an_event_id_that_is_too_long():
     """The status is 431 for the header and 414 for the query, both with advice. An ID of the maximum length is parsed."""
     fits = '["' + "a" * 252 + '"]'
 
@@ -176,13 +174,13 @@ def test_rejects_an_event_id_that_is_too_long() -> None:
         ("utm_source=x&timestamps=x", None),  # they may belong to a proxy or to the host app
     ],
 )
-def test_parses_times(query: str, since: int | None) -> None:
+def test_parses_times(query, since):
     """Milliseconds and ISO 8601 times, in UTC or with an offset, become milliseconds since 1970."""
     assert since == stream_request(query=query).since
 
 
 @given(st.integers(0, 253402300799999))
-def test_keeps_the_milliseconds_of_a_time(milliseconds: int) -> None:
+def test_keeps_the_milliseconds_of_a_time(milliseconds):
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
 
     assert milliseconds == stream_request(query={"since": moment.isoformat()}).since
@@ -197,7 +195,7 @@ def test_keeps_the_milliseconds_of_a_time(milliseconds: int) -> None:
         "timestamp=" + "9" * 5000,
     ],
 )
-def test_rejects_an_invalid_time(query: str) -> None:
+def test_rejects_an_invalid_time(query):
     """The message names the parameter."""
     with pytest.raises(InvalidParameter, match=r"timestamp|since"):
         stream_request(query=query)
@@ -227,7 +225,7 @@ def test_rejects_an_invalid_time(query: str) -> None:
         (JSON.upper(), JSON),
     ],
 )
-def test_negotiates_the_content_type(accept: str | None, content_type: str) -> None:
+def test_negotiates_the_content_type(accept, content_type):
     parsed = stream_request(headers={} if accept is None else {"Accept": accept})
 
     assert f"{content_type}; charset=utf-8" == parsed.content_type
@@ -237,7 +235,7 @@ def test_negotiates_the_content_type(accept: str | None, content_type: str) -> N
 @pytest.mark.parametrize(
     "accept", ["text/html", "image/*", f"{EVENTS};q=0", "*/*;q=0", "x", ";;;", "text/plain, application/xml"]
 )
-def test_rejects_a_request_that_accepts_no_offered_type(accept: str) -> None:
+def test_rejects_a_request_that_accepts_no_offered_type(accept):
     with pytest.raises(NotAcceptable) as rejected:
         stream_request(headers={"Accept": accept})
 
@@ -248,7 +246,7 @@ def test_rejects_a_request_that_accepts_no_offered_type(accept: str) -> None:
 
 
 @given(st.text(), st.text(), st.dictionaries(st.sampled_from(["timestamp", "since", "last_event_id"]), st.text()))
-def test_parses_or_rejects_any_request(topics: str, accept: str, query: dict[str, str]) -> None:
+def test_parses_or_rejects_any_request(topics, accept, query):
     """Every combination of path, headers and parameters is parsed, or raises an error that can be sent as JSON."""
     environ = EnvironBuilder("/", query_string=query).get_environ()
     environ["HTTP_ACCEPT"] = accept.encode("utf-8", "replace").decode("latin-1")

@@ -67,21 +67,21 @@ def with_parameters(path: str, *names: str) -> dict[str, Any]:
         ("/P/DE", 404),
     ],
 )
-def test_a_path_parameter_matches_one_segment(log: MemoryLog, path: str, status: int) -> None:
+def test_a_path_parameter_matches_one_segment(log, path, status):
     """The segment may contain any characters except a slash, and cannot be empty."""
     client = client_with(log, prices=with_parameters("/p/{currency}", "currency"))
 
     assert status == client.head(f"/streams{path}").status_code
 
 
-def test_a_fixed_segment_takes_precedence_over_a_parameter(log: MemoryLog) -> None:
+def test_a_fixed_segment_takes_precedence_over_a_parameter(log):
     """The order of the routes in the file makes no difference."""
     client = client_with(log, any=with_parameters("/p/{name}", "name"), all={"path": "/p/all", "topics": ["u"]})
 
     assert (["t"], ["u"]) == (topics(read(client, "/streams/p/t")), topics(read(client, "/streams/p/all")))
 
 
-def test_the_segments_of_a_path_may_be_python_keywords(log: MemoryLog) -> None:
+def test_the_segments_of_a_path_may_be_python_keywords(log):
     client = client_with(log, r=with_parameters("/{class}/{from}/{self}", "class", "from", "self"))
 
     assert ["t"] == topics(read(client, "/streams/a/t/c"))
@@ -90,7 +90,7 @@ def test_the_segments_of_a_path_may_be_python_keywords(log: MemoryLog) -> None:
 # Starts.
 
 
-def test_a_route_starts_at_a_duration_back_from_now(log: MemoryLog) -> None:
+def test_a_route_starts_at_a_duration_back_from_now(log):
     """A client receives the records of that duration, and no older ones. When it resumes, no record is sent again."""
     now_ms = time.time_ns() // 1_000_000
     log.create("v")
@@ -104,7 +104,7 @@ def test_a_route_starts_at_a_duration_back_from_now(log: MemoryLog) -> None:
     assert [] == read(client, f"/streams/r?last_event_id={events[-1].id}")
 
 
-def test_a_route_starts_at_a_time(log: MemoryLog) -> None:
+def test_a_route_starts_at_a_time(log):
     """A client receives the records since that time. A time in the query takes precedence."""
     log.create("v")
     for second in range(3):
@@ -124,7 +124,7 @@ MEMBERS = {"kafkasse": {"_kafka"}, "value": set(), "envelope": {"headers"}, "clo
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("projection", [{"fields": ["id", "customer.name"]}, {"redact": ["customer.email"]}])
-def test_a_route_sends_only_some_members(log: MemoryLog, format: str, projection: dict[str, list[str]]) -> None:
+def test_a_route_sends_only_some_members(log, format, projection):
     """This applies to every format, and to records that a client reads from its own cursor or from the ring."""
     log.create("v")
     log.append("v", b'{"id":1,"customer":{"name":"Ann","email":"secret-1"}}')
@@ -145,7 +145,7 @@ def test_a_route_sends_only_some_members(log: MemoryLog, format: str, projection
 # Settings that override the general ones.
 
 
-def test_a_route_has_its_own_settings(log: MemoryLog) -> None:
+def test_a_route_has_its_own_settings(log):
     """The general settings apply to all other routes. The general heartbeat of the test is twenty times as frequent."""
     different = {"position_events": False, "start": "latest", "heartbeat_s": 1}
     client = client_with(log, own={"path": "/own", **different}, other={"path": "/other"})
@@ -159,7 +159,7 @@ def test_a_route_has_its_own_settings(log: MemoryLog) -> None:
     assert 0.5 < time.monotonic() - started_at
 
 
-def test_a_route_limits_its_streams(log: MemoryLog) -> None:
+def test_a_route_limits_its_streams(log):
     """The limits of a route do not restrict other routes. A stream that ends makes room for another one."""
     client = client_with(
         log,

@@ -14,7 +14,6 @@ from flask import Flask, Response, request, send_from_directory
 
 from kafkasse.web.pages import CLIENT
 from tests.support.waiting import wait_until
-from tests.web.conftest import AnyBrowser
 from tests.web.serve import serve
 
 pytestmark = pytest.mark.processes
@@ -145,7 +144,7 @@ def check(browser: Any, site: Site) -> None:
 
 
 @pytest.mark.parametrize("action", ["frame.contentWindow.location.reload()", "frame.replaceWith(frame.cloneNode())"])
-def test_frames_that_come_and_go_receive_each_event_once(any_browser: AnyBrowser, site: Site, action: str) -> None:
+def test_frames_that_come_and_go_receive_each_event_once(any_browser, site, action):
     """Each frame in turn is reloaded, or closed and opened again, whether or not it has the connection."""
     any_browser.get(site.url)
     wait_for_more(any_browser)
@@ -157,7 +156,7 @@ def test_frames_that_come_and_go_receive_each_event_once(any_browser: AnyBrowser
     check(any_browser, site)
 
 
-def test_a_page_that_was_left_resumes_when_the_user_goes_back(any_browser: AnyBrowser, site: Site) -> None:
+def test_a_page_that_was_left_resumes_when_the_user_goes_back(any_browser, site):
     """This is exact with and without the back/forward cache. While the user is away, the page has no connection."""
     any_browser.get(site.url)
     wait_for_more(any_browser)
@@ -171,7 +170,7 @@ def test_a_page_that_was_left_resumes_when_the_user_goes_back(any_browser: AnyBr
     check(any_browser, site)
 
 
-def test_a_frame_that_is_ahead_of_the_leader_receives_each_event_once(any_browser: AnyBrowser, site: Site) -> None:
+def test_a_frame_that_is_ahead_of_the_leader_receives_each_event_once(any_browser, site):
     """If all frames are loaded again, the one that connects may have received fewer events than the others."""
     any_browser.get(site.url + "other")
     site.stall()
@@ -184,7 +183,7 @@ def test_a_frame_that_is_ahead_of_the_leader_receives_each_event_once(any_browse
 
 
 @pytest.mark.parametrize("next_leader", ["b", "c"])
-def test_the_next_leader_may_be_ahead_of_other_frames(any_browser: AnyBrowser, site: Site, next_leader: str) -> None:
+def test_the_next_leader_may_be_ahead_of_other_frames(any_browser, site, next_leader):
     """The leader is closed before it has caught up. No frame loses events without a gap, or receives them again."""
     positions = {"b": 30, "c": 10}
     any_browser.get(site.url + "other")

@@ -26,9 +26,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
     return ends
 
 
-def test_logs_one_record_of_a_topic_and_the_number_of_the_others(
-    ends: list[Callable[[], None]], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_logs_one_record_of_a_topic_and_the_number_of_the_others(ends, caplog):
     """The next interval starts at the next record that is skipped."""
     metrics = Metrics()
     skipped = SkippedRecords(metrics, logging.getLogger("skipped"))

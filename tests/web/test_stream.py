@@ -87,7 +87,7 @@ def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
 # The start.
 
 
-def test_starts_with_a_comment_a_retry_time_and_an_event_id(world: World) -> None:
+def test_starts_with_a_comment_a_retry_time_and_an_event_id(world):
     """All three arrive at once, before any record. The retry times differ, so that not all clients reconnect together."""
     retry_times = set()
     for _ in range(10):
@@ -107,7 +107,7 @@ def test_starts_with_a_comment_a_retry_time_and_an_event_id(world: World) -> Non
 @pytest.mark.parametrize(
     ("wire", "heartbeat"), [(ServerSentEvents(), b":heartbeat\n\n"), (JsonLines(), b"\n")], ids=["SSE", "JSON lines"]
 )
-def test_sends_heartbeats_while_there_are_no_records(world: World, wire: Wire, heartbeat: bytes) -> None:
+def test_sends_heartbeats_while_there_are_no_records(world, wire, heartbeat):
     """The stream sends a comment after each interval of heartbeat_s, or an empty line: JSON has no comments."""
     chunks = iter(world.open(wire=wire, heartbeat_s=0.05))
     next(chunks)
@@ -115,7 +115,7 @@ def test_sends_heartbeats_while_there_are_no_records(world: World, wire: Wire, h
     assert [heartbeat] * 3 == [next(chunks) for _ in range(3)]
 
 
-def test_a_position_event_replaces_a_heartbeat_after_filtered_records(world: World) -> None:
+def test_a_position_event_replaces_a_heartbeat_after_filtered_records(world):
     """The position event contains the new event ID. The next heartbeats are comments."""
     chunks = iter(world.open(heartbeat_s=0.05))
     next(chunks)
@@ -165,7 +165,7 @@ def _received(client: socket.socket) -> bytes:
     return body
 
 
-def test_a_stream_at_its_maximum_age_ends_with_a_retry_time_and_an_event_id(world: World, reading: Whole) -> None:
+def test_a_stream_at_its_maximum_age_ends_with_a_retry_time_and_an_event_id(world, reading):
     body = reading(max_stream_age_s=0.2, heartbeat_s=0.05).get(timeout=TIMEOUT_S)
 
     parser = Parser()
@@ -179,9 +179,7 @@ def test_a_stream_at_its_maximum_age_ends_with_a_retry_time_and_an_event_id(worl
 @pytest.mark.parametrize(
     ("wire", "fields"), [(ServerSentEvents(), [b"retry", b"event", b"data", b"id", b"retry"]), (JsonLines(), [])]
 )
-def test_a_stream_that_is_ended_sends_its_last_event_id(
-    world: World, reading: Whole, wire: Wire, fields: list[bytes]
-) -> None:
+def test_a_stream_that_is_ended_sends_its_last_event_id(world, reading, wire, fields):
     """After that, it sends no heartbeat. JSON lines have neither event IDs nor retry times."""
     whole = reading(wire=wire, heartbeat_s=TIMEOUT_S * 2)
 
@@ -191,7 +189,7 @@ def test_a_stream_that_is_ended_sends_its_last_event_id(
     assert 1 == world.ended
 
 
-def test_json_lines_that_are_ended_while_catching_up_have_no_hole(world: World) -> None:
+def test_json_lines_that_are_ended_while_catching_up_have_no_hole(world):
     """The client receives the records that were already read for it, and none after them."""
     for n in range(RECORDS):
         world.log.append("t", b'{"n":%d,"x":"%b"}' % (n, b"x" * 1000))
@@ -208,7 +206,7 @@ def test_json_lines_that_are_ended_while_catching_up_have_no_hole(world: World) 
     assert 1 == world.ended
 
 
-def test_a_deleted_topic_ends_the_stream_with_an_error_event(world: World, reading: Whole) -> None:
+def test_a_deleted_topic_ends_the_stream_with_an_error_event(world, reading):
     """The event's data is the JSON body of the HTTP error, and its ID is the client's position."""
     whole = reading(metadata_refresh_s=0.02, heartbeat_s=TIMEOUT_S)
 
@@ -222,7 +220,7 @@ def test_a_deleted_topic_ends_the_stream_with_an_error_event(world: World, readi
     assert 1 == world.ended
 
 
-def test_an_error_in_json_lines_is_a_line(world: World, reading: Whole) -> None:
+def test_an_error_in_json_lines_is_a_line(world, reading):
     whole = reading(wire=JsonLines(), metadata_refresh_s=0.02)
 
     world.log.delete("t")
@@ -233,13 +231,8 @@ def test_an_error_in_json_lines_is_a_line(world: World, reading: Whole) -> None:
 @pytest.mark.parametrize("failure", [RuntimeError, gevent.Timeout])
 @pytest.mark.parametrize("method", ["read", "begin"])
 def test_an_unexpected_exception_ends_the_stream_with_an_error_event(
-    world: World,
-    reading: Whole,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    method: str,
-    failure: type[BaseException],
-) -> None:
+    world, reading, caplog, monkeypatch, method, failure
+):
     """The event has no ID: the reader's position may be past records that it has not returned. The log has the text."""
 
     def fail(*_: object) -> bytes:
@@ -259,9 +252,7 @@ def test_an_unexpected_exception_ends_the_stream_with_an_error_event(
     assert 1 == world.ended
 
 
-def test_an_exception_while_the_client_is_parked_ends_the_stream_with_an_error_event(
-    world: World, connection: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_exception_while_the_client_is_parked_ends_the_stream_with_an_error_event(world, connection, monkeypatch):
     def fail(*_: object) -> bytes:
         raise RuntimeError("a bug")
 
@@ -274,7 +265,7 @@ def test_an_exception_while_the_client_is_parked_ends_the_stream_with_an_error_e
     assert 1 == world.ended
 
 
-def test_notices_that_an_idle_client_has_left(world: World, connection: tuple[socket.socket, socket.socket]) -> None:
+def test_notices_that_an_idle_client_has_left(world, connection):
     """The stream ends at once, not at the next heartbeat."""
     server_end, client_end = connection
     reading = gevent.spawn(b"".join, world.open(server_end, heartbeat_s=TIMEOUT_S * 2))
@@ -287,7 +278,7 @@ def test_notices_that_an_idle_client_has_left(world: World, connection: tuple[so
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems lack tcpi_last_ack_recv")
-def test_ends_the_stream_of_a_client_that_vanished(world: World) -> None:
+def test_ends_the_stream_of_a_client_that_vanished(world):
     """Its system acknowledges nothing, as after a power failure. The stream ends after write_timeout_s in each mode."""
     ended_at: list[float] = []
     with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as clients:
@@ -319,7 +310,7 @@ def vanish(client: socket.socket) -> None:
     client.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", 1, ctypes.addressof(program)))
 
 
-def test_discards_input_from_a_client(world: World, connection: tuple[socket.socket, socket.socket]) -> None:
+def test_discards_input_from_a_client(world, connection):
     """The client keeps its stream, and does not keep the server busy."""
     server_end, client_end = connection
     chunks = iter(world.open(server_end, heartbeat_s=0.05))
@@ -329,7 +320,7 @@ def test_discards_input_from_a_client(world: World, connection: tuple[socket.soc
     assert [b":heartbeat\n\n"] * 2 == [next(chunks) for _ in range(2)]
 
 
-def test_can_be_closed_twice_and_before_it_was_iterated(world: World) -> None:
+def test_can_be_closed_twice_and_before_it_was_iterated(world):
     before = len(world.registry)
     begun, unbegun = world.open(), world.open()
     chunks = iter(begun)
@@ -353,9 +344,7 @@ def test_can_be_closed_twice_and_before_it_was_iterated(world: World) -> None:
     ],
 )
 @pytest.mark.parametrize("wire", [ServerSentEvents(), JsonLines()], ids=["SSE", "JSON lines"])
-def test_recognizes_a_wrapper_that_changes_only_later_parts(
-    world: World, wire: Wire, change: Callable[[bytes], bytes]
-) -> None:
+def test_recognizes_a_wrapper_that_changes_only_later_parts(world, wire, change):
     """It may hide secrets in the records, so the worker must not send the records without it."""
     stream = world.open(wire=wire)
     chunks = iter(stream)
@@ -366,9 +355,7 @@ def test_recognizes_a_wrapper_that_changes_only_later_parts(
     assert stream.has_returned(first)
 
 
-def test_a_stream_that_a_wrapper_has_closed_cannot_be_served(
-    world: World, connection: tuple[socket.socket, socket.socket]
-) -> None:
+def test_a_stream_that_a_wrapper_has_closed_cannot_be_served(world, connection):
     """Nothing would close the client's socket afterwards."""
     stream = world.open(connection[0])
     chunks = iter(stream)
@@ -379,7 +366,7 @@ def test_a_stream_that_a_wrapper_has_closed_cannot_be_served(
     assert (True, False) == (before, stream.has_returned(first))
 
 
-def test_a_discarded_stream_is_closed(world: World) -> None:
+def test_a_discarded_stream_is_closed(world):
     """A stream that the server never received closes itself, without waiting for the garbage collector."""
     gc.collect()  # free the streams of other tests
     before = len(world.registry)

@@ -57,9 +57,7 @@ def without_collections() -> Iterator[None]:
         lambda response: response.get_json(force=True),
     ],
 )
-def test_a_hook_that_reads_the_body_fails_without_leaking_the_stream(
-    read: Callable[[Response], object], passthrough: bool
-) -> None:
+def test_a_hook_that_reads_the_body_fails_without_leaking_the_stream(read, passthrough):
     """The stream is closed at once, so that it does not count against max_streams. The request does not hang."""
     must_read = True
 
@@ -87,7 +85,7 @@ def test_a_hook_that_reads_the_body_fails_without_leaking_the_stream(
         lambda response: setattr(response, "direct_passthrough", False),
     ],
 )
-def test_a_hook_may_inspect_the_response(use: Callable[[Response], object]) -> None:
+def test_a_hook_may_inspect_the_response(use):
     def hook(response: Response) -> None:
         use(response)
 
@@ -96,13 +94,13 @@ def test_a_hook_may_inspect_the_response(use: Callable[[Response], object]) -> N
     assert [True] * 2 == ['"n":1' in client.get("/streams/t?timestamp=0").text for _ in range(2)]
 
 
-def test_a_hook_that_replaces_the_response_closes_the_stream() -> None:
+def test_a_hook_that_replaces_the_response_closes_the_stream():
     client = app_with(lambda _: Response("replaced")).test_client()
 
     assert ["replaced"] * 3 == [client.get("/streams/t").text for _ in range(3)]
 
 
-def test_call_on_close_runs_once_when_the_stream_has_ended() -> None:
+def test_call_on_close_runs_once_when_the_stream_has_ended():
     """A hook can release what it needs for the whole stream. If one function fails, the next ones still run."""
     calls: list[str] = []
 
@@ -117,7 +115,7 @@ def test_call_on_close_runs_once_when_the_stream_has_ended() -> None:
     assert ([], ["first", "last"]) == (during, calls)
 
 
-def test_an_app_may_have_its_own_response_class() -> None:
+def test_an_app_may_have_its_own_response_class():
     """Streams are instances of this class, and hooks work as with Flask's class."""
     calls: list[type] = []
 
@@ -135,7 +133,7 @@ def test_an_app_may_have_its_own_response_class() -> None:
     assert [True] == [issubclass(each, Own) for each in calls]
 
 
-def test_the_response_has_no_content_encoding() -> None:
+def test_the_response_has_no_content_encoding():
     """Extensions that compress see one, so that they do not compress the stream, but the client does not receive it."""
     seen: list[str | None] = []
 
@@ -179,9 +177,7 @@ def mounted(**options: Any) -> FlaskClient:
         ({"subdomain": "<tenant>", "url_prefix": "/<int:shop>"}, "acme.shop.example", "/7"),
     ],
 )
-def test_a_prefix_and_a_subdomain_may_have_parameters(
-    options: dict[str, str], host: str, prefix: str, path: str
-) -> None:
+def test_a_prefix_and_a_subdomain_may_have_parameters(options, host, prefix, path):
     """The app's own hooks receive the parameters in request.view_args."""
     response = mounted(**options).get(f"{prefix}{path}", base_url=f"http://{host}")
 
@@ -189,7 +185,7 @@ def test_a_prefix_and_a_subdomain_may_have_parameters(
 
 
 @pytest.mark.parametrize("path", ["/", "/-/demo", "/-/page/kafkasse.js", "/topn/updates", "/-/health", "/-/metrics"])
-def test_the_pages_and_routes_of_the_demo_are_not_mounted(path: str) -> None:
+def test_the_pages_and_routes_of_the_demo_are_not_mounted(path):
     """A host app gets only the streams of its own configuration, even if the setting `pages` is on."""
     assert 404 == mounted(url_prefix="/streams").get(f"/streams{path}", base_url="http://shop.example").status_code
     assert 404 == mounted().get(path, base_url="http://shop.example").status_code
@@ -198,7 +194,7 @@ def test_the_pages_and_routes_of_the_demo_are_not_mounted(path: str) -> None:
 # Unit tests of a host app.
 
 
-def test_a_stream_ends_in_a_unit_test() -> None:
+def test_a_stream_ends_in_a_unit_test():
     """For Flask's test client in an app with TESTING, a stream contains the records that exist, then it ends."""
     client = mounted()
 
@@ -216,7 +212,7 @@ def test_a_stream_ends_in_a_unit_test() -> None:
         {"uwsgi.version": b"2.0"},
     ],
 )
-def test_a_stream_under_a_server_has_no_end(server: dict[str, object]) -> None:
+def test_a_stream_under_a_server_has_no_end(server):
     """Not even if TESTING was set in production by mistake."""
     environ = create_environ()
 
@@ -224,7 +220,7 @@ def test_a_stream_under_a_server_has_no_end(server: dict[str, object]) -> None:
     assert not is_test_client(environ | server)
 
 
-def test_mod_wsgi_names_the_command_to_use(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_mod_wsgi_names_the_command_to_use(monkeypatch, caplog):
     """The log names it when the app is loaded, and each request is rejected. server/test_wsgi_servers.py runs the others."""
     monkeypatch.setitem(sys.modules, "mod_wsgi", ModuleType("mod_wsgi"))
 

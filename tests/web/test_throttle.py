@@ -38,7 +38,7 @@ def rejections(time: Time) -> RejectionThrottle:
     return RejectionThrottle(PER_S, time.clock, time.sleep)
 
 
-def test_delays_a_client_that_ignores_rejections(time: Time, rejections: RejectionThrottle) -> None:
+def test_delays_a_client_that_ignores_rejections(time, rejections):
     """A client in a loop gets PER_S per second. Others, and one that retries as seldom as it should, are not delayed."""
     for _ in range(BURST * 10):
         rejections.delay("seldom")
@@ -55,7 +55,7 @@ def test_delays_a_client_that_ignores_rejections(time: Time, rejections: Rejecti
     assert [1 / PER_S] * 5 == time.delays
 
 
-def test_answers_429_if_a_client_sends_requests_in_parallel(time: Time, rejections: RejectionThrottle) -> None:
+def test_answers_429_if_a_client_sends_requests_in_parallel(time, rejections):
     """At most PER_S * MAX_DELAY_S requests of one address wait at the same time."""
     for _ in range(BURST + int(PER_S * MAX_DELAY_S)):
         rejections.delay("a")
@@ -67,7 +67,7 @@ def test_answers_429_if_a_client_sends_requests_in_parallel(time: Time, rejectio
     assert {"Retry-After": "5"} == rejected.value.headers
 
 
-def test_forgets_the_address_whose_last_rejection_is_the_oldest(time: Time, rejections: RejectionThrottle) -> None:
+def test_forgets_the_address_whose_last_rejection_is_the_oldest(time, rejections):
     """The table has a maximum size, whatever clients send."""
     for n in range(MAX_ADDRESSES + 1):
         rejections.delay(f"{n}")
@@ -79,9 +79,7 @@ def test_forgets_the_address_whose_last_rejection_is_the_oldest(time: Time, reje
     assert "0" not in rejections._buckets
 
 
-def test_the_number_of_delayed_responses_is_limited(
-    time: Time, rejections: RejectionThrottle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_number_of_delayed_responses_is_limited(time, rejections, monkeypatch):
     """Above the limit, rejections are sent at once: each delayed response takes a greenlet and a connection."""
     monkeypatch.setattr(throttle, "BURST", 0)
     waiting = []
