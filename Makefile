@@ -24,6 +24,7 @@ test: setup ## run all tests; TEST="tests/server -x" passes arguments to pytest
 	$(VENV)/bin/pytest -n $(PROCESSES) $(TEST)
 
 # These tests start no process (broker, browser, Spark, server) and use no network: see tests/support/guard.py.
+test-fast: PROCESSES := 4
 test-fast: setup ## run the tests that need no broker, browser or Spark
 	$(VENV)/bin/pytest -n $(PROCESSES) -q -m "not processes and not long" --hypothesis-profile=fast $(TEST)
 
