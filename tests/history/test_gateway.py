@@ -21,7 +21,7 @@ def gateway(cluster: Cluster, tmp_path: Path) -> Iterator[Gateway]:
         yield gateway
 
 
-def test_nothing_is_lost_or_repeated_when_tokens_expire(gateway):
+def test_nothing_is_lost_or_repeated_by_expired_tokens_and_reloads(gateway):
     """Streams end when their token expires, not later, and resume with a new one. A new topic joins without a gap.
 
     After a reload, they resume at the new worker. A topic that the new file adds to a route joins from its first record.
