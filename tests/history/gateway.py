@@ -6,7 +6,6 @@ This module knows kafkasse only by its settings and over sockets.
 from __future__ import annotations
 
 import random
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -74,8 +73,7 @@ class Gateway(BlackBox):
         expiries: how many streams ended because their token expired.
     """
 
-    def __init__(self, cluster: Cluster, directory: Path, seed: int) -> None:
-        name = f"gateway-{secrets.token_hex(4)}"
+    def __init__(self, cluster: Cluster, name: str, directory: Path, seed: int) -> None:
         self.topic = cluster.create(f"{name}-first", PARTITIONS)
         self.added = cluster.create(f"{name}-added")
         self.created = f"{name}-created"

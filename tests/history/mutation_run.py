@@ -201,6 +201,7 @@ class Mutation:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         session.config.pluginmanager.unregister(name="terminalreporter")  # a failing test has noticed the mutant
+        gc.unfreeze()  # get_objects() leaves out what tests/conftest.py has frozen
         functions = [each for each in gc.get_objects() if isinstance(each, FunctionType)]
         self._functions = [each for each in functions if _is_ours(each.__code__)]
         profiles = self._profiles(session)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import random
-import secrets
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -243,10 +242,10 @@ class _FaultyServer(Server):
 class Scenario(BlackBox):
     """A topic, a compacted table, servers, clients and writers. Close it at the end."""
 
-    def __init__(self, cluster: Cluster, directory: Path, seed: int) -> None:
-        self.topic = cluster.create(f"t-{secrets.token_hex(4)}", PARTITIONS)
+    def __init__(self, cluster: Cluster, topic: str, directory: Path, seed: int) -> None:
+        self.topic = cluster.create(topic, PARTITIONS)
         compacts = {"cleanup_policy": "compact", "segment_ms": "1", "min_cleanable_dirty_ratio": "0.001"}
-        self.table = cluster.create(f"table-{secrets.token_hex(4)}", 1, **compacts)
+        self.table = cluster.create(f"{topic}-table", 1, **compacts)
         super().__init__(cluster, directory, seed, [self.topic, self.table])
         self._partitions = PARTITIONS
         self._is_growing = False  # play() will add a partition

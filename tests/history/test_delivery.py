@@ -32,8 +32,8 @@ WITH_EVERY_CUT = ("from the start", "timestamps", "sparse", "table"), ("filtered
 
 
 @pytest.fixture
-def scenario(cluster: Cluster, tmp_path: Path) -> Iterator[Scenario]:
-    with closing(Scenario(cluster, tmp_path, SEED)) as scenario:
+def scenario(cluster: Cluster, fresh_name: str, tmp_path: Path) -> Iterator[Scenario]:
+    with closing(Scenario(cluster, fresh_name, tmp_path, SEED)) as scenario:
         yield scenario
 
 

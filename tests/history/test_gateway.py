@@ -16,8 +16,8 @@ SEED = 1
 
 
 @pytest.fixture
-def gateway(cluster: Cluster, tmp_path: Path) -> Iterator[Gateway]:
-    with closing(Gateway(cluster, tmp_path, SEED)) as gateway:
+def gateway(cluster: Cluster, fresh_name: str, tmp_path: Path) -> Iterator[Gateway]:
+    with closing(Gateway(cluster, fresh_name, tmp_path, SEED)) as gateway:
         yield gateway
 
 

@@ -137,14 +137,14 @@ def _largest_row_group(file: Path) -> int:
     return max(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
 
 
-def test_clients_of_a_server_read_the_archive_then_kafka_then_live_records(spark, broker, tmp_path):
+def test_clients_of_a_server_read_the_archive_then_kafka_then_live_records(spark, broker, fresh_name, tmp_path):
     """Clients with all ID types and wire formats, with filters and personal streams, which are cut and reconnect."""
     root = ArchiveDirectory(tmp_path / "archive")
     root.create()
     kafka = {"bootstrap.servers": broker.bootstrap_servers}
     with (
         closing(Cluster(broker.bootstrap_servers)) as cluster,
-        closing(Scenario(cluster, tmp_path, SEED)) as scenario,
+        closing(Scenario(cluster, fresh_name, tmp_path, SEED)) as scenario,
     ):
         routes_ = routes(scenario.topic, scenario.table)
         scenario.configure(archive=str(root.path), allowed_topics=["*"], idle_feed_timeout_s=0.2, routes=routes_)
