@@ -500,5 +500,6 @@ function parseProblem(text) {
 
 /** Return the milliseconds that a Retry-After header asks for, or NaN if it is missing or invalid. */
 function parseRetryAfter(value) {
-  return /^\d+$/.test(value) ? value * 1000 : Date.parse(value) - Date.now();
+  if (/^\d+$/.test(value)) return value * 1000;
+  return /^[A-Z]/.test(value) ? Date.parse(value) - Date.now() : NaN; // Date.parse() takes "-1" for a date
 }

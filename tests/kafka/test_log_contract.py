@@ -418,11 +418,14 @@ def test_topic_prefix_limits_and_shortens_names(broker, cluster, fresh_name):
     cluster.create(f"other.{fresh_name}")
     cluster.send(f"wabash-1.{fresh_name}", b"a")
     log = open_log(broker.bootstrap_servers, topic_prefix="wabash-1.")
+    partition = Partition(fresh_name, 0)
 
-    with closing(log), closing(log.cursor({Partition(fresh_name, 0): 0})) as cursor:
+    with closing(log), closing(log.cursor({partition: 0})) as cursor:
         assert [fresh_name] == list(log.describe([fresh_name, f"other.{fresh_name}", f"wabash-1.{fresh_name}"]))
-        assert {Partition(fresh_name, 0): OffsetRange(0, 1)} == log.offset_ranges([Partition(fresh_name, 0)])
-        assert [Partition(fresh_name, 0)] == [batch.partition for batch in take(cursor, 1)]
+        assert {partition: OffsetRange(0, 1)} == log.offset_ranges([partition])
+        (batch,) = take(cursor, 1)
+        assert partition == batch.partition
+        assert {partition: (1, batch.leader_epoch)} == log.epoch_ends({partition: batch.leader_epoch})
 
 
 def test_rejects_unknown_client_settings(caplog):
