@@ -23,7 +23,7 @@ from kafkasse.log import Partition
 from kafkasse.position import parse
 from kafkasse.route import StartAt
 from kafkasse.sse import Parser
-from tests.feed.world import World
+from tests.feed.world import ImpatientWorld, World
 from tests.support.parked_client import ParkedClient
 from tests.support.turns import turn
 from tests.support.waiting import TIMEOUT_S, wait_until
@@ -248,6 +248,22 @@ def test_a_reader_that_is_closed_while_it_joins_stays_closed(world):
 
 
 # What the client was sent.
+
+
+def test_a_joining_reader_receives_the_first_record_of_an_added_partition():
+    """The client has received a record of partition 1 that this worker has not read yet, so it is not live."""
+    world = ImpatientWorld()
+    start_id = world.open().position_id
+    world.write(1, partition=1)
+    reader = world.open(start_id.replace('"partition":1,"offset":0', '"partition":1,"offset":1'))
+    world.log.lose_leader("t", 1)
+    world.log.create("t", 3)
+    world.turn()
+    world.put(1, partition=2)
+
+    assert JOINING is reader.state
+    assert [0] == offsets(reader.read(0))
+    assert JOINING is reader.state
 
 
 def test_counts_each_record_once_in_every_state(world):

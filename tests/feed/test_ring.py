@@ -43,6 +43,14 @@ def append(feed, partition, count=1, value=b'{"n":1}', epoch=UNKNOWN_EPOCH, keys
 # Joining.
 
 
+def test_a_reader_within_a_segment_starts_with_this_segment():
+    shared = feed(2)
+    append(shared, 0, 3)
+    append(shared, 1, 4)
+
+    assert shared.ring.head - 1 == shared.ring.find({Partition("t", 0): 3, Partition("t", 1): 2})
+
+
 @pytest.mark.parametrize("skips", [False, True])
 def test_a_reader_that_was_ahead_of_the_feed_at_a_truncation_does_not_join(skips):
     """It has read records that the feed has not, and the log has lost. The feed has read only those that replaced them."""

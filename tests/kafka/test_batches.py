@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import hashlib
 import itertools
 import struct
 import zlib
@@ -239,7 +240,8 @@ def test_decodes_many_records_in_pieces(codec, records_per_batch):
 @pytest.mark.parametrize("codec", [NO_CODEC, GZIP, LZ4, ZSTD])
 def test_decodes_large_records_in_pieces(codec):
     """A piece is limited in bytes too. A snappy block cannot be decompressed in pieces, so a thread does it."""
-    data = batch(0, *[b"x" * 50_000] * 20, codec=codec)
+    incompressible = hashlib.shake_128().digest(50_000)  # the codec receives it in pieces, too
+    data = batch(0, *[b"x" * 50_000] * 10, *[incompressible] * 10, codec=codec)
 
     pieces = list(runs(data))
 
