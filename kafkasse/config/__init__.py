@@ -4,7 +4,7 @@ schemas/config.schema.json defines all settings. A setting in code overrides the
 file, and the file overrides the defaults. Importing this package reads no configuration. The package opens no connection.
 
     sources   reads the file, the environment and the arguments, and remembers where each value comes from
-    check     validates the values; uses names (known and old names) and kafka (kafka-python's settings)
+    check     validates the values; uses names (suggestions for unknown names) and kafka (kafka-python's settings)
     access    checks of guards and CORS
     settings  typed objects, one for each package that reads them
     routes    creates the routes

@@ -134,9 +134,6 @@ def _unknown(path: SettingPath, known: Sequence[str], layer: Layer) -> str:
     full_name = _name(path)
     if is_client and name in kafka.RESERVED:
         return _sentence(source, full_name, "is set by kafkasse itself: remove it.")
-    new = names.RENAMED.get(name)
-    if not is_client and new in known:
-        return _sentence(source, full_name, f"was renamed: use {new}.")
     if not parents and name in hooks.NAMES:
         return _sentence(source, full_name, "can be set only in code, because it is a function.")
     if not parents and name in schemas.read(SCHEMA)["$defs"]["kafka"]["properties"]:

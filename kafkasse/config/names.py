@@ -1,4 +1,4 @@
-"""The names that a configuration may use: old names of settings, variables that are not settings, and suggestions for typos.
+"""The names that a configuration may use: variables that are not settings, and suggestions for typos.
 
 schemas/config.schema.json defines the settings themselves. This module does not read any configuration.
 """
@@ -14,32 +14,6 @@ from kafkasse import config_file
 PREFIX = "KAFKASSE_"
 KAFKA_PREFIX = "KAFKASSE_KAFKA_"
 DOCS = "docs/configuration.md"
-
-# Old names of settings, before version 0.1. CHANGELOG.md has the same table.
-RENAMED = {
-    "topics_max": "max_topics_per_stream",
-    "stream_age_max_s": "max_stream_age_s",
-    "topic_check_s": "metadata_refresh_s",
-    "streams_max": "max_streams",
-    "streams_per_client_max": "max_streams_per_client",
-    "forwarded_hops": "trusted_proxies",
-    "write_deadline_s": "write_timeout_s",
-    "chunk_bytes_max": "max_chunk_bytes",
-    "fetch_bytes_max": "max_fetch_bytes",
-    "unpacked_bytes_max": "max_decompressed_bytes",
-    "ring_bytes_max": "max_ring_bytes",
-    "ring_records_max": "max_ring_records",
-    "feed_grace_s": "idle_feed_timeout_s",
-    "consumers_max": "max_catch_ups",
-    "max_cursors": "max_catch_ups",
-    "position_bytes_max": "max_last_event_id_bytes",
-    "position_entries_max": "max_last_event_id_entries",
-    "snapshot_keys_max": "max_snapshot_bytes",
-    "max_snapshot_keys": "max_snapshot_bytes",
-    "id": "id_type",
-    "id_every": "id_frequency",
-    "max_client_expressions": "max_client_filters",
-}
 
 OTHER_VARIABLES = {
     config_file.VARIABLE: "the path of a YAML file of settings",

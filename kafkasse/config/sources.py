@@ -269,8 +269,6 @@ def _setting_of_cluster(name: str, client_properties: Iterable[str]) -> tuple[st
 
 
 def _unknown_variable(variable: str, name: str, properties: Mapping[str, Any]) -> str:
-    if new := names.RENAMED.get(name):
-        return f"{variable} was renamed: use {names.PREFIX}{new.upper()}."
     if name in NO_VARIABLES:
         return f"{variable} is not a setting: {name} can be set only in a file or in code."
     others = (each.removeprefix(names.PREFIX).lower() for each in names.OTHER_VARIABLES)

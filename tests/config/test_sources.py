@@ -69,7 +69,6 @@ def test_a_variable_of_kafka_is_read_as_the_type_of_its_setting(variable, text, 
         ("ssl_cafile: x", "line 1: ssl_cafile is not a setting: did you mean kafka.ssl_cafile?"),
         ("kafka:\n  ssl_cafiel: x",
          "line 2: kafka.ssl_cafiel is not a client setting of kafka-python: did you mean ssl_cafile?"),
-        ("routes:\n  a: {path: /a, topics: [t], id: both}", "line 2: routes.a.id was renamed: use id_type."),
         ("kafka:\n  group_id: x", "line 2: kafka.group_id is set by kafkasse itself: remove it."),
         ("kafka: {ssl_context: x}",
          "line 1: kafka.ssl_context can be set only in code, because it is a Python object."),
@@ -81,22 +80,6 @@ def test_an_unknown_key_is_an_error(problems, write, text, problem):
     file = write(text)
 
     assert [f"{file}, {problem}"] == problems(file=file)
-
-
-@pytest.mark.parametrize(("old", "new"), names.RENAMED.items())
-def test_an_old_name_is_rejected_with_the_new_one(problems, write, old, new):
-    file = write(f"{old}: 1")
-
-    variable = f"KAFKASSE_{old.upper()}"
-    assert [f"{variable} was renamed: use KAFKASSE_{new.upper()}."] == problems({variable: "1"})
-    assert [f"{file}, line 1: {old} was renamed: use {new}."] == problems(file=file)
-    assert [f"The argument {old} was renamed: use {new}."] == problems(**{old: 1})
-
-
-def test_the_changelog_has_the_old_names():
-    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-
-    assert list(names.RENAMED.items()) == rows
 
 
 @pytest.mark.parametrize(
