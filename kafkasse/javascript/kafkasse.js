@@ -284,7 +284,7 @@ export class Stream {
       const { value, done } = await reader.read().catch(() => {
         throw new Failure("The connection was lost.");
       });
-      if (done) return; // An incomplete event is discarded: the server sends it again.
+      if (done) return; // The server sends an incomplete event again.
       this.#heardAt = Date.now();
       for (const event of parser.receive(decoder.decode(value, { stream: true }))) {
         if (signal.aborted) return;
@@ -498,8 +498,7 @@ function parseProblem(text) {
   }
 }
 
-/** Return the milliseconds that a Retry-After header asks for, or NaN if it is missing or invalid. */
+/** Return a Retry-After in milliseconds, or NaN if it is missing or invalid, such as "-1". */
 function parseRetryAfter(value) {
-  if (/^\d+$/.test(value)) return value * 1000;
-  return /^[A-Z]/.test(value) ? Date.parse(value) - Date.now() : NaN; // Date.parse() takes "-1" for a date
+  return /^\d+$/.test(value) ? value * 1000 : Date.parse(/GMT$/.test(value) && value) - Date.now();
 }
