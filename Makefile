@@ -54,9 +54,10 @@ tools: setup ## install what only the long tests need
 simulate: setup ## play random worlds for SECONDS; store those in which a client loses or repeats a record
 	@$(VENV)/bin/python -m tests.history.simulate --seconds $(SECONDS)
 
-lint: setup ## check the style and the types
+lint: setup ## check the style, the layers and the types
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/lint-imports --no-logo
 	$(VENV)/bin/mypy
 
 # About an hour. BENCH="--only fan_out latency" repeats only these parts. BENCH=--quick only tests that they run.
@@ -150,7 +151,7 @@ diagrams: setup ## draw the diagrams of the documentation
 
 # The jar is in the repository, so that installing kafkasse needs no compiler. Run this after a change of the Java sources.
 jar: setup ## compile the Java classes of the pipelines, without a JDK
-	@$(VENV)/bin/python -m kafkasse.java.compiler
+	@$(VENV)/bin/python -m kafkasse.tools.java.compiler
 
 # The SBOM lists the packages in requirements.txt. All three are reproducible.
 RELEASE := build/release

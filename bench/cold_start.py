@@ -29,7 +29,7 @@ from kafka import KafkaAdminClient
 from bench.figures import Figures, Row
 from bench.machine import ROOT, commit, machine
 from bench.testbed import Testbed
-from kafkasse.broker import EmbeddedBroker
+from kafkasse.tools.broker import EmbeddedBroker
 
 TOPIC = "coldstart"
 RESPONSE_TIMEOUT_S = 30.0

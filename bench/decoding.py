@@ -21,14 +21,14 @@ from google.protobuf.message_factory import GetMessageClass
 from bench.figures import Figures, Row
 from bench.records import value
 from bench.testbed import RECORD_BYTES, Testbed
-from kafkasse.frame import Encoder
 from kafkasse.log import Batch, Partition
-from kafkasse.memory_log import MemoryRecord
-from kafkasse.position import IdWriter
-from kafkasse.registry.avro import AvroSchema
-from kafkasse.registry.client import RegisteredSchema
-from kafkasse.registry.json_schema import JsonSchema
-from kafkasse.registry.protobuf import ProtobufSchema
+from kafkasse.log.memory import MemoryRecord
+from kafkasse.records.encoder import Encoder
+from kafkasse.records.position import IdWriter
+from kafkasse.records.registry.avro import AvroSchema
+from kafkasse.records.registry.client import RegisteredSchema
+from kafkasse.records.registry.json_schema import JsonSchema
+from kafkasse.records.registry.protobuf import ProtobufSchema
 
 RECORDS = 5_000
 SMALL_BYTES = 120

@@ -7,11 +7,11 @@ import time
 from bench import records
 from bench.figures import Figures, Row
 from bench.testbed import QUICK, Testbed
-from kafkasse.filter import Dimension, Dimensions, Filter, compile_expression
-from kafkasse.frame import Encoder
 from kafkasse.log import Batch, Partition
-from kafkasse.memory_log import MemoryRecord
-from kafkasse.position import IdType, IdWriter
+from kafkasse.log.memory import MemoryRecord
+from kafkasse.records.encoder import Encoder
+from kafkasse.records.filter import Dimension, Dimensions, Filter, compile_expression
+from kafkasse.records.position import IdType, IdWriter
 
 RECORD_BYTES = 1024
 BATCH_RECORDS = 500

@@ -21,9 +21,9 @@ from statistics import median
 
 from bench.cold_start import cpu_s
 from bench.machine import ROOT, commit, machine
-from kafkasse.broker import EmbeddedBroker
-from kafkasse.java import jars
 from kafkasse.pipelines import jvm
+from kafkasse.tools.broker import EmbeddedBroker
+from kafkasse.tools.java import jars
 from tests.support.kafka import Cluster
 
 ARCHIVE_TIMEOUT_S = 600.0

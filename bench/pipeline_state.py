@@ -264,7 +264,7 @@ def broker_with_topics() -> Iterator[str]:
     """An embedded broker with an empty source and an empty sink."""
     from kafka import KafkaAdminClient
 
-    from kafkasse.broker import EmbeddedBroker
+    from kafkasse.tools.broker import EmbeddedBroker
 
     with EmbeddedBroker() as broker:
         admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)

@@ -20,7 +20,7 @@ from bench.clients import Clients, Delivered
 from bench.records import Producer
 from bench.remote import Remote
 from bench.servers import Server
-from kafkasse.broker import EmbeddedBroker
+from kafkasse.tools.broker import EmbeddedBroker
 
 PARTITIONS = 3
 # As in Kafka's start script. With other settings, collections of garbage dominate the 99th percentiles.

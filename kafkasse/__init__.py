@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kafkasse.access import Visitor
     from kafkasse.app import blueprint
-    from kafkasse.broker import EmbeddedBroker
     from kafkasse.config import Config
-    from kafkasse.memory_log import MemoryLog
-    from kafkasse.web.registry import drain
+    from kafkasse.log.memory import MemoryLog
+    from kafkasse.process.open_streams import drain
+    from kafkasse.tools.broker import EmbeddedBroker
     from kafkasse.web.revocations import end_streams
 
 __version__ = "0.1.0"
@@ -23,11 +23,11 @@ __all__ = ["Config", "EmbeddedBroker", "MemoryLog", "Visitor", "__version__", "b
 
 _MODULES = {
     "Config": "kafkasse.config",
-    "EmbeddedBroker": "kafkasse.broker",
-    "MemoryLog": "kafkasse.memory_log",
+    "EmbeddedBroker": "kafkasse.tools.broker",
+    "MemoryLog": "kafkasse.log.memory",
     "Visitor": "kafkasse.access",
     "blueprint": "kafkasse.app",
-    "drain": "kafkasse.web.registry",
+    "drain": "kafkasse.process.open_streams",
     "end_streams": "kafkasse.web.revocations",
 }
 

@@ -15,7 +15,7 @@ from kafkasse.config import Config
 from kafkasse.errors import KafkasseError, MethodNotAllowed, NotFound
 from kafkasse.kafka.version import check_version
 from kafkasse.log import Log
-from kafkasse.telemetry import request_id
+from kafkasse.process.telemetry import request_id
 from kafkasse.web.blueprint import StreamService, add_request_id, streams_blueprint
 from kafkasse.web.headers import DEFAULT_HEADERS
 from kafkasse.web.health import add_health

@@ -14,8 +14,8 @@ from fnmatch import fnmatchcase
 
 from kafkasse.access.grant import Grant
 from kafkasse.errors import TopicNotAvailable
-from kafkasse.filter.where import EVERY_RECORD, Where
-from kafkasse.position import IdType, Position, of_topics
+from kafkasse.records.filter.where import EVERY_RECORD, Where
+from kafkasse.records.position import IdType, Position, of_topics
 
 INTERNAL_PREFIX = "__"
 _GLOB = frozenset("*?[")

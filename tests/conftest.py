@@ -27,7 +27,7 @@ from contextlib import ExitStack, closing  # noqa: E402
 import pytest  # noqa: E402
 from werkzeug.wrappers import Response  # noqa: E402
 
-from kafkasse.broker import EmbeddedBroker  # noqa: E402
+from kafkasse.tools.broker import EmbeddedBroker  # noqa: E402
 from tests.support.broker_versions import SETTINGS, running_broker  # noqa: E402
 from tests.support.examples import is_long, register_profiles  # noqa: E402
 from tests.support.greenlets import Greenlets  # noqa: E402

@@ -16,8 +16,8 @@ from kafkasse.access import Visitor
 from kafkasse.app import create_app
 from kafkasse.config import Config
 from kafkasse.errors import KafkaUnavailable
-from kafkasse.memory_log import MemoryLog
-from kafkasse.server import runtime
+from kafkasse.log.memory import MemoryLog
+from kafkasse.process import runtime
 from kafkasse.web import throttle
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kafkasse.epoch_history import MAX_EPOCHS, EpochHistory
+from kafkasse.log.epoch_history import MAX_EPOCHS, EpochHistory
 
 NONE = -5
 

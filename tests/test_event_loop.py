@@ -5,7 +5,7 @@ from __future__ import annotations
 import gevent
 import pytest
 
-from kafkasse.event_loop import take_turn
+from kafkasse.process.event_loop import take_turn
 from tests.support.turns import TurnClock
 
 

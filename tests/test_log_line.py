@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkasse.log_line import MAX_CHARS, one_line
+from kafkasse.process.log_line import MAX_CHARS, one_line
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkasse.errors import TopicNotAvailable
-from kafkasse.position import Position, parse
+from kafkasse.records.position import Position, parse
 from kafkasse.route import Route
 
 

@@ -28,7 +28,7 @@ from bench.soak.clients import PARTITIONS, QUIET, STREAMS, TOPICS, VALUES_ROUTE,
 from bench.soak.growth import Sample  # noqa: E402
 from bench.soak.sampler import Sampler  # noqa: E402
 from bench.soak.writer import Writer  # noqa: E402
-from kafkasse.broker import EmbeddedBroker  # noqa: E402
+from kafkasse.tools.broker import EmbeddedBroker  # noqa: E402
 from tests.support.kafka import Cluster  # noqa: E402
 from tests.support.server import Server  # noqa: E402
 

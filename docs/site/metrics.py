@@ -9,7 +9,7 @@ from pathlib import Path
 from prometheus_client import Counter
 
 from kafkasse.pipelines import metrics as pipelines
-from kafkasse.telemetry.metrics import METRICS, PREFIX
+from kafkasse.process.telemetry.metrics import METRICS, PREFIX
 
 PAGE = Path(__file__).parents[1] / "metrics.md"
 HEAD = "| metric | type | labels | meaning |\n| --- | --- | --- | --- |\n"

@@ -17,8 +17,8 @@ from pygments.util import ClassNotFound
 from kafkasse import schemas
 from kafkasse.commands import SUMMARIES
 from kafkasse.config.check import expected
-from kafkasse.describe import problems
 from kafkasse.errors import URN
+from kafkasse.web.describe import problems
 
 # The end of docs/reference.md on the site. The repository does not contain these pages.
 LIST = """
@@ -33,9 +33,9 @@ LIST = """
 API: dict[str, tuple[str, ...]] = {
     "kafkasse": ("blueprint", "Config", "Visitor", "MemoryLog", "EmbeddedBroker", "drain"),
     "kafkasse.config.hooks": ("Hooks",),
-    "kafkasse.frame": ("TopicRecord",),
+    "kafkasse.records.frame": ("TopicRecord",),
     "kafkasse.errors": ("KafkasseError",),
-    "kafkasse.sse": ("Parser", "Event", "EventTooLarge"),
+    "kafkasse.client.sse": ("Parser", "Event", "EventTooLarge"),
     "kafkasse.client": (),
     "kafkasse.pipelines": (),
 }

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 
 from docs.site import metrics
 from kafkasse import errors, schemas
-from kafkasse.frame import FORMATS
+from kafkasse.records.frame import FORMATS
 
 ROOT = Path(__file__).parents[2]
 NO_VARIABLE = {

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 
 FORMAT = 1
-UNKNOWN_EPOCH = -1  # as in log.py
 
 
 class InvalidManifest(Exception):

@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from kafkasse.client.core import State, StreamError
+from kafkasse.client.sse import Event
 from kafkasse.client.stores import FileStore, PositionStore
-from kafkasse.sse import Event
 
 if TYPE_CHECKING:
     from kafkasse.client.aiohttp import AsyncStream

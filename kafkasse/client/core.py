@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
-from kafkasse.sse import Event, EventTooLarge, Parser
+from kafkasse.client.sse import Event, EventTooLarge, Parser
 
 MAX_SILENCE_S = 60.0  # heartbeats are more frequent, so a connection that is silent for longer is dead
 CONNECT_TIMEOUT_S = 10.0

@@ -20,8 +20,8 @@ from kafkasse.client.core import (
     State,
     StreamError,
 )
+from kafkasse.client.sse import Event
 from kafkasse.client.stores import PositionStore, Save, load, save_of
-from kafkasse.sse import Event
 
 T = TypeVar("T")
 Token = str | Callable[[bool], str]

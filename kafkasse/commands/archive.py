@@ -18,7 +18,7 @@ import click
 
 from kafkasse.commands import options
 from kafkasse.errors import CommandError
-from kafkasse.progress import Progress, waiting
+from kafkasse.tools.progress import Progress, waiting
 
 if TYPE_CHECKING:
     from kafkasse.archive.directory import TopicDirectory

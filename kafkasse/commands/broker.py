@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from kafkasse.broker.embedded import EmbeddedBroker
 from kafkasse.commands import stop_at_sigterm
 from kafkasse.errors import CommandError
-from kafkasse.java import jars
-from kafkasse.progress import waiting
+from kafkasse.tools.broker.embedded import EmbeddedBroker
+from kafkasse.tools.java import jars
+from kafkasse.tools.progress import waiting
 
 EPILOG = """\b
 Example:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import click
 
+from kafkasse.commands.listing import existing_topics
 from kafkasse.config import Config
 from kafkasse.config.kafka import servers
-from kafkasse.describe.streams import is_pattern
 from kafkasse.errors import CommandError, did_you_mean
-from kafkasse.kafka.listing import existing_topics
 from kafkasse.route import Route
+from kafkasse.web.describe.streams import is_pattern
 
 EPILOG = """\b
 Examples:

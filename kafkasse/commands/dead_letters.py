@@ -21,8 +21,8 @@ from kafka.structs import OffsetAndMetadata
 from kafkasse.config import Config
 from kafkasse.config.kafka import servers
 from kafkasse.errors import CommandError
-from kafkasse.log_line import one_line
-from kafkasse.progress import Progress, waiting
+from kafkasse.process.log_line import one_line
+from kafkasse.tools.progress import Progress, waiting
 
 PREFIX = "kafkasse-dead-letter-"
 HEADER_COUNT = 6  # the number of headers that the pipeline appends to those of the record

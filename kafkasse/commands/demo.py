@@ -20,11 +20,11 @@ from pathlib import Path
 import click
 from kafka import KafkaAdminClient
 
-from kafkasse.broker.embedded import HOST, EmbeddedBroker, last_lines, require_free
-from kafkasse.broker.supervisor import SupervisedProcess
 from kafkasse.commands import stop_at_sigterm
 from kafkasse.errors import CommandError
-from kafkasse.java import jars
+from kafkasse.tools.broker.embedded import HOST, EmbeddedBroker, last_lines, require_free
+from kafkasse.tools.broker.supervisor import SupervisedProcess
+from kafkasse.tools.java import jars
 
 DATA = Path(__file__).parents[1] / "data"
 COUNTRIES = DATA / "countries.csv"

@@ -15,10 +15,10 @@ import click
 
 from kafkasse import schemas
 from kafkasse.commands import options
+from kafkasse.commands.listing import existing_topics
 from kafkasse.config import Config
 from kafkasse.config.kafka import MASK, servers
 from kafkasse.errors import CommandError
-from kafkasse.kafka.listing import existing_topics
 
 COMMENT_WIDTH = 100
 MAX_TOPICS = 100  # in the comment

@@ -29,7 +29,7 @@ from kafkasse.commands import options
 from kafkasse.config import Config
 from kafkasse.config.kafka import servers
 from kafkasse.errors import CommandError, did_you_mean
-from kafkasse.progress import Progress, waiting
+from kafkasse.tools.progress import Progress, waiting
 
 # About the largest record that a broker accepts by default. The limit protects our memory from a file without newlines.
 MAX_LINE_BYTES = 1_000_000

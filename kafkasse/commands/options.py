@@ -66,7 +66,7 @@ def client_properties(kafka_config: Path | None) -> str:
 
 def log_to_stderr() -> None:
     """Log as text or as JSON, like the web process."""
-    from kafkasse.telemetry import log_format
+    from kafkasse.process.telemetry import log_format
 
     handler = logging.StreamHandler()
     handler.setFormatter(log_format.formatter(os.environ.get(log_format.VARIABLE, "text").lower()))

@@ -17,7 +17,7 @@ import click
 
 from kafkasse.commands import options
 from kafkasse.errors import CommandError
-from kafkasse.progress import waiting
+from kafkasse.tools.progress import waiting
 
 if TYPE_CHECKING:
     from kafkasse.pipelines import Pipeline

@@ -11,10 +11,10 @@ from typing import Any
 import click
 from kafka import KafkaConsumer, TopicPartition
 
+from kafkasse.commands.listing import existing_topics
 from kafkasse.config import Config
 from kafkasse.errors import CommandError, did_you_mean
-from kafkasse.kafka.listing import existing_topics
-from kafkasse.progress import waiting
+from kafkasse.tools.progress import waiting
 
 IDLE_TIMEOUT_MS = 2000
 SILENT_AFTER_S = {"running": 30}  # it writes its status every 5 s, but not while it stops, which takes 20 s

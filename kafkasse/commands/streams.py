@@ -12,9 +12,9 @@ from typing import Any
 import click
 
 from kafkasse.errors import CommandError
-from kafkasse.log_line import one_line
-from kafkasse.progress import waiting
-from kafkasse.server import control, runtime
+from kafkasse.process import control, runtime
+from kafkasse.process.log_line import one_line
+from kafkasse.tools.progress import waiting
 
 COLUMNS = ("id", "route", "client", "visitor", "age_s", "events", "bytes", "lag_records", "state")
 MAX_CELL_CHARS = 40

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import click
 
+from kafkasse.commands.listing import existing_topics
 from kafkasse.config import Config
-from kafkasse.describe.streams import is_pattern
-from kafkasse.kafka.listing import existing_topics
 from kafkasse.route import Route
+from kafkasse.web.describe.streams import is_pattern
 
 EPILOG = """\b
 Examples:

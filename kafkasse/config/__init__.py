@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from kafkasse import config_file
 from kafkasse.config import check, hooks, kafka, sources
 from kafkasse.config.hooks import Hooks
-from kafkasse.config.settings import (
+from kafkasse.errors import ConfigurationError
+from kafkasse.settings import (
     AccessSettings,
     FeedSettings,
     KafkaSettings,
@@ -32,7 +33,6 @@ from kafkasse.config.settings import (
     SchemaRegistrySettings,
     WebSettings,
 )
-from kafkasse.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from kafkasse.route import Route

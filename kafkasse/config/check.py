@@ -21,7 +21,7 @@ from kafkasse import schemas
 from kafkasse.access.grant import PUBLIC
 from kafkasse.config import access, hooks, kafka, names
 from kafkasse.config.sources import SCHEMA, Layer, SettingPath, Source
-from kafkasse.times import parse_start_time
+from kafkasse.config.times import parse_start_time
 
 if TYPE_CHECKING:  # jsonschema has protocols since version 4.3
     from jsonschema.protocols import Validator
@@ -360,7 +360,7 @@ def _problems_of_filters(layer: Layer) -> Iterator[str]:
     }
     if not any(client_filters.values()) and not any("where" in each for each in routes.values()):
         return  # without importing what filters need
-    from kafkasse.filter import expression, where
+    from kafkasse.records.filter import expression, where
 
     for setting, filters in client_filters.items():
         if "filter" in filters and not expression.is_installed():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kafkasse.config.names import suggestion
 
 if TYPE_CHECKING:  # so that `kafkasse load` does not import the encoder
-    from kafkasse.frame import Deserializer, Filterer
+    from kafkasse.records.frame import Deserializer, Filterer
 
 KAFKA_EVENTS = ("ready", "disconnected", "event.error")
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from kafkasse.access import grants
 from kafkasse.config.check import OPEN_PATH, OPEN_ROUTE, STARTS
-from kafkasse.config.settings import RouteSettings
-from kafkasse.filter import Where
-from kafkasse.position import IdType
+from kafkasse.config.times import parse_start_time
+from kafkasse.records.filter import Where
+from kafkasse.records.position import IdType
 from kafkasse.route import NewestBy, Route, StartAt
-from kafkasse.times import parse_start_time
+from kafkasse.settings import RouteSettings
 
 DEFAULT_LOOK_BACK = 1000
 

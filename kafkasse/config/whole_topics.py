@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kafkasse.access import Grant
 from kafkasse.config.check import OPEN_ROUTE
-from kafkasse.filter.where import CLAIMS, EVERY_RECORD
+from kafkasse.records.filter.where import CLAIMS, EVERY_RECORD
 from kafkasse.route import Route
 
 

@@ -2,6 +2,6 @@
 
 from kafkasse.feed.feeds import Feeds
 from kafkasse.feed.reader import Reader, StopReason
-from kafkasse.feed.shared_feed import ParkedClient
+from kafkasse.feed.subscribers import ParkedClient
 
 __all__ = ["Feeds", "ParkedClient", "Reader", "StopReason"]

@@ -11,16 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 import gevent
 
-from kafkasse import frame
-from kafkasse.event_loop import take_turn
 from kafkasse.feed.lookup import BackgroundLookups
 from kafkasse.feed.stats import RouteStats
 from kafkasse.feed.topic_watch import TopicWatch, partitions_of, topic_gone
 from kafkasse.feed.versions import Versions
-from kafkasse.filter import Selector
-from kafkasse.frame import DecoderPending, Encoder, Wire
 from kafkasse.log import Batch, Gap, Log, OffsetOutOfRange, Partition, PartitionsFailed, known_offset_ranges
-from kafkasse.position import IdWriter
+from kafkasse.process.event_loop import take_turn
+from kafkasse.records import frame
+from kafkasse.records.encoder import Encoder
+from kafkasse.records.filter import Selector
+from kafkasse.records.frame import DecoderPending, Wire
+from kafkasse.records.position import IdWriter
 
 MAX_POLL_S = 0.25  # read() calls `until` at least this often
 FIND_PENDING_S = 1.0  # how often read() checks whether pending partitions have a leader now

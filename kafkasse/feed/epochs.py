@@ -12,10 +12,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from kafkasse.epoch_history import EpochHistory
 from kafkasse.feed.lookup import FreshLookup
 from kafkasse.log import RECREATED_AT, UNKNOWN_EPOCH, Batch, EpochPosition, Gap, Log, OffsetRange, Partition
-from kafkasse.position import IdWriter
+from kafkasse.log.epoch_history import EpochHistory
+from kafkasse.records.position import IdWriter
 
 _Key = tuple[Partition, int]  # a partition and a leader epoch
 

@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 from kafkasse.archive import without_archive
-from kafkasse.config.settings import FeedSettings
 from kafkasse.errors import TopicNotAvailable
-from kafkasse.event_loop import take_turn
 from kafkasse.feed.catch_up import CatchUp
 from kafkasse.feed.epochs import EpochEnds
 from kafkasse.feed.lookup import OffsetRanges, SharedLookup
@@ -38,11 +36,13 @@ from kafkasse.feed.stats import RouteStats
 from kafkasse.feed.tail import Tail, TailPartition
 from kafkasse.feed.topic_watch import TopicWatch
 from kafkasse.feed.versions import Versions
-from kafkasse.filter import Selector
-from kafkasse.frame import Encoder
 from kafkasse.log import UNKNOWN_EPOCH, EpochPosition, Gap, Log, Partition, Topic
-from kafkasse.position import IdType, IdWriter, Position
+from kafkasse.process.event_loop import take_turn
+from kafkasse.records.encoder import Encoder
+from kafkasse.records.filter import Selector
+from kafkasse.records.position import IdType, IdWriter, Position
 from kafkasse.route import Route, StartAt
+from kafkasse.settings import FeedSettings
 
 MAX_DESCRIPTION_AGE_S = 1.0  # how long describe() returns a cached description by default
 MAX_DESCRIPTIONS = 10_000  # in the cache, including those of topics that do not exist

@@ -13,8 +13,8 @@ import gevent
 from gevent.event import AsyncResult
 
 from kafkasse.errors import KafkasseError, KafkaUnavailable, Unavailable
-from kafkasse.event_loop import take_turn
 from kafkasse.log import Log, OffsetRange, Partition
+from kafkasse.process.event_loop import take_turn
 
 MAX_WAIT_S = 0.05  # how long a stream waits for a background lookup
 MAX_KEYS = 100  # in one request, so that one caller with many keys does not delay the others for long

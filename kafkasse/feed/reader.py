@@ -38,18 +38,19 @@ from typing import NamedTuple
 
 import gevent
 
-from kafkasse import frame
 from kafkasse.errors import Unavailable
-from kafkasse.event_loop import take_turn
 from kafkasse.feed.catch_up import CatchUp, declare
 from kafkasse.feed.ring import Place, Segment
-from kafkasse.feed.shared_feed import FeedPosition, ParkedClient, SharedFeed
+from kafkasse.feed.shared_feed import FeedPosition, SharedFeed
 from kafkasse.feed.slots import CatchUpSlots, Slot
 from kafkasse.feed.snapshot import SnapshotReader
-from kafkasse.filter import Selector
-from kafkasse.frame import Wire
+from kafkasse.feed.subscribers import ParkedClient
 from kafkasse.log import Gap, Partition
-from kafkasse.position import IdWriter
+from kafkasse.process.event_loop import take_turn
+from kafkasse.records import frame
+from kafkasse.records.filter import Selector
+from kafkasse.records.frame import Wire
+from kafkasse.records.position import IdWriter
 
 MAX_PIECE_BYTES = 65_536  # of frames that a joining reader encodes between two turns
 MAX_PIECE_SEGMENTS = 1000  # that a joining reader examines between two turns

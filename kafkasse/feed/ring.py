@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from weakref import WeakSet
 
-from kafkasse.filter import Selector
-from kafkasse.filter.dimensions import Values
 from kafkasse.log import UNKNOWN_EPOCH, Gap, Partition
+from kafkasse.records.filter import Selector
+from kafkasse.records.filter.dimensions import Values
 
 # The memory that a segment takes up in addition to its frames. A test measures it.
 SEGMENT_BYTES = 700

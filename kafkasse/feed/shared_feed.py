@@ -14,24 +14,24 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from gevent.event import Event
 from gevent.lock import BoundedSemaphore
 
-from kafkasse import frame
 from kafkasse.errors import KafkasseError
-from kafkasse.event_loop import take_turn
 from kafkasse.feed.epochs import FeedEpochs
 from kafkasse.feed.ring import Place, Ring, RingLimits, Segment
 from kafkasse.feed.stats import RouteStats
-from kafkasse.feed.subscribers import Group, NewFrames, Subscribers
+from kafkasse.feed.subscribers import Group, NewFrames, ParkedClient, Subscribers
 from kafkasse.feed.versions import Versions
-from kafkasse.filter import Selector
-from kafkasse.frame import DecoderPending, Encoder
-from kafkasse.frame.encoder import Piece
 from kafkasse.log import Batch, Gap, Partition
-from kafkasse.position import IdType, IdWriter
+from kafkasse.process.event_loop import take_turn
+from kafkasse.records import frame
+from kafkasse.records.encoder import Encoder, Piece
+from kafkasse.records.filter import Selector
+from kafkasse.records.frame import DecoderPending
+from kafkasse.records.position import IdType, IdWriter
 from kafkasse.route import NewestBy, Route
 
 if TYPE_CHECKING:  # a snapshot knows its feed
@@ -81,30 +81,6 @@ class FeedPosition(NamedTuple):
     id_sent: bool
     events: int = 0
     bytes: int = 0
-
-
-class ParkedClient(Protocol):
-    """A client that has received everything. It needs no greenlet while its socket accepts all bytes at once."""
-
-    @property
-    def coding(self) -> str:
-        """The content coding. to_chunk() returns the same for all clients with the same coding."""
-        ...
-
-    def to_chunk(self, data: bytes) -> bytes:
-        """Return `data` as it is sent over the socket."""
-        ...
-
-    def try_send(self, chunk: bytes, data: bytes) -> bool:
-        """Send a chunk of `data` without waiting.
-
-        If the socket does not accept all bytes, keep the rest, call wake() and return False.
-        """
-        ...
-
-    def wake(self) -> None:
-        """Start a greenlet that calls Reader.unpark()."""
-        ...
 
 
 class SharedFeed:

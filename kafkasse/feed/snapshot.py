@@ -19,16 +19,16 @@ import gevent
 from gevent.event import Event
 
 from kafkasse.errors import ConfigurationError, KafkasseError, Unavailable
-from kafkasse.event_loop import take_turn
 from kafkasse.feed.ring import Place
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.slots import CatchUpSlots, Slot
 from kafkasse.feed.versions import Versions
-from kafkasse.filter import Selector
-from kafkasse.filter.dimensions import Values
-from kafkasse.frame import DecoderPending
 from kafkasse.log import Batch, Cursor, Log, OffsetOutOfRange, Partition, PartitionsFailed, known_offset_ranges
-from kafkasse.position import IdWriter
+from kafkasse.process.event_loop import take_turn
+from kafkasse.records.filter import Selector
+from kafkasse.records.filter.dimensions import Values
+from kafkasse.records.frame import DecoderPending
+from kafkasse.records.position import IdWriter
 
 ROW_BYTES = 200  # the memory that a row takes up in addition to its key and its frame; a test measures it
 INDEX_BYTES = 132  # in addition for each row, if the feed has dimensions

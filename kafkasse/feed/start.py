@@ -22,7 +22,7 @@ from kafkasse.errors import InvalidPosition, TopicGone
 from kafkasse.feed.epochs import EpochEnds
 from kafkasse.feed.lookup import OffsetRanges
 from kafkasse.log import UNKNOWN_EPOCH, EpochPosition, Gap, Log, OffsetRange, Partition, Topic
-from kafkasse.position import LATEST, IdType, PartitionStart, Position
+from kafkasse.records.position import LATEST, IdType, PartitionStart, Position
 from kafkasse.route import StartAt
 
 MAX_CLOCK_DIFFERENCE_MS = 60_000  # between this server and the producers

@@ -1,4 +1,4 @@
-"""What the feeds of one route have done, as plain numbers. kafkasse/telemetry copies them to Prometheus at intervals.
+"""What the feeds of one route have done, as plain numbers. kafkasse/web/sampler.py copies them to Prometheus at intervals.
 
 The numbers change once per chunk or flush, and never per delivered event.
 """
@@ -7,11 +7,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from enum import Enum
+from typing import Protocol
 
-if TYPE_CHECKING:  # these modules import this one
-    from kafkasse.feed.reader import Reader, ReaderState
-    from kafkasse.log import Batch
+from kafkasse.log import Batch
+
+
+class CatchingUp(Protocol):
+    """A reader with a cursor of its own."""
+
+    def lag(self) -> int:
+        """Return how many offsets the client is behind the feed."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +36,7 @@ class RouteStats:
         falls_behind: how often the ring evicted frames that a reader still needed.
         delay_s: the longest time between the timestamp of a record and its encoding in a shared feed, since the value was
             last set to 0.
-        readers: the number of open readers in each state.
+        readers: the number of open readers in each reader.ReaderState.
         catching_up: the readers with a cursor of their own, as the keys of a dict.
     """
 
@@ -42,8 +49,8 @@ class RouteStats:
     joins: int = 0
     falls_behind: int = 0
     delay_s: float = 0.0
-    readers: Counter[ReaderState] = field(default_factory=Counter)
-    catching_up: dict[Reader, None] = field(default_factory=dict)
+    readers: Counter[Enum] = field(default_factory=Counter)
+    catching_up: dict[CatchingUp, None] = field(default_factory=dict)
 
     def count_outdated(self, batch: Batch, newest: Batch) -> Batch:
         """Count the records of `batch` that `newest` lacks, and return `newest`."""

@@ -9,14 +9,35 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from kafkasse.feed.ring import Segment
-from kafkasse.filter import Selector
-from kafkasse.filter.dimensions import Values
+from kafkasse.records.filter import Selector
+from kafkasse.records.filter.dimensions import Values
 
-if TYPE_CHECKING:
-    from kafkasse.feed.shared_feed import ParkedClient
+
+class ParkedClient(Protocol):
+    """A client that has received everything. It needs no greenlet while its socket accepts all bytes at once."""
+
+    @property
+    def coding(self) -> str:
+        """The content coding. to_chunk() returns the same for all clients with the same coding."""
+        ...
+
+    def to_chunk(self, data: bytes) -> bytes:
+        """Return `data` as it is sent over the socket."""
+        ...
+
+    def try_send(self, chunk: bytes, data: bytes) -> bool:
+        """Send a chunk of `data` without waiting.
+
+        If the socket does not accept all bytes, keep the rest, call wake() and return False.
+        """
+        ...
+
+    def wake(self) -> None:
+        """Start a greenlet that calls Reader.unpark()."""
+        ...
 
 
 class Group:

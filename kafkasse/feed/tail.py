@@ -20,13 +20,13 @@ from functools import partial
 import gevent
 
 from kafkasse.errors import KafkasseError, KafkaUnavailable, Unavailable
-from kafkasse.event_loop import take_turn
 from kafkasse.feed.backlog import Backlog
 from kafkasse.feed.lookup import BackgroundLookups
 from kafkasse.feed.ring import Place
 from kafkasse.feed.shared_feed import FeedKey, SharedFeed
 from kafkasse.feed.topic_watch import TopicWatch, partitions_of, topic_gone
 from kafkasse.log import UNKNOWN_EPOCH, Batch, Log, OffsetOutOfRange, OffsetRange, Partition, PartitionsFailed, Topic
+from kafkasse.process.event_loop import take_turn
 from kafkasse.route import Route
 
 log = logging.getLogger(__name__)

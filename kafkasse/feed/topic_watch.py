@@ -10,9 +10,9 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from typing import NamedTuple
 
 from kafkasse.errors import TopicGone
-from kafkasse.event_loop import take_turn
 from kafkasse.feed.lookup import BackgroundLookups
 from kafkasse.log import Partition, Topic
+from kafkasse.process.event_loop import take_turn
 
 
 class TopicChanges(NamedTuple):

@@ -14,8 +14,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 
 from kafkasse.errors import KafkaUnavailable
-from kafkasse.event_loop import take_turn
 from kafkasse.log import Batch, Cursor, Log, OffsetOutOfRange, OffsetRange, Partition, PartitionsFailed, Record
+from kafkasse.process.event_loop import take_turn
 from kafkasse.route import NewestBy
 
 MAX_BYTES = 1_048_576  # of one Versions object: those of about 3,000 keys

@@ -27,8 +27,8 @@ from kafkasse.kafka.compression import (
     decompress,
     with_valid_lz4_header,
 )
-from kafkasse.kafka.fetch_protocol import UNKNOWN_EPOCH, PartitionData
-from kafkasse.log import Record
+from kafkasse.kafka.fetch_protocol import PartitionData
+from kafkasse.log import UNKNOWN_EPOCH, Record
 
 try:
     from aiokafka.record._crecords import DefaultRecordBatch as CompiledDecoder

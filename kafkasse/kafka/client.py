@@ -34,10 +34,10 @@ from kafka.protocol.schemas.fields.codecs import Int32, UnsignedVarInt32
 from kafka.record.default_records import DefaultRecordBatch
 
 from kafkasse.config.kafka import BOOTSTRAP_DEFAULT
-from kafkasse.event_loop import take_turn
 from kafkasse.kafka.errors import PERMANENT_ERRORS, explain, message, tls_error
 from kafkasse.kafka.fetch_protocol import VERSIONS, newest_version
 from kafkasse.log import UNKNOWN_EPOCH
+from kafkasse.process.event_loop import take_turn
 
 MAX_RECONNECT_BACKOFF_MS = 1_000
 RETRY_BACKOFF_MS = 10  # kafka-python's default is 100

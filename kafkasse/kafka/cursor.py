@@ -23,7 +23,6 @@ from gevent.event import Event
 from kafka import errors as kafka_errors
 
 from kafkasse.errors import KafkasseError, Unavailable
-from kafkasse.event_loop import take_turn
 from kafkasse.kafka.batches import MAX_COST, BatchTooLarge, RecordRun
 from kafkasse.kafka.broker_node import BrokerNode
 from kafkasse.kafka.client import UNKNOWN_OFFSET, Broker
@@ -41,6 +40,7 @@ from kafkasse.log import (
     Partition,
     PartitionsFailed,
 )
+from kafkasse.process.event_loop import take_turn
 
 log = logging.getLogger(__name__)
 

@@ -19,11 +19,12 @@ from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
+from kafkasse.log import UNKNOWN_EPOCH
+
 API_KEY = 1
 VERSIONS = range(4, 19)
 BY_NAME, BY_TOPIC_ID = 12, 13  # the last version that identifies topics by name, and the first with topic IDs
 FIRST_WITH_DIVERGENCE = 12  # the first in which a broker reports a truncated log
-UNKNOWN_EPOCH = -1
 NO_REPLICA = -1
 # Session ID and epoch of a request
 NO_SESSION = (0, -1)  # outside of any session, so that the response lists every partition

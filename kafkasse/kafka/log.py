@@ -22,9 +22,7 @@ from kafka import errors as kafka_errors
 from kafka.admin import OffsetSpec
 from kafka.protocol.consumer import IsolationLevel
 
-from kafkasse.config.settings import KafkaSettings
 from kafkasse.errors import ConfigurationError, KafkasseError, TopicNotAvailable, Unavailable
-from kafkasse.event_loop import take_turn
 from kafkasse.kafka.client import UNKNOWN_OFFSET, Client, PartitionMetadata, TopicMetadata, unknown_settings
 from kafkasse.kafka.connection_pool import ConnectionPool
 from kafkasse.kafka.cursor import CursorOptions, KafkaCursor
@@ -37,6 +35,8 @@ from kafkasse.kafka.errors import (
 from kafkasse.kafka.fetch_protocol import FetchOptions
 from kafkasse.kafka.partition_state import Leader
 from kafkasse.log import EpochPosition, OffsetRange, Partition, Topic
+from kafkasse.process.event_loop import take_turn
+from kafkasse.settings import KafkaSettings
 
 log = logging.getLogger(__name__)
 

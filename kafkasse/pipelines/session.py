@@ -24,10 +24,10 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from kafkasse.errors import CommandError
-from kafkasse.java import runtime
-from kafkasse.java.class_archive import ArchiveProcess
 from kafkasse.pipelines import jvm, private_spark, temporary
 from kafkasse.pipelines.supervisor import Crashed, Interrupted, Stopped
+from kafkasse.tools.java import runtime
+from kafkasse.tools.java.class_archive import ArchiveProcess
 
 # 16 is the number of slots, not of cores. In real-time mode, each partition of the source and each task of a stateful stage
 # occupies a slot all the time, but it is mostly idle.

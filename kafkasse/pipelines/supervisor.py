@@ -16,7 +16,7 @@ from enum import StrEnum
 from queue import Empty, SimpleQueue
 
 from kafkasse.errors import CommandError
-from kafkasse.log_line import Fields
+from kafkasse.process.log_line import Fields
 
 MIN_BACKOFF_S, MAX_BACKOFF_S = 1.0, 30.0
 MAX_CRASHES = 5  # in a row, without a commit in between

@@ -73,7 +73,8 @@ def on_starting(server: Any) -> None:
     gunicorn calls this in the master.
     """
     from kafkasse.errors import ConfigurationError
-    from kafkasse.server import reload, runtime
+    from kafkasse.process import runtime
+    from kafkasse.server import reload
 
     if server.cfg.preload_app:
         raise SystemExit(
@@ -103,14 +104,14 @@ def _interrupt(server: Any) -> None:
 
 def pre_fork(server: Any, worker: Any) -> None:
     """Recreate the directory of the metrics if it was removed, because the worker could not start without it."""
-    from kafkasse.server import runtime
+    from kafkasse.process import runtime
 
     runtime.restore()
 
 
 def child_exit(server: Any, worker: Any) -> None:
     """Remove the gauges and the socket of a worker that has exited or was killed."""
-    from kafkasse.server import runtime
+    from kafkasse.process import runtime
 
     try:
         runtime.worker_exited(worker.pid)
@@ -120,7 +121,7 @@ def child_exit(server: Any, worker: Any) -> None:
 
 def on_exit(server: Any) -> None:
     """Remove the directory for the metrics and sockets of the workers. After Ctrl-C, set the exit code."""
-    from kafkasse.server import runtime
+    from kafkasse.process import runtime
 
     runtime.stop()
     if hasattr(server, "kafkasse_interrupted"):

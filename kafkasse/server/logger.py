@@ -8,7 +8,7 @@ from typing import Any
 
 from gunicorn import glogging
 
-from kafkasse.telemetry import log_format
+from kafkasse.process.telemetry import log_format
 
 
 class Logger(glogging.Logger):  # type: ignore[misc]

@@ -21,8 +21,8 @@ from gevent.os import fork_gevent
 
 from kafkasse import config_file
 from kafkasse.errors import ConfigurationError
-from kafkasse.log_line import one_line
-from kafkasse.server import runtime
+from kafkasse.process import runtime
+from kafkasse.process.log_line import one_line
 
 CHECK_TIMEOUT_S = 30  # the app must be loaded within this time
 MAX_REASON_BYTES = 4_096  # a pipe takes as many bytes at once

@@ -35,14 +35,14 @@ from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, ParseExc
 from gunicorn.workers.ggevent import GeventWorker
 
 from kafkasse.errors import ID_TOO_LONG_ADVICE, BadRequest, HeaderTooLarge, KafkasseError, RequestTooLarge
-from kafkasse.event_loop import take_turn
-from kafkasse.log_line import one_line
-from kafkasse.server import control, runtime
+from kafkasse.process import control, runtime
+from kafkasse.process.event_loop import take_turn
+from kafkasse.process.log_line import one_line
+from kafkasse.process.open_streams import ENVIRON_KEY, OPENED_KEY, OPERATIONS_KEY, StreamRegistry
+from kafkasse.process.telemetry.request_id import HEADER, new_id
 from kafkasse.server.short_collections import ShortCollections
 from kafkasse.server.wrapped_body import WrappedBody
-from kafkasse.telemetry.request_id import HEADER, new_id
 from kafkasse.web.headers import DEFAULT_HEADERS, headers_without_app
-from kafkasse.web.registry import ENVIRON_KEY, OPENED_KEY, OPERATIONS_KEY, StreamRegistry
 from kafkasse.web.wsgi_server import raise_descriptor_limit
 
 MAX_HEADER_BYTES = 131_072  # of a request's whole header: 64 KiB for an event ID, and 64 KiB for all other fields

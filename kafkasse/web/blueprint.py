@@ -23,7 +23,6 @@ from werkzeug.exceptions import HTTPException
 from kafkasse.access import Guards, Visitor
 from kafkasse.config import Config
 from kafkasse.config.check import OPEN_ROUTE
-from kafkasse.config.settings import SchemaRegistrySettings, WebSettings
 from kafkasse.errors import (
     UNEXPECTED,
     ConfigurationError,
@@ -35,13 +34,16 @@ from kafkasse.errors import (
 from kafkasse.feed import Feeds, Reader
 from kafkasse.feed.feeds import ring_limits
 from kafkasse.feed.start import resolve
-from kafkasse.filter import Selection, parse_query
-from kafkasse.frame.record_view import RecordView
 from kafkasse.log import Log, Partition
-from kafkasse.registry import open_registry
+from kafkasse.process import runtime
+from kafkasse.process.limits import StreamLimits
+from kafkasse.process.open_streams import ENVIRON_KEY, OPENED_KEY, StreamEnd, StreamInfo, StreamRegistry
+from kafkasse.process.telemetry import request_id, traces
+from kafkasse.records.filter import Selection, parse_query
+from kafkasse.records.frame.record_view import RecordView
+from kafkasse.records.registry import open_registry
 from kafkasse.route import Route
-from kafkasse.server import runtime
-from kafkasse.telemetry import request_id, traces
+from kafkasse.settings import SchemaRegistrySettings, WebSettings
 from kafkasse.web import ticket_endpoint
 from kafkasse.web.catalog import Catalog
 from kafkasse.web.compression import IDENTITY, Coding, negotiate
@@ -51,9 +53,7 @@ from kafkasse.web.headers import ALL_METHODS, DEFAULT_HEADERS, READ_METHODS, STR
 from kafkasse.web.host_session import keep_unchanged_session
 from kafkasse.web.id_size import check_id_size
 from kafkasse.web.identify import Identifier
-from kafkasse.web.limits import StreamLimits
 from kafkasse.web.observer import Observer
-from kafkasse.web.registry import ENVIRON_KEY, OPENED_KEY, StreamEnd, StreamInfo, StreamRegistry
 from kafkasse.web.request import StreamRequest, parse_request
 from kafkasse.web.revocations import Revocations
 from kafkasse.web.skipped_records import FilterFailures, SkippedRecords
@@ -64,7 +64,7 @@ from kafkasse.web.value_schemas import ValueSchemas
 from kafkasse.web.wsgi_server import WsgiServer, is_test_client
 
 if TYPE_CHECKING:  # its packages are optional
-    from kafkasse.registry.lookup import SchemaRegistry
+    from kafkasse.records.registry.lookup import SchemaRegistry
 
 UNAVAILABLE = 503
 MAX_STATE_AGE_S = 1.0  # of the state of a cluster for operators

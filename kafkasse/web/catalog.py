@@ -25,14 +25,14 @@ from markupsafe import Markup, escape
 
 from kafkasse.access import PUBLIC
 from kafkasse.config import Config
-from kafkasse.describe.asyncapi import asyncapi
-from kafkasse.describe.openapi import openapi
-from kafkasse.describe.problems import pages
-from kafkasse.describe.security import security_schemes
-from kafkasse.describe.streams import StreamDescription, describe
 from kafkasse.errors import MethodNotAllowed, NotFound
 from kafkasse.route import Route
 from kafkasse.web.console import Console
+from kafkasse.web.describe.asyncapi import asyncapi
+from kafkasse.web.describe.openapi import openapi
+from kafkasse.web.describe.problems import pages
+from kafkasse.web.describe.security import security_schemes
+from kafkasse.web.describe.streams import StreamDescription, describe
 from kafkasse.web.headers import ALL_METHODS, DEFAULT_HEADERS, READ_METHODS
 from kafkasse.web.request import MAX_ACCEPT_CHARS
 from kafkasse.web.value_schemas import ValueSchemas

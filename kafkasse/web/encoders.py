@@ -8,13 +8,14 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from kafkasse.config import Config
 from kafkasse.feed.slots import has_its_share, no_place
-from kafkasse.filter import Selection
-from kafkasse.frame import Encoder, Projection, Wire
-from kafkasse.frame.record_view import RecordView
+from kafkasse.records.encoder import Encoder
+from kafkasse.records.filter import Selection
+from kafkasse.records.frame import Projection, Wire
+from kafkasse.records.frame.record_view import RecordView
 from kafkasse.route import Route
 
 if TYPE_CHECKING:  # its packages are optional
-    from kafkasse.registry.lookup import SchemaRegistry
+    from kafkasse.records.registry.lookup import SchemaRegistry
 
 DropIdle = Callable[[Iterable[Encoder]], Encoder | None]
 
@@ -94,7 +95,7 @@ def _decoders(config: Config, registries: Mapping[str, SchemaRegistry]) -> dict[
     """Return the decoders of the routes whose values are not JSON, by the name of the route."""
     if not registries:
         return {}
-    from kafkasse.registry.decoder import Decoder  # its packages are optional
+    from kafkasse.records.registry.decoder import Decoder  # its packages are optional
 
     return {
         route.name: Decoder(registries[route.cluster], route.validate_values)

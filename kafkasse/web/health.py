@@ -7,8 +7,8 @@ import json
 from flask import Flask, Response, request
 
 from kafkasse.errors import KafkasseError
+from kafkasse.process.open_streams import StreamRegistry
 from kafkasse.web.blueprint import StreamService
-from kafkasse.web.registry import StreamRegistry
 
 
 def add_health(app: Flask, service: StreamService) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from kafkasse.config.settings import WebSettings
 from kafkasse.errors import BadRequest
 from kafkasse.log import Partition, Topic
-from kafkasse.position import IdType, IdWriter, Position
+from kafkasse.records.position import IdType, IdWriter, Position
 from kafkasse.route import Route
+from kafkasse.settings import WebSettings
 
 MAX_ENTRY_BYTES = 420  # of an entry whose topic name has 249 letters; if even such entries fit, an ID is not measured
 # An ID becomes longer while a stream is open. These values are larger than most that occur.

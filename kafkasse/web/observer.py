@@ -10,12 +10,12 @@ from weakref import WeakSet
 
 from kafkasse.errors import KafkasseError
 from kafkasse.feed import Feeds
-from kafkasse.log_line import Fields
-from kafkasse.telemetry.metrics import Metrics
-from kafkasse.telemetry.sampler import Sampler
-from kafkasse.telemetry.stalls import watch_stalls
-from kafkasse.web.registry import StreamEnd, StreamInfo
+from kafkasse.process.log_line import Fields
+from kafkasse.process.open_streams import StreamEnd, StreamInfo
+from kafkasse.process.telemetry.metrics import Metrics
+from kafkasse.process.telemetry.stalls import watch_stalls
 from kafkasse.web.rejection_log import RejectionLog
+from kafkasse.web.sampler import Sampler
 
 
 class Observer:

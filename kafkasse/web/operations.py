@@ -16,11 +16,11 @@ from flask import Flask, Response, abort, request
 from kafkasse.access import grants
 from kafkasse.access.grant import PUBLIC
 from kafkasse.errors import KafkasseError
+from kafkasse.process import control, runtime
+from kafkasse.process.open_streams import OPERATIONS_KEY, StreamRegistry
 from kafkasse.route import Route
-from kafkasse.server import control, runtime
 from kafkasse.web.blueprint import StreamService
 from kafkasse.web.headers import CorsPolicy
-from kafkasse.web.registry import OPERATIONS_KEY, StreamRegistry
 
 
 def add_operations(app: Flask, service: StreamService) -> None:

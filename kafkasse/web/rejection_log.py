@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from kafkasse.log_line import Fields
+from kafkasse.process.log_line import Fields
 
 INTERVAL_S = 10.0
 MAX_LINES = 100  # of all clients, in each interval

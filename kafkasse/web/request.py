@@ -9,7 +9,7 @@ from flask import Request
 from werkzeug.datastructures import MIMEAccept
 from werkzeug.http import parse_accept_header
 
-from kafkasse.config.settings import WebSettings
+from kafkasse.config.times import parse_time
 from kafkasse.errors import (
     ID_TOO_LONG_ADVICE,
     HeaderTooLarge,
@@ -18,10 +18,10 @@ from kafkasse.errors import (
     NotAcceptable,
     RequestTooLarge,
 )
-from kafkasse.frame import JsonLines, ServerSentEvents, Wire
-from kafkasse.position import Limits, Position, of_topics, parse
+from kafkasse.records.frame import JsonLines, ServerSentEvents, Wire
+from kafkasse.records.position import Limits, Position, of_topics, parse
 from kafkasse.route import Route
-from kafkasse.times import parse_time
+from kafkasse.settings import WebSettings
 
 STREAM_TYPE = "text/event-stream"
 JSON_LINES_TYPES = ("application/x-ndjson", "application/json")

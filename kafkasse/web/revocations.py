@@ -8,8 +8,8 @@ from weakref import WeakKeyDictionary
 import gevent
 
 from kafkasse.access import Guards, Visitor
-from kafkasse.server import control, runtime
-from kafkasse.web.registry import EndReason, end_visitor_here
+from kafkasse.process import control, runtime
+from kafkasse.process.open_streams import EndReason, end_visitor_here
 from kafkasse.web.stream import Stream
 
 CHECK_INTERVAL_S = 1.0

@@ -10,8 +10,8 @@ from collections import Counter
 
 from gevent import spawn_later
 
-from kafkasse.log_line import one_line
-from kafkasse.telemetry.metrics import Metrics
+from kafkasse.process.log_line import one_line
+from kafkasse.process.telemetry.metrics import Metrics
 
 INTERVAL_S = 10.0
 

@@ -24,16 +24,16 @@ from typing import Any
 import gevent
 from gevent import get_hub, spawn
 
-from kafkasse import frame
-from kafkasse.config.settings import WebSettings
 from kafkasse.errors import UNEXPECTED, URN, FilterError, KafkasseError
-from kafkasse.event_loop import take_turn
 from kafkasse.feed import Reader, StopReason
 from kafkasse.log import Partition
-from kafkasse.log_line import Fields
+from kafkasse.process.event_loop import take_turn
+from kafkasse.process.log_line import Fields
+from kafkasse.process.open_streams import EndReason, StreamEnd, StreamInfo, StreamRegistry
+from kafkasse.records import frame
+from kafkasse.settings import WebSettings
 from kafkasse.web.client_socket import LAST_CHUNK, ClientGone, ClientSocket, ClientStalled, SilenceDetector
 from kafkasse.web.compression import IDENTITY, Coding
-from kafkasse.web.registry import EndReason, StreamEnd, StreamInfo, StreamRegistry
 
 MAX_AGE_JITTER = 0.1
 RETRY_JITTER = 0.5

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from kafkasse.describe.streams import is_pattern
 from kafkasse.errors import RegistryUnavailable
 from kafkasse.route import Route
+from kafkasse.web.describe.streams import is_pattern
 
 if TYPE_CHECKING:  # its packages are optional
-    from kafkasse.registry.lookup import SchemaRegistry
+    from kafkasse.records.registry.lookup import SchemaRegistry
 
 REFRESH_S = 60.0
 RETRY_S = 10.0

@@ -19,7 +19,7 @@ from kafkasse.access.jwt_guard import JwtGuard
 from kafkasse.access.keys import KeySetFile
 from kafkasse.app import blueprint
 from kafkasse.config import Config
-from kafkasse.memory_log import MemoryLog
+from kafkasse.log.memory import MemoryLog
 from tests.support.issuer import SECRET, SETTINGS, key_set, payload
 
 LOGGER = logging.getLogger("test")

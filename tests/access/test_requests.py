@@ -17,7 +17,7 @@ from kafkasse import Visitor, schemas
 from kafkasse.access.api_keys import create_key
 from kafkasse.access.jwt_guard import LEEWAY_DEFAULT_S
 from kafkasse.access.tickets import LIFETIME_S
-from kafkasse.memory_log import MemoryLog
+from kafkasse.log.memory import MemoryLog
 from tests.access.conftest import served
 from tests.support.issuer import SETTINGS, key_set, token
 from tests.web import clients

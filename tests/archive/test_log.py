@@ -18,7 +18,7 @@ from kafkasse.archive.directory import MARKER
 from kafkasse.archive.log import ArchivedLog
 from kafkasse.errors import ArchiveUnavailable
 from kafkasse.log import UNKNOWN_EPOCH, Cursor, EpochPosition, OffsetOutOfRange, OffsetRange, Partition, Record
-from kafkasse.memory_log import MemoryLog
+from kafkasse.log.memory import MemoryLog
 from tests.support.archive import archive, topic_directory, write_file
 
 AT = Partition("t", 0)

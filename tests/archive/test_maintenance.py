@@ -17,7 +17,7 @@ from kafkasse.archive.directory import Conflict, TopicDirectory
 from kafkasse.archive.maintenance import compact, erase
 from kafkasse.archive.manifest import Manifest
 from kafkasse.log import Log, Partition
-from kafkasse.memory_log import MemoryLog
+from kafkasse.log.memory import MemoryLog
 from tests.support.archive import archive, topic_directory
 
 AT = Partition("t", 0)

@@ -9,7 +9,7 @@ import pytest
 from kafkasse.app import create_app
 from kafkasse.config import Config
 from kafkasse.errors import ConfigurationError
-from kafkasse.memory_log import MemoryLog
+from kafkasse.log.memory import MemoryLog
 
 BROKER = {"bootstrap_servers": ["kafka-eu.example:9093"]}
 

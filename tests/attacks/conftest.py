@@ -16,7 +16,7 @@ import gevent
 import pytest
 import yaml
 
-from kafkasse.broker import EmbeddedBroker
+from kafkasse.tools.broker import EmbeddedBroker
 from tests.attacks.memory import IDLE_WORKER_BYTES, MIB, Load, growth
 from tests.attacks.meter import MAX_TURN_S, VARIABLE, Turn, turns
 from tests.support.client import Client, fetch

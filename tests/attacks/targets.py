@@ -17,15 +17,16 @@ from kafka.errors import CorruptRecordError
 from kafka.record.memory_records import MemoryRecordsBuilder
 from kafka.record.util import calc_crc32c
 
+from kafkasse.client.sse import Parser
 from kafkasse.config import Config
 from kafkasse.errors import ConfigurationError, InvalidPosition
-from kafkasse.frame import FORMATS, Encoder, JsonLines
 from kafkasse.kafka.batches import BatchSlots, BatchTooLarge, decode
 from kafkasse.kafka.fetch_protocol import MALFORMED, VERSIONS, PartitionData, parse_response
 from kafkasse.log import Batch, Partition
-from kafkasse.position import IdWriter, parse
+from kafkasse.records.encoder import Encoder
+from kafkasse.records.frame import FORMATS, JsonLines
+from kafkasse.records.position import IdWriter, parse
 from kafkasse.schemas import first_error, read
-from kafkasse.sse import Parser
 from tests.config.conftest import settings_of
 from tests.support.sse import read_blocks, read_events
 

@@ -12,8 +12,8 @@ from contextlib import ExitStack, closing
 import gevent
 import pytest
 
-from kafkasse.broker import EmbeddedBroker
-from kafkasse.position.position import INT32_MAX
+from kafkasse.records.position.position import INT32_MAX
+from kafkasse.tools.broker import EmbeddedBroker
 from tests.attacks.batches import UNCOMPRESSED, encode_batch, produce_batch
 from tests.attacks.conftest import Attack, probing
 from tests.attacks.crowd import Crowd, Visitor

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 from selenium.webdriver.common.by import By
 
-from kafkasse.position import parse
+from kafkasse.records.position import parse
 from tests.attacks.conftest import Unharmed
 from tests.attacks.records import FORGED_LINE, FORMATS, RECORDS, SCRIPT
 from tests.history.payloads import StoredRecord, expected_event

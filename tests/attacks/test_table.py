@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from flask import Flask
 
-from kafkasse.memory_log import MemoryLog
+from kafkasse.log.memory import MemoryLog
 from kafkasse.schemas import read
 from tests.attacks import memory
 from tests.attacks.records import RECORDS

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from kafka import KafkaAdminClient
 
-from kafkasse.broker import EmbeddedBroker, embedded
-from kafkasse.broker.supervisor import SupervisedProcess
 from kafkasse.errors import CommandError
-from kafkasse.java import class_archive, jars
+from kafkasse.tools.broker import EmbeddedBroker, embedded
+from kafkasse.tools.broker.supervisor import SupervisedProcess
+from kafkasse.tools.java import class_archive, jars
 from tests.support.kafka import Cluster
 from tests.support.waiting import wait_until
 
@@ -56,7 +56,7 @@ def exits(pid: int) -> Iterator[None]:
 
 UNPATCHED = """
 import sys
-from kafkasse.broker import EmbeddedBroker
+from kafkasse.tools.broker import EmbeddedBroker
 
 with EmbeddedBroker() as broker:
     print(broker.bootstrap_servers, broker._process._supervisor.pid, broker._home(), flush=True)

@@ -25,8 +25,8 @@ from kafka.admin import (
 from kafka.admin._partitions import ElectionType
 from kafka.errors import ElectionNotNeededError, KafkaError, NoError, UnknownTopicOrPartitionError
 
-from kafkasse.broker import EmbeddedBroker
-from kafkasse.broker.embedded import new_cluster_id
+from kafkasse.tools.broker import EmbeddedBroker
+from kafkasse.tools.broker.embedded import new_cluster_id
 from tests.chaos.network import HOST, Network
 from tests.support.kafka import Admin, Result
 from tests.support.ports import reserve_port

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="pip install pyarrow")
 
-from kafkasse.memory_log import MemoryLog
+from kafkasse.log.memory import MemoryLog
 from tests.commands.run import Run, process
 from tests.support.archive import archive as write_archive
 

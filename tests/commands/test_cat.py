@@ -296,7 +296,7 @@ def cat(run: Run) -> Run:
 
 def sleeping(effect: Any) -> contextlib.AbstractContextManager[object]:
     """Replace the waits of the client, and not those of other greenlets of the tests."""
-    return mock.patch("kafkasse.event_source.time", mock.Mock(wraps=time, sleep=mock.Mock(side_effect=effect)))
+    return mock.patch("kafkasse.commands.event_source.time", mock.Mock(wraps=time, sleep=mock.Mock(side_effect=effect)))
 
 
 def event(number: int) -> bytes:

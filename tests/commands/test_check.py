@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kafkasse.broker import EmbeddedBroker
+from kafkasse.tools.broker import EmbeddedBroker
 from tests.commands.run import ENVIRONMENT, TIMEOUT_S, Done, Run, process
 
 Check = Callable[..., Done]

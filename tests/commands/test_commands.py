@@ -21,8 +21,8 @@ from kafkasse.errors import CommandError
 from tests.commands.run import process
 
 HEAVY = (
-    "flask", "gevent", "gunicorn", "kafka", "msgspec", "pyspark", "yaml", "kafkasse.feed", "kafkasse.frame",
-    "kafkasse.position", "kafkasse.web",
+    "flask", "gevent", "gunicorn", "kafka", "msgspec", "pyspark", "yaml", "kafkasse.feed", "kafkasse.records.frame",
+    "kafkasse.records.position", "kafkasse.web",
 )  # fmt: skip
 Command = Callable[[BaseException], None]
 

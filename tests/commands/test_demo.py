@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from kafkasse import Config
-from kafkasse.broker import EmbeddedBroker
 from kafkasse.commands.demo import CONFIG, Processes
 from kafkasse.errors import CommandError
+from kafkasse.tools.broker import EmbeddedBroker
 from tests.commands.run import process
 from tests.pipelines.standalone import children
 from tests.support.client import Client, fetch
@@ -148,7 +148,7 @@ def test_a_killed_demo_leaves_nothing_behind(tmp_path):
     """If the demo is killed with SIGKILL, its processes end and their files are deleted."""
     script = (
         "import sys\n"
-        "from kafkasse.broker import EmbeddedBroker\n"
+        "from kafkasse.tools.broker import EmbeddedBroker\n"
         "from kafkasse.commands.demo import Processes\n"
         f"with Processes(EmbeddedBroker()) as processes:\n"
         f"    print(processes.start('server', *{RETRIES_FOREVER!r}).process.pid, flush=True)\n"

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkasse.broker import EmbeddedBroker
 from kafkasse.commands.load import MAX_LINE_BYTES, BadRow, Lines, csv_rows, json_rows
+from kafkasse.tools.broker import EmbeddedBroker
 from tests.commands.run import TIMEOUT_S, Done, Run, process
 from tests.support.kafka import Cluster
 from tests.support.waiting import wait_until

@@ -6,8 +6,8 @@ import io
 import threading
 from contextlib import redirect_stderr
 
-import kafkasse.progress
-from kafkasse.progress import MAX_LOG_LINES, Progress, waiting
+import kafkasse.tools.progress
+from kafkasse.tools.progress import MAX_LOG_LINES, Progress, waiting
 from tests.support.waiting import wait_until
 
 
@@ -44,7 +44,7 @@ def test_writes_few_lines_to_a_log(capsys):
 
 def test_counts_the_seconds_on_a_terminal(monkeypatch):
     """The line is redrawn in place, and removed at the end."""
-    monkeypatch.setattr(kafkasse.progress, "SILENCE_S", 0.01)
+    monkeypatch.setattr(kafkasse.tools.progress, "SILENCE_S", 0.01)
 
     with redirect_stderr(Terminal()) as terminal, waiting("connecting"):
         wait_until(lambda: terminal.getvalue().count("connecting ... 0 s") > 1)
@@ -54,7 +54,7 @@ def test_counts_the_seconds_on_a_terminal(monkeypatch):
 
 def test_writes_nothing_to_a_log_while_it_waits(monkeypatch, capsys):
     """A script that reads stderr gets only results and errors."""
-    monkeypatch.setattr(kafkasse.progress, "SILENCE_S", 0.01)
+    monkeypatch.setattr(kafkasse.tools.progress, "SILENCE_S", 0.01)
     threads = threading.active_count()
 
     with waiting("connecting"):
@@ -65,7 +65,7 @@ def test_writes_nothing_to_a_log_while_it_waits(monkeypatch, capsys):
 
 def test_writes_nothing_about_short_work(monkeypatch):
     """Work that ends before the first second has passed is not mentioned."""
-    monkeypatch.setattr(kafkasse.progress, "SILENCE_S", 3600)
+    monkeypatch.setattr(kafkasse.tools.progress, "SILENCE_S", 3600)
 
     with redirect_stderr(Terminal()) as terminal, waiting("connecting"):
         pass

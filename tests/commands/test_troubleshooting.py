@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kafkasse.broker import EmbeddedBroker
+from kafkasse.tools.broker import EmbeddedBroker
 from tests.support.client import Client
 from tests.support.kafka import Cluster
 from tests.support.server import ROOT, Server

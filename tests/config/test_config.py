@@ -9,11 +9,11 @@ import pytest
 from kafkasse import schemas
 from kafkasse.config import Config
 from kafkasse.config.kafka import servers
-from kafkasse.config.settings import AccessSettings, FeedSettings, KafkaSettings, RouteSettings, WebSettings
 from kafkasse.config.sources import NO_VARIABLES
 from kafkasse.errors import ConfigurationError
-from kafkasse.position import IdType
+from kafkasse.records.position import IdType
 from kafkasse.route import StartAt
+from kafkasse.settings import AccessSettings, FeedSettings, KafkaSettings, RouteSettings, WebSettings
 from tests.config.conftest import settings_of
 
 SETTINGS = schemas.read("config")["properties"]

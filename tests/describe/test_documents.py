@@ -13,8 +13,8 @@ import pytest
 from flask.testing import FlaskClient
 from jsonschema import Draft7Validator, Draft202012Validator
 
-from kafkasse.frame import FORMATS
-from kafkasse.memory_log import MemoryLog
+from kafkasse.log.memory import MemoryLog
+from kafkasse.records.frame import FORMATS
 from kafkasse.web import value_schemas
 from tests.support.registry import Registry as FakeRegistry
 from tests.support.server import ROOT

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from kafkasse.describe.problems import markdown, pages
+from kafkasse.web.describe.problems import markdown, pages
 from tests.support.server import ROOT
 
 
 def test_the_docs_are_generated():
-    """docs/errors.md agrees with errors.py. Run `python -m kafkasse.describe.problems > docs/errors.md`."""
+    """docs/errors.md agrees with errors.py. Run `python -m kafkasse.web.describe.problems > docs/errors.md`."""
     assert markdown() == (ROOT / Path("docs/errors.md")).read_text()
 
 

@@ -31,8 +31,8 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 
 import kafkasse
 from kafkasse.access import Visitor
-from kafkasse.memory_log import MemoryLog
-from kafkasse.web.registry import ENVIRON_KEY
+from kafkasse.log.memory import MemoryLog
+from kafkasse.process.open_streams import ENVIRON_KEY
 from tests.extensions.names import ORIGIN
 
 log = MemoryLog()

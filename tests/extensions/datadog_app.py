@@ -7,7 +7,7 @@ import json
 from ddtrace.trace import Span, TraceFilter, tracer
 from flask import request
 
-from kafkasse.web.registry import ENVIRON_KEY
+from kafkasse.process.open_streams import ENVIRON_KEY
 from tests.support.shop import app
 
 spans: list[str] = []

@@ -9,7 +9,7 @@ import gevent
 from gevent.event import Event
 
 from kafkasse.feed import backlog
-from kafkasse.frame import Encoder
+from kafkasse.records.encoder import Encoder
 from tests.feed.world import World
 from tests.support.parked_client import ParkedClient
 from tests.support.turns import numbers

@@ -9,6 +9,7 @@ from typing import Any
 import gevent
 import pytest
 
+from kafkasse.client.sse import Event
 from kafkasse.errors import FilterError, KafkaUnavailable, TopicGone
 from kafkasse.feed import Reader, StopReason, catch_up
 from kafkasse.feed.catch_up import CatchUp
@@ -18,12 +19,11 @@ from kafkasse.feed.shared_feed import FeedKey, SharedFeed
 from kafkasse.feed.slots import CatchUpSlots
 from kafkasse.feed.start import resolve
 from kafkasse.feed.topic_watch import TopicWatch
-from kafkasse.frame import Encoder
 from kafkasse.log import Topic
-from kafkasse.memory_log import MemoryLog
-from kafkasse.position import IdType, IdWriter, of_topics, parse
+from kafkasse.log.memory import MemoryLog
+from kafkasse.records.encoder import Encoder
+from kafkasse.records.position import IdType, IdWriter, of_topics, parse
 from kafkasse.route import StartAt
-from kafkasse.sse import Event
 from tests.feed.world import Client
 from tests.support.waiting import wait_until
 

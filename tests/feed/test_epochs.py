@@ -9,7 +9,7 @@ import pytest
 
 from kafkasse.feed.epochs import EpochEnds
 from kafkasse.log import RECREATED_AT, EpochPosition, Partition
-from kafkasse.memory_log import MemoryLog
+from kafkasse.log.memory import MemoryLog
 from tests.support.waiting import TIMEOUT_S
 
 ZERO, ONE = Partition("t", 0), Partition("t", 1)

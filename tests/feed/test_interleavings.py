@@ -17,8 +17,10 @@ from unittest.mock import patch
 import pytest
 
 from kafkasse.feed import backlog, catch_up, feeds, lookup, reader, shared_feed
-from kafkasse.frame import Encoder, JsonLines, ServerSentEvents, encoder
-from kafkasse.position import IdType
+from kafkasse.records import encoder
+from kafkasse.records.encoder import Encoder
+from kafkasse.records.frame import JsonLines, ServerSentEvents
+from kafkasse.records.position import IdType
 from kafkasse.route import Route
 from tests.history.checker import History
 from tests.history.draws import Draws, RandomDraws

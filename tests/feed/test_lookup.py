@@ -13,7 +13,7 @@ from kafkasse.errors import KafkaUnavailable, TopicNotAvailable
 from kafkasse.feed import lookup
 from kafkasse.feed.lookup import OffsetRanges, SharedLookup
 from kafkasse.log import OffsetRange, Partition
-from kafkasse.memory_log import MemoryLog
+from kafkasse.log.memory import MemoryLog
 from tests.support.waiting import TIMEOUT_S
 
 

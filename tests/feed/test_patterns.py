@@ -11,7 +11,7 @@ import gevent
 import pytest
 
 from kafkasse.feed import Reader, StopReason
-from kafkasse.position import Position, parse
+from kafkasse.records.position import Position, parse
 from kafkasse.route import Route, StartAt
 from tests.feed.world import ImpatientWorld
 from tests.support.turns import numbers

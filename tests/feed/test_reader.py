@@ -11,18 +11,17 @@ import gevent
 import pytest
 from gevent.event import Event
 
+from kafkasse.client.sse import Parser
 from kafkasse.errors import KafkasseError, KafkaUnavailable
-from kafkasse.event_loop import take_turn
 from kafkasse.feed import Reader, StopReason
 from kafkasse.feed import reader as readers
 from kafkasse.feed.reader import ReaderState
 from kafkasse.feed.slots import MAX_START_S
-from kafkasse.frame import Encoder
-from kafkasse.frame.encoder import MAX_PIECE_RECORDS
 from kafkasse.log import Partition
-from kafkasse.position import parse
+from kafkasse.process.event_loop import take_turn
+from kafkasse.records.encoder import MAX_PIECE_RECORDS, Encoder
+from kafkasse.records.position import parse
 from kafkasse.route import StartAt
-from kafkasse.sse import Parser
 from tests.feed.world import ImpatientWorld, World
 from tests.support.parked_client import ParkedClient
 from tests.support.turns import turn

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from kafkasse.feed.ring import INDEX_ENTRY_BYTES, Place, RingLimits
 from kafkasse.feed.shared_feed import FeedKey, SharedFeed
-from kafkasse.filter import Dimension, Dimensions, Selector
-from kafkasse.frame import Encoder
 from kafkasse.log import UNKNOWN_EPOCH, Batch, Partition
-from kafkasse.memory_log import MemoryRecord
-from kafkasse.position import IdType, IdWriter
+from kafkasse.log.memory import MemoryRecord
+from kafkasse.records.encoder import Encoder
+from kafkasse.records.filter import Dimension, Dimensions, Selector
+from kafkasse.records.position import IdType, IdWriter
 from tests.support.memory import kept_bytes
 from tests.support.parked_client import ParkedClient
 

@@ -9,15 +9,16 @@ from typing import Any
 import gevent
 import pytest
 
+from kafkasse.client.sse import Event
 from kafkasse.errors import ConfigurationError, TopicGone, Unavailable
-from kafkasse.event_loop import take_turn
 from kafkasse.feed import StopReason
 from kafkasse.feed import snapshot as snapshots
-from kafkasse.filter import Dimension, Dimensions, Selector
-from kafkasse.frame import Encoder, JsonLines
-from kafkasse.position import parse
+from kafkasse.process.event_loop import take_turn
+from kafkasse.records.encoder import Encoder
+from kafkasse.records.filter import Dimension, Dimensions, Selector
+from kafkasse.records.frame import JsonLines
+from kafkasse.records.position import parse
 from kafkasse.route import StartAt
-from kafkasse.sse import Event
 from tests.feed.world import Client, World
 from tests.support.memory import kept_bytes
 from tests.support.waiting import TIMEOUT_S, wait_until

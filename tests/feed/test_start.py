@@ -12,8 +12,8 @@ import pytest
 from kafkasse.errors import InvalidPosition, TopicGone
 from kafkasse.feed.start import ResolvedPosition, check_partitions, resolve
 from kafkasse.log import Gap, Partition
-from kafkasse.memory_log import MemoryLog
-from kafkasse.position import IdType, PartitionStart, Position, of_topics, parse
+from kafkasse.log.memory import MemoryLog
+from kafkasse.records.position import IdType, PartitionStart, Position, of_topics, parse
 from kafkasse.route import StartAt
 
 ZERO, ONE = Partition("t", 0), Partition("t", 1)

@@ -12,7 +12,7 @@ from typing import Any
 import gevent
 import pytest
 
-from kafkasse import event_loop
+from kafkasse.client.sse import Parser
 from kafkasse.config import Config
 from kafkasse.errors import (
     ConfigurationError,
@@ -27,11 +27,11 @@ from kafkasse.errors import (
 from kafkasse.feed import Feeds, Reader, StopReason, feeds, tail
 from kafkasse.feed.reader import ReaderState
 from kafkasse.feed.tail import MIN_REST_S, MIN_TURN_S, TURN_CREDIT_S
-from kafkasse.frame import Encoder
-from kafkasse.position import IdType, of_topics
-from kafkasse.position.position import INT32_MAX
+from kafkasse.process import event_loop
+from kafkasse.records.encoder import Encoder
+from kafkasse.records.position import IdType, of_topics
+from kafkasse.records.position.position import INT32_MAX
 from kafkasse.route import Route, StartAt
-from kafkasse.sse import Parser
 from tests.feed.world import CountingLog, ImpatientWorld
 from tests.support.sse import numbers_in
 from tests.support.turns import numbers

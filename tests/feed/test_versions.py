@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafkasse.client.sse import Event
 from kafkasse.errors import KafkaUnavailable
 from kafkasse.feed import versions as module
 from kafkasse.feed.versions import MAX_BYTES, Versions
-from kafkasse.filter import Dimension, Dimensions, Selector
-from kafkasse.frame import Encoder
 from kafkasse.log import Batch, OffsetRange, Partition
-from kafkasse.memory_log import MemoryLog, MemoryRecord
+from kafkasse.log.memory import MemoryLog, MemoryRecord
+from kafkasse.records.encoder import Encoder
+from kafkasse.records.filter import Dimension, Dimensions, Selector
 from kafkasse.route import NewestBy, StartAt
-from kafkasse.sse import Event
 from tests.feed.world import Client, World
 from tests.support.examples import examples
 from tests.support.memory import kept_bytes
@@ -234,7 +234,7 @@ def test_a_log_that_does_not_answer_ends_the_search(log, monkeypatch):
     """The client gets an error, or tries again, instead of a stream that may move back."""
     write(log, 1)
     monkeypatch.setattr(module, "MAX_POLL_S", 0)
-    monkeypatch.setattr("kafkasse.memory_log.MemoryCursor.poll", lambda *_: [])
+    monkeypatch.setattr("kafkasse.log.memory.MemoryCursor.poll", lambda *_: [])
 
     with pytest.raises(KafkaUnavailable):
         Versions(NewestBy(VERSION, 10)).read(log, {PARTITION: 1}, {PARTITION: OffsetRange(0, 1)}, 0.05)

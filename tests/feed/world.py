@@ -9,18 +9,18 @@ from typing import Any
 
 import gevent
 
+from kafkasse.client.sse import Event, Parser
 from kafkasse.config import Config
 from kafkasse.feed import Feeds, Reader
 from kafkasse.feed.reader import ReaderState
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.tail import Tail
-from kafkasse.filter import Selector
-from kafkasse.frame import Encoder
 from kafkasse.log import Topic
-from kafkasse.memory_log import MemoryCursor, MemoryLog
-from kafkasse.position import of_topics, parse
+from kafkasse.log.memory import MemoryCursor, MemoryLog
+from kafkasse.records.encoder import Encoder
+from kafkasse.records.filter import Selector
+from kafkasse.records.position import of_topics, parse
 from kafkasse.route import Route
-from kafkasse.sse import Event, Parser
 from tests.support import turns
 from tests.support.waiting import TIMEOUT_S
 

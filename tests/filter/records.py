@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kafkasse.frame.json_text import dumps
-from kafkasse.frame.record_view import RecordView
-from kafkasse.memory_log import MemoryRecord
+from kafkasse.log.memory import MemoryRecord
+from kafkasse.records.frame.json_text import dumps
+from kafkasse.records.frame.record_view import RecordView
 
 
 def view_of(

@@ -8,13 +8,14 @@ from typing import Any
 import gevent
 import pytest
 
-from kafkasse.filter import ExpressionError, Filter, compile_expression
-from kafkasse.filter.expression import MAX_ITEMS, MAX_TEXT_CHARS, ExpressionFailure
-from kafkasse.filter.language import MAX_ADDITIONS, MAX_CHARS, MAX_DEPTH
-from kafkasse.frame import DecoderPending, Encoder
 from kafkasse.log import Batch, Partition
-from kafkasse.memory_log import MemoryRecord
-from kafkasse.position import IdType, IdWriter
+from kafkasse.log.memory import MemoryRecord
+from kafkasse.records.encoder import Encoder
+from kafkasse.records.filter import ExpressionError, Filter, compile_expression
+from kafkasse.records.filter.expression import MAX_ITEMS, MAX_TEXT_CHARS, ExpressionFailure
+from kafkasse.records.filter.language import MAX_ADDITIONS, MAX_CHARS, MAX_DEPTH
+from kafkasse.records.frame import DecoderPending
+from kafkasse.records.position import IdType, IdWriter
 from tests.attacks.meter import MAX_TURN_S
 from tests.filter.records import view_of
 from tests.support import cpu_time
@@ -181,7 +182,7 @@ def test_a_filter_ends_a_piece_early():
 
 def test_a_decoder_that_waits_ends_the_piece_before_its_record(monkeypatch):
     """If a filter needs a value whose schema is being looked up, the records before it are sent."""
-    monkeypatch.setattr("kafkasse.frame.encoder.MAX_PIECE_S", 60.0)  # a busy machine must not end the piece earlier
+    monkeypatch.setattr("kafkasse.records.encoder.MAX_PIECE_S", 60.0)  # a busy machine must not end the piece earlier
 
     def decode(view: Any) -> Any:
         if view.offset == 2:

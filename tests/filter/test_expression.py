@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kafkasse.filter import ExpressionError, compile_expression
-from kafkasse.filter.expression import ExpressionFailure
-from kafkasse.frame.json_text import DeserializationError
+from kafkasse.records.filter import ExpressionError, compile_expression
+from kafkasse.records.filter.expression import ExpressionFailure
+from kafkasse.records.frame.json_text import DeserializationError
 from tests.filter.records import view_of
 
 ORDER = {
@@ -145,7 +145,7 @@ def test_a_field_of_a_value_without_members_is_missing():
 def test_does_not_import_the_command_line_of_the_library():
     """The command line of the library would take 30 MB of each worker. The app can still import the library."""
     code = (
-        "import sys; from kafkasse.filter import compile_expression; assert 'cel' not in sys.modules;"
+        "import sys; from kafkasse.records.filter import compile_expression; assert 'cel' not in sys.modules;"
         "compile_expression('key == null'); assert not {'typer', 'prompt_toolkit', 'cel.cli'} & sys.modules.keys();"
         "import cel; assert cel.compile('1 == 1').execute({})"
     )

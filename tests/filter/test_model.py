@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkasse.errors import InvalidParameter
-from kafkasse.filter import Dimension, ExpressionError, Filter, Query, Where, compile_expression, parse_query
-from kafkasse.filter.expression import library
-from kafkasse.filter.language import FUNCTIONS, METHODS, VARIABLES, check
-from kafkasse.frame.json_text import DeserializationError
-from kafkasse.frame.record_view import RecordView
+from kafkasse.records.filter import Dimension, ExpressionError, Filter, Query, Where, compile_expression, parse_query
+from kafkasse.records.filter.expression import library
+from kafkasse.records.filter.language import FUNCTIONS, METHODS, VARIABLES, check
+from kafkasse.records.frame.json_text import DeserializationError
+from kafkasse.records.frame.record_view import RecordView
 from tests.filter.records import view_of
 
 NAMES = ("a", "b")

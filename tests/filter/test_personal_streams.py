@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
-from kafkasse.memory_log import MemoryLog
+from kafkasse.log.memory import MemoryLog
 from tests.support.issuer import SETTINGS, key_set, token
 from tests.support.sse import read_until
 from tests.web.clients import client_of

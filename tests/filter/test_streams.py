@@ -12,9 +12,9 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse as Response
 
 from kafkasse.errors import InvalidParameter
-from kafkasse.filter import parse_query, query
-from kafkasse.frame import Encoder
-from kafkasse.memory_log import MemoryLog
+from kafkasse.log.memory import MemoryLog
+from kafkasse.records.encoder import Encoder
+from kafkasse.records.filter import parse_query, query
 from kafkasse.web.throttle import BURST
 from tests.support.sse import Event, read_events, read_until
 from tests.web import clients

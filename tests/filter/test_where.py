@@ -8,9 +8,9 @@ import pytest
 
 from kafkasse.config import Config
 from kafkasse.errors import ConfigurationError, Forbidden, InvalidParameter
-from kafkasse.filter import Dimension, Dimensions, Filter, Query, Selection, Selector, Where, compile_expression
-from kafkasse.filter import expression as expression_module
-from kafkasse.filter.where import MAX_SELECTED_VALUES
+from kafkasse.records.filter import Dimension, Dimensions, Filter, Query, Selection, Selector, Where, compile_expression
+from kafkasse.records.filter import expression as expression_module
+from kafkasse.records.filter.where import MAX_SELECTED_VALUES
 
 KEY = Dimension("key")
 ROUTE = {"path": "/r", "topics": ["t"]}

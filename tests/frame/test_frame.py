@@ -11,15 +11,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kafkasse import frame
+from kafkasse.client.sse import Event, Parser
 from kafkasse.errors import FilterError, TopicGone
-from kafkasse.frame import FORMATS, Encoder, JsonLines, ServerSentEvents, TopicRecord
-from kafkasse.frame.encoder import MAX_PIECE_RECORDS, Piece
-from kafkasse.frame.formats import can_append_member
-from kafkasse.frame.json_text import dumps, dumps_decoded, is_json, without_lone_surrogates
 from kafkasse.log import Batch, Gap, Partition
-from kafkasse.position import IdType, IdWriter
-from kafkasse.sse import Event, Parser
+from kafkasse.records import frame
+from kafkasse.records.encoder import MAX_PIECE_RECORDS, Encoder, Piece
+from kafkasse.records.frame import FORMATS, JsonLines, ServerSentEvents, TopicRecord
+from kafkasse.records.frame.formats import can_append_member
+from kafkasse.records.frame.json_text import dumps, dumps_decoded, is_json, without_lone_surrogates
+from kafkasse.records.position import IdType, IdWriter
 from tests.support.sse import read_events
 from tests.support.turns import MAX_LINES, most_lines_in_a_piece
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkasse.frame import FORMATS, DeserializationError, Encoder, JsonLines, ServerSentEvents, TopicRecord
-from kafkasse.frame.encoder import MAX_PIECE_RECORDS
-from kafkasse.frame.projection import Projection
 from kafkasse.log import Batch, Partition
-from kafkasse.memory_log import MemoryRecord
-from kafkasse.position import IdType, IdWriter
+from kafkasse.log.memory import MemoryRecord
+from kafkasse.records.encoder import MAX_PIECE_RECORDS, Encoder
+from kafkasse.records.frame import FORMATS, DeserializationError, JsonLines, ServerSentEvents, TopicRecord
+from kafkasse.records.frame.projection import Projection
+from kafkasse.records.position import IdType, IdWriter
 from tests.support.turns import MAX_LINES, most_lines_in_a_piece
 
 SECRET, PUBLIC = "5ecret", "public"

@@ -15,7 +15,6 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from kafkasse import frame
 from kafkasse.feed import feeds
 from kafkasse.feed.catch_up import CatchUp
 from kafkasse.feed.epochs import EpochEnds
@@ -26,17 +25,19 @@ from kafkasse.feed.snapshot import Snapshot, SnapshotReader
 from kafkasse.feed.subscribers import NewFrames, Subscribers
 from kafkasse.feed.tail import Tail
 from kafkasse.feed.topic_watch import TopicWatch
-from kafkasse.filter.dimensions import Dimensions, Selector
-from kafkasse.frame import Encoder, ServerSentEvents
 from kafkasse.kafka import batches, decoding
 from kafkasse.kafka.broker_node import BrokerNode
 from kafkasse.kafka.connection import Connection
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.kafka.partition_state import PartitionState
-from kafkasse.position import IdWriter
+from kafkasse.process.open_streams import EndReason
+from kafkasse.records import frame
+from kafkasse.records.encoder import Encoder
+from kafkasse.records.filter.dimensions import Dimensions, Selector
+from kafkasse.records.frame import ServerSentEvents
+from kafkasse.records.position import IdWriter
 from kafkasse.route import Route
 from kafkasse.web.client_socket import ClientSocket
-from kafkasse.web.registry import EndReason
 from kafkasse.web.stream import Stream
 
 MUTANTS: dict[str, Callable[[], None]] = {}

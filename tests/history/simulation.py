@@ -17,12 +17,12 @@ from kafkasse.errors import KafkasseError
 from kafkasse.feed import Feeds, Reader, StopReason
 from kafkasse.feed.reader import ReaderState
 from kafkasse.feed.tail import Tail
-from kafkasse.filter import Selection, Selector
-from kafkasse.frame import Encoder
 from kafkasse.log import Log
 from kafkasse.log import Partition as LogPartition
-from kafkasse.memory_log import MemoryCursor, MemoryLog
-from kafkasse.position import of_topics, parse
+from kafkasse.log.memory import MemoryCursor, MemoryLog
+from kafkasse.records.encoder import Encoder
+from kafkasse.records.filter import Selection, Selector
+from kafkasse.records.position import of_topics, parse
 from kafkasse.route import Route, StartAt
 from tests.history.checker import Bounds, Connection, History, StoredRecord, last_id, violations
 from tests.history.draws import Draws

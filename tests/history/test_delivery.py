@@ -14,9 +14,9 @@ from kafkasse.config import Config
 from kafkasse.feed import Feeds
 from kafkasse.feed.reader import ReaderState
 from kafkasse.feed.tail import Tail
-from kafkasse.frame import Encoder
-from kafkasse.memory_log import MemoryLog
-from kafkasse.position import IdType, of_topics
+from kafkasse.log.memory import MemoryLog
+from kafkasse.records.encoder import Encoder
+from kafkasse.records.position import IdType, of_topics
 from kafkasse.route import Route, StartAt
 from tests.history import simulation
 from tests.history.checker import Connection, History, StoredRecord, last_id, violations

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkasse.filter import Filter
+from kafkasse.records.filter import Filter
 from tests.history import mutants
 from tests.history.draws import RandomDraws, RecordedDraws, shortened
 from tests.history.worlds import KINDS, STORED, StoredWorld, find, kinds_of, outcome, play

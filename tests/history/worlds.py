@@ -19,8 +19,8 @@ from unittest.mock import patch
 import gevent
 
 from kafkasse.feed import lookup
-from kafkasse.filter import Dimension, Filter, Query, Selection, Where, compile_expression
-from kafkasse.position import Position, of_topics
+from kafkasse.records.filter import Dimension, Filter, Query, Selection, Where, compile_expression
+from kafkasse.records.position import Position, of_topics
 from kafkasse.route import Route, StartAt
 from tests.history import mutants
 from tests.history.archive_simulation import ArchiveSimulation

@@ -20,13 +20,13 @@ from pathlib import Path
 import pytest
 
 from kafkasse.errors import CommandError
-from kafkasse.java import compiler, jars, runtime
+from kafkasse.tools.java import compiler, jars, runtime
 from tests.support.certificates import Authority
 
 GROUP = "spark-kafka"
 SMALLEST = "spark-token-provider-kafka-0-10_2.13-4.2.0.jar"
 PASSWORD = base64.b64encode(b"anna:s#cret").decode()
-FETCH = f"from kafkasse.java import jars; print(len(jars.fetch('{GROUP}')))"
+FETCH = f"from kafkasse.tools.java import jars; print(len(jars.fetch('{GROUP}')))"
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,11 @@ from typing import Any
 import gevent
 from kafka.errors import TopicAlreadyExistsError
 
-from kafkasse.config.settings import KafkaSettings
 from kafkasse.errors import KafkasseError
 from kafkasse.kafka.cursor import KafkaCursor
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.log import Batch, Cursor, OffsetOutOfRange, Partition, PartitionsFailed
+from kafkasse.settings import KafkaSettings
 from tests.kafka.fake_broker import FakeBroker, PartitionData
 from tests.support.kafka import Cluster, retry
 

@@ -21,7 +21,8 @@ from kafka.record.util import calc_crc32c
 from kafkasse.kafka import batches, compression
 from kafkasse.kafka.batches import MAX_COST, MAX_COST_IN_PYTHON, BatchSlots, BatchTooLarge
 from kafkasse.kafka.compression import DecompressedTooLarge
-from kafkasse.kafka.fetch_protocol import UNKNOWN_EPOCH, PartitionData
+from kafkasse.kafka.fetch_protocol import PartitionData
+from kafkasse.log import UNKNOWN_EPOCH
 
 MAX_BYTES = 1 << 20
 NO_CODEC, GZIP, SNAPPY, LZ4, ZSTD = range(5)

@@ -12,9 +12,9 @@ from gevent import socket
 from gevent.server import StreamServer
 
 from kafkasse.config import Config
-from kafkasse.config.settings import KafkaSettings
 from kafkasse.errors import KafkaUnavailable
 from kafkasse.kafka.log import KafkaLog
+from kafkasse.settings import KafkaSettings
 from tests.kafka.fake_broker import HOST, FakeCluster, FakeTopic
 from tests.kafka.logs import DEFAULTS, open_log
 from tests.support.waiting import wait_until

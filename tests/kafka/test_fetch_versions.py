@@ -8,11 +8,11 @@ from uuid import UUID
 
 import pytest
 
-from kafkasse.broker import EmbeddedBroker
 from kafkasse.kafka.cursor import KafkaCursor
 from kafkasse.kafka.fetch_protocol import BY_TOPIC_ID, VERSIONS
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.log import UNKNOWN_EPOCH, OffsetOutOfRange, Partition
+from kafkasse.tools.broker import EmbeddedBroker
 from tests.kafka.fake_broker import (
     FETCH,
     OFFSET_FOR_LEADER_EPOCH,

@@ -8,11 +8,11 @@ from contextlib import closing
 import gevent
 import pytest
 
-from kafkasse import event_loop
 from kafkasse.errors import KafkasseError, KafkaTooOld, KafkaUnavailable, TopicNotAvailable, Unavailable
 from kafkasse.kafka.client import TopicMetadata
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.log import OffsetRange, Partition, Topic
+from kafkasse.process import event_loop
 from tests.kafka.fake_broker import (
     FETCH,
     LIST_OFFSETS,

@@ -1,4 +1,4 @@
-"""The contract in kafkasse/log.py, tested against MemoryLog and KafkaLog."""
+"""The contract in kafkasse/log/contract.py, tested against MemoryLog and KafkaLog."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import gevent
 import pytest
 from kafka.admin import OffsetSpec
 
-from kafkasse.broker import EmbeddedBroker
 from kafkasse.errors import ConfigurationError, KafkaUnavailable, TopicNotAvailable
 from kafkasse.kafka import batches
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.log import Batch, Cursor, Log, OffsetOutOfRange, OffsetRange, Partition, Topic
-from kafkasse.memory_log import MemoryLog
-from kafkasse.position.position import INT32_MAX
+from kafkasse.log.memory import MemoryLog
+from kafkasse.records.position.position import INT32_MAX
+from kafkasse.tools.broker import EmbeddedBroker
 from tests.kafka.logs import POLL_TIMEOUT_S, KafkaWriter, open_log, take, values
 from tests.support.broker_versions import WITHOUT_TOPIC_IDS
 

@@ -8,10 +8,10 @@ from contextlib import closing
 
 import pytest
 
-from kafkasse.broker import EmbeddedBroker
 from kafkasse.feed.epochs import EpochEnds
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.log import RECREATED_AT, TRUNCATED, Cursor, EpochPosition, Gap, OffsetOutOfRange, Partition
+from kafkasse.tools.broker import EmbeddedBroker
 from tests.kafka.logs import POLL_TIMEOUT_S, KafkaWriter, open_log, take, values
 from tests.support.broker_versions import WITHOUT_TOPIC_IDS
 

@@ -10,7 +10,7 @@ import pytest
 import kafkasse
 from kafkasse.errors import ConfigurationError
 from kafkasse.kafka import version
-from kafkasse.memory_log import MemoryLog
+from kafkasse.log.memory import MemoryLog
 from tests.support.server import ROOT
 
 

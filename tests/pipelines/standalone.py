@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pyspark
 
-from kafkasse.java import runtime
 from kafkasse.pipelines import jvm
+from kafkasse.tools.java import runtime
 from tests.support.waiting import wait_until
 
 HOST = "127.0.0.1"

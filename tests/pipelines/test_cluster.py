@@ -16,8 +16,8 @@ import pyspark
 import pytest
 
 import kafkasse
-from kafkasse.java import runtime
 from kafkasse.pipelines import jvm
+from kafkasse.tools.java import runtime
 from tests.pipelines import chaos
 from tests.pipelines.standalone import EXECUTOR_OPTIONS, Standalone, kill
 from tests.pipelines.topics import Topics, country, top

@@ -15,10 +15,10 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from kafkasse.java import class_archive, jars, runtime
-from kafkasse.java.class_archive import ArchiveProcess
 from kafkasse.pipelines import jvm
 from kafkasse.pipelines.temporary import directory
+from kafkasse.tools.java import class_archive, jars, runtime
+from kafkasse.tools.java.class_archive import ArchiveProcess
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -139,7 +139,7 @@ def test_the_docs_explain_the_versions_of_spark_and_its_connector():
 
     docs/pipelines.md explains the pairing. Update the docs, the lock file and this test together.
     """
-    lock = json.loads((ROOT / "kafkasse/java/jars.lock.json").read_text())["groups"]["spark-kafka"]
+    lock = json.loads((ROOT / "kafkasse/tools/java/jars.lock.json").read_text())["groups"]["spark-kafka"]
     versions = {module.split(":")[1]: module.split(":")[2] for module in lock["modules"]}
     docs = (ROOT / "docs/pipelines.md").read_text()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from kafkasse.broker import EmbeddedBroker
+from kafkasse.tools.broker import EmbeddedBroker
 from tests.support.kafka import Cluster
 
 Record = tuple[bytes | None, bytes | None]

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-from kafkasse.broker import EmbeddedBroker
-from kafkasse.java import jars
+from kafkasse.tools.broker import EmbeddedBroker
+from kafkasse.tools.java import jars
 from tests.project.conftest import Deployed
 from tests.support.client import Client
 from tests.support.server import ROOT, TOOLS

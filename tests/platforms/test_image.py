@@ -12,7 +12,7 @@ from statistics import median
 
 import pytest
 
-from kafkasse.broker import EmbeddedBroker
+from kafkasse.tools.broker import EmbeddedBroker
 from tests.platforms.image import CannotBuild, Image, check_machine, create_base
 from tests.project.conftest import Deployed
 from tests.support.client import Client, fetch

@@ -13,9 +13,9 @@ import yaml
 from kafkasse import Config, schemas
 from kafkasse.app import create_app
 from kafkasse.commands import pipeline
-from kafkasse.memory_log import MemoryLog
+from kafkasse.log.memory import MemoryLog
 from kafkasse.pipelines import runner
-from kafkasse.telemetry.metrics import METRICS, PREFIX
+from kafkasse.process.telemetry.metrics import METRICS, PREFIX
 from tests.support.server import ROOT, TOOLS
 
 DIRECTORY = ROOT / "deploy/kubernetes"

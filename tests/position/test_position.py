@@ -17,7 +17,7 @@ from kafkasse import schemas
 from kafkasse.config import Config
 from kafkasse.errors import InvalidPosition
 from kafkasse.log import Partition
-from kafkasse.position import LATEST, IdType, IdWriter, Limits, PartitionStart, Position, of_topics, parse
+from kafkasse.records.position import LATEST, IdType, IdWriter, Limits, PartitionStart, Position, of_topics, parse
 
 INT64_MAX = 2**63 - 1
 LETTERS = string.ascii_letters + string.digits + "._-"

@@ -31,10 +31,10 @@ from docs.site import tables
 from kafkasse import errors, schemas
 from kafkasse.commands import main
 from kafkasse.config.hooks import Hooks
-from kafkasse.filter.expression import compile_expression
-from kafkasse.memory_log import MemoryLog
-from kafkasse.position import parse
-from kafkasse.web.registry import EndReason
+from kafkasse.log.memory import MemoryLog
+from kafkasse.process.open_streams import EndReason
+from kafkasse.records.filter.expression import compile_expression
+from kafkasse.records.position import parse
 from tests.project.conftest import alerts
 from tests.support.client import Client
 from tests.support.docs import PAGES, Block, blocks, code, example, read
@@ -62,7 +62,7 @@ TOPN = """
 from gevent import monkey; monkey.patch_all()
 from kafkasse.app import create_app
 from kafkasse.config import Config
-from kafkasse.memory_log import MemoryLog
+from kafkasse.log.memory import MemoryLog
 
 log = MemoryLog()
 log.create("topn")

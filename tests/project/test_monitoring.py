@@ -15,7 +15,7 @@ import yaml
 from prometheus_client import Counter, Histogram
 
 from kafkasse.pipelines import metrics as pipelines
-from kafkasse.telemetry.metrics import METRICS, PREFIX, STALL_BUCKETS
+from kafkasse.process.telemetry.metrics import METRICS, PREFIX, STALL_BUCKETS
 from tests.project.conftest import alerts
 from tests.support.waiting import TIMEOUT_S
 

@@ -29,7 +29,7 @@ APP = """
 from gevent import monkey; monkey.patch_all()
 from flask import Flask
 import kafkasse
-from kafkasse.memory_log import MemoryLog
+from kafkasse.log.memory import MemoryLog
 
 log = MemoryLog()
 log.create("greetings")
@@ -130,7 +130,7 @@ def test_the_metadata_is_complete(root, wheel):
 TYPED = """
 import kafkasse
 from kafkasse.client import AsyncStream, Event, FileStore, Stream
-from kafkasse.sse import Parser
+from kafkasse.client.sse import Parser
 
 app = kafkasse.blueprint(kafkasse.Config(allowed_topics=["a"], public=True))
 app.no_such_name  # type: ignore[attr-defined]
@@ -222,7 +222,7 @@ def test_imports_have_no_side_effects(run):
 
 
 CAT = """
-import kafkasse.sse
+import kafkasse.client.sse
 from kafkasse.commands import main
 sys.exit(main(["cat", "--help"]))
 """
@@ -239,7 +239,7 @@ kafkasse.client.{}("http://127.0.0.1:1/t")
     ("aiohttp", CLIENT.format("AsyncStream")),
 ])  # fmt: skip
 def test_a_client_needs_only_its_library(run, library, script):
-    """kafkasse.sse, `kafkasse cat` and the clients work without all other packages, after `pip install --no-deps`."""
+    """kafkasse.client.sse, `kafkasse cat` and the clients work without all other packages, after `pip install --no-deps`."""
     needed = {"kafkasse", *_closure([Requirement(library)])}
     missing = [
         module
@@ -264,7 +264,8 @@ sys.exit(f"{loaded}" if loaded else 0)
 MASTER_PROCESS = """
 import sys
 import gunicorn.app.wsgiapp, kafkasse.server.gunicorn_conf
-from kafkasse.server import logger, reload, runtime, worker
+from kafkasse.process import runtime
+from kafkasse.server import logger, reload, worker
 unused = {"flask", "jsonschema", "kafka", "prometheus_client", "yaml"}
 loaded = {name.partition(".")[0] for name in sys.modules} & unused
 sys.exit(f"{loaded}" if loaded else 0)

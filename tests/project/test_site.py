@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pygments")  # a dependency of Sphinx, and of other packages for development
 from docs.site import check, pages, reference
 from kafkasse import schemas
-from kafkasse.describe import problems
+from kafkasse.web.describe import problems
 
 HOME = "index.md"
 

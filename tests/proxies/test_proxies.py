@@ -19,7 +19,7 @@ import gevent
 import pytest
 import yaml
 
-from kafkasse.broker import EmbeddedBroker
+from kafkasse.tools.broker import EmbeddedBroker
 from tests.proxies.curl import Curl
 from tests.proxies.proxies import PROGRAMS, Program, Proxy
 from tests.support.client import Client, fetch, numbers

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kafkasse.config.settings import SchemaRegistrySettings
-from kafkasse.registry.client import RegistryClient
-from kafkasse.registry.lookup import SchemaRegistry
+from kafkasse.records.registry.client import RegistryClient
+from kafkasse.records.registry.lookup import SchemaRegistry
+from kafkasse.settings import SchemaRegistrySettings
 from tests.support.registry import Registry
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from kafkasse.frame import DeserializationError
-from kafkasse.registry.avro import AvroSchema
-from kafkasse.registry.client import RegisteredSchema
+from kafkasse.records.frame import DeserializationError
+from kafkasse.records.registry.avro import AvroSchema
+from kafkasse.records.registry.client import RegisteredSchema
 from tests.registry.avro_values import NODE, VALUES, encoded, logical, record, varint
 from tests.support.turns import MAX_LINES, most_lines_in_a_piece
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from kafkasse.frame import DeserializationError
-from kafkasse.registry import json_schema
-from kafkasse.registry.client import RegisteredSchema
-from kafkasse.registry.json_schema import JsonSchema
+from kafkasse.records.frame import DeserializationError
+from kafkasse.records.registry import json_schema
+from kafkasse.records.registry.client import RegisteredSchema
+from kafkasse.records.registry.json_schema import JsonSchema
 from tests.support.turns import MAX_LINES, most_lines_in_a_piece
 
 

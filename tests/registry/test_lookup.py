@@ -12,16 +12,17 @@ import requests
 import responses
 from gevent.server import StreamServer
 
-from kafkasse.config.settings import SchemaRegistrySettings
 from kafkasse.errors import RegistryUnavailable
-from kafkasse.frame import DecoderPending, DeserializationError, Encoder
 from kafkasse.log import Batch, Partition
-from kafkasse.memory_log import MemoryRecord
-from kafkasse.position import IdType, IdWriter
-from kafkasse.registry import client, lookup
-from kafkasse.registry.client import RegistryClient
-from kafkasse.registry.decoder import Decoder
-from kafkasse.registry.lookup import SchemaRegistry
+from kafkasse.log.memory import MemoryRecord
+from kafkasse.records.encoder import Encoder
+from kafkasse.records.frame import DecoderPending, DeserializationError
+from kafkasse.records.position import IdType, IdWriter
+from kafkasse.records.registry import client, lookup
+from kafkasse.records.registry.client import RegistryClient
+from kafkasse.records.registry.decoder import Decoder
+from kafkasse.records.registry.lookup import SchemaRegistry
+from kafkasse.settings import SchemaRegistrySettings
 from tests.support.registry import framed, proto_file
 from tests.support.waiting import TIMEOUT_S
 

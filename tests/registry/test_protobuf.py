@@ -16,9 +16,9 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafkasse.frame import DeserializationError
-from kafkasse.registry.client import RegisteredSchema
-from kafkasse.registry.protobuf import ProtobufSchema
+from kafkasse.records.frame import DeserializationError
+from kafkasse.records.registry.client import RegisteredSchema
+from kafkasse.records.registry.protobuf import ProtobufSchema
 from tests.support.examples import examples
 from tests.support.registry import proto_file
 from tests.support.turns import MAX_LINES, most_lines_in_a_piece

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from kafkasse.config import Config
-from kafkasse.config.settings import SchemaRegistrySettings
 from kafkasse.errors import ConfigurationError
 from kafkasse.schemas import read
+from kafkasse.settings import SchemaRegistrySettings
 
 URL = "https://registry.example/api"
 BROKER = {"bootstrap_servers": ["kafka.example:9092"]}

@@ -11,12 +11,12 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-import kafkasse.registry
+import kafkasse.records.registry
+from kafkasse.client.sse import Event
 from kafkasse.config import Config
 from kafkasse.errors import ConfigurationError
-from kafkasse.memory_log import MemoryLog
-from kafkasse.registry import lookup
-from kafkasse.sse import Event
+from kafkasse.log.memory import MemoryLog
+from kafkasse.records.registry import lookup
 from kafkasse.web.blueprint import streams_blueprint
 from tests.registry.avro_values import encoded
 from tests.support.registry import Registry, framed
@@ -197,9 +197,9 @@ def test_a_stream_ends_with_503_if_the_registry_stays_down(server, log, monkeypa
 def test_a_missing_package_is_a_configuration_error(server, log, package, monkeypatch):
     """The app does not start, and the error names the extra. Without a decoder, the packages are not needed."""
     for name in list(sys.modules):
-        if name.startswith("kafkasse.registry."):
+        if name.startswith("kafkasse.records.registry."):
             monkeypatch.delitem(sys.modules, name)
-            monkeypatch.delattr(kafkasse.registry, name.rpartition(".")[2])
+            monkeypatch.delattr(kafkasse.records.registry, name.rpartition(".")[2])
     monkeypatch.setitem(sys.modules, package, None)
 
     with pytest.raises(ConfigurationError, match=rf'needs the package {package}.*pip install "kafkasse\[schemas\]"'):

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from kafkasse.config.settings import SchemaRegistrySettings
 from kafkasse.errors import RegistryUnavailable
-from kafkasse.registry import lookup
-from kafkasse.registry.client import RegistryClient
-from kafkasse.registry.lookup import SchemaRegistry
+from kafkasse.records.registry import lookup
+from kafkasse.records.registry.client import RegistryClient
+from kafkasse.records.registry.lookup import SchemaRegistry
+from kafkasse.settings import SchemaRegistrySettings
 from tests.support.certificates import Authority
 from tests.support.registry import Registry
 from tests.support.waiting import TIMEOUT_S

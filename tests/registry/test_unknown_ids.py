@@ -8,13 +8,13 @@ from collections.abc import Iterable
 import gevent
 import pytest
 
-from kafkasse.frame import DeserializationError
-from kafkasse.frame.record_view import RecordView
-from kafkasse.memory_log import MemoryRecord
-from kafkasse.registry import lookup
-from kafkasse.registry.client import NotFound, RegisteredSchema
-from kafkasse.registry.decoder import Decoder
-from kafkasse.registry.lookup import SchemaRegistry
+from kafkasse.log.memory import MemoryRecord
+from kafkasse.records.frame import DeserializationError
+from kafkasse.records.frame.record_view import RecordView
+from kafkasse.records.registry import lookup
+from kafkasse.records.registry.client import NotFound, RegisteredSchema
+from kafkasse.records.registry.decoder import Decoder
+from kafkasse.records.registry.lookup import SchemaRegistry
 from tests.support.registry import framed
 from tests.support.waiting import TIMEOUT_S
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from kafkasse.frame import DeserializationError
-from kafkasse.memory_log import MemoryRecord
-from kafkasse.registry.wire_format import HEADER, message_indexes, split
+from kafkasse.log.memory import MemoryRecord
+from kafkasse.records.frame import DeserializationError
+from kafkasse.records.registry.wire_format import HEADER, message_indexes, split
 
 
 def record(value: bytes, headers: Sequence[tuple[str, bytes | None]] = ()) -> MemoryRecord:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkasse.broker import EmbeddedBroker
+from kafkasse.tools.broker import EmbeddedBroker
 from tests.support.certificates import Authority
 from tests.support.ports import reserved_ports
 from tests.support.secured_broker import LISTENERS, secured_broker

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from kafkasse.broker import EmbeddedBroker
 from kafkasse.errors import ConfigurationError
 from kafkasse.log import Partition
+from kafkasse.tools.broker import EmbeddedBroker
 from tests.kafka.logs import open_log, take, values
 from tests.support.kafka import Cluster, retry
 from tests.support.ports import HOST

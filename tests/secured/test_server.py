@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from kafkasse.broker import EmbeddedBroker
+from kafkasse.tools.broker import EmbeddedBroker
 from tests.support.certificates import Authority, heroku_variables
 from tests.support.client import Client, fetch, numbers
 from tests.support.kafka import Cluster

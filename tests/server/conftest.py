@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kafkasse.broker import EmbeddedBroker
+from kafkasse.tools.broker import EmbeddedBroker
 from tests.support.client import Client, fetch
 from tests.support.kafka import Cluster
 from tests.support.server import Server

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from kafkasse.server import control
-from kafkasse.web.registry import EndReason, StreamInfo, StreamRegistry
+from kafkasse.process import control
+from kafkasse.process.open_streams import EndReason, StreamInfo, StreamRegistry
 from tests.support.turns import MAX_LINES, most_lines_in_a_piece
 
 STREAMS = 5_000

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kafkasse import schemas
-from kafkasse.broker import EmbeddedBroker
 from kafkasse.log import Partition
+from kafkasse.tools.broker import EmbeddedBroker
 from tests.support.client import Client, fetch, numbers, value
 from tests.support.kafka import Cluster
 from tests.support.ports import reserved_ports

@@ -12,7 +12,7 @@ import gevent
 import pytest
 import yaml
 
-from kafkasse.broker import EmbeddedBroker
+from kafkasse.tools.broker import EmbeddedBroker
 from tests.support.client import Client, fetch, numbers
 from tests.support.kafka import Cluster
 from tests.support.server import KILLED, Server

@@ -12,8 +12,8 @@ from flask import Flask, Response, request
 
 from kafkasse.app import blueprint, create_app
 from kafkasse.config import Config
-from kafkasse.frame.hooks import TopicRecord
-from kafkasse.memory_log import MemoryLog
+from kafkasse.log.memory import MemoryLog
+from kafkasse.records.frame.hooks import TopicRecord
 
 
 def in_memory() -> Flask:

@@ -11,7 +11,7 @@ from kafkasse.archive import parquet
 from kafkasse.archive.directory import ArchiveDirectory, TopicDirectory
 from kafkasse.archive.manifest import Entry
 from kafkasse.log import UNKNOWN_EPOCH, Partition
-from kafkasse.memory_log import MemoryLog, MemoryRecord
+from kafkasse.log.memory import MemoryLog, MemoryRecord
 
 DAY = "2026-11-22"
 

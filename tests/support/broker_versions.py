@@ -13,14 +13,14 @@ from unittest import mock
 import gevent
 from gevent import socket
 
-from kafkasse.broker import EmbeddedBroker
-from kafkasse.broker.supervisor import SupervisedProcess
-from kafkasse.java import jars, runtime
+from kafkasse.tools.broker import EmbeddedBroker
+from kafkasse.tools.broker.supervisor import SupervisedProcess
+from kafkasse.tools.java import jars, runtime
 from tests.support.ports import HOST, reserved_ports
 from tests.support.waiting import wait_until
 
 LOCK_FILE = Path(__file__).parents[1] / "kafka/old_kafka.lock.json"
-EMBEDDED = "4.3"  # the version in kafkasse/java/jars.lock.json
+EMBEDDED = "4.3"  # the version in kafkasse/tools/java/jars.lock.json
 WITH_ZOOKEEPER = ("2.6", "2.7", "2.8")
 WITHOUT_TOPIC_IDS = ("2.6", "2.7")
 JARS_OF = {"2.7": "2.8"}  # as after an upgrade to 2.8 without its inter.broker.protocol.version
@@ -51,7 +51,7 @@ def running_broker(version: str) -> Iterator[RunningBroker]:
             yield RunningBroker(address)
     else:
         with (
-            mock.patch("kafkasse.broker.embedded.jars.fetch", return_value=files),
+            mock.patch("kafkasse.tools.broker.embedded.jars.fetch", return_value=files),
             EmbeddedBroker(settings=SETTINGS) as broker,
         ):
             yield RunningBroker(broker.bootstrap_servers)

@@ -8,7 +8,7 @@ from contextlib import closing
 from kafka import KafkaAdminClient
 from kafka.admin import UserScramCredentialUpsertion
 
-from kafkasse.broker import EmbeddedBroker
+from kafkasse.tools.broker import EmbeddedBroker
 from tests.support.certificates import Authority
 from tests.support.ports import HOST
 

@@ -15,7 +15,7 @@ if os.environ.get("PATCH"):
 from flask import Flask
 
 import kafkasse
-from kafkasse.memory_log import MemoryLog
+from kafkasse.log.memory import MemoryLog
 
 log = MemoryLog()
 log.create("t")

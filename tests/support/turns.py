@@ -14,10 +14,10 @@ from unittest import mock
 import gevent
 import pytest
 
-from kafkasse import event_loop
-from kafkasse.event_loop import take_turn
 from kafkasse.feed import Reader
 from kafkasse.feed.tail import Tail
+from kafkasse.process import event_loop
+from kafkasse.process.event_loop import take_turn
 from tests.support.sse import numbers_in
 
 MAX_LINES = 50_000  # in one piece of a long computation: a few milliseconds
@@ -73,7 +73,7 @@ def numbers(reader: Reader) -> list[int]:
 
 
 class TurnClock:
-    """The clock of kafkasse.event_loop in a test. Only pieces of computation take time."""
+    """The clock of kafkasse.process.event_loop in a test. Only pieces of computation take time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0

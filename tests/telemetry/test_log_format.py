@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from kafkasse.log_line import Fields
-from kafkasse.telemetry.log_format import formatter
+from kafkasse.process.log_line import Fields
+from kafkasse.process.telemetry.log_format import formatter
 
 HOSTILE = "eve\r\n[2026-01-01] [1] [INFO] forged\x1b[2J\u2028"
 

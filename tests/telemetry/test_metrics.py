@@ -11,12 +11,12 @@ from kafkasse import archive
 from kafkasse.archive import with_archive
 from kafkasse.config import Config
 from kafkasse.feed import Feeds
-from kafkasse.frame import Encoder
-from kafkasse.memory_log import MemoryLog
-from kafkasse.position import of_topics
+from kafkasse.log.memory import MemoryLog
+from kafkasse.process.telemetry.metrics import MAX_TOPICS, OTHER_TOPICS, Metrics
+from kafkasse.records.encoder import Encoder
+from kafkasse.records.position import of_topics
 from kafkasse.route import Route, StartAt
-from kafkasse.telemetry.metrics import MAX_TOPICS, OTHER_TOPICS, Metrics
-from kafkasse.telemetry.sampler import Sampler
+from kafkasse.web.sampler import Sampler
 
 
 @pytest.fixture

@@ -9,18 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from kafkasse.telemetry import multiprocess
+from kafkasse.process.telemetry import multiprocess
 
 WORKER = """
 import os, sys
-from kafkasse.telemetry.metrics import Metrics
+from kafkasse.process.telemetry.metrics import Metrics
 metrics = Metrics()
 metrics.count("streams_opened", 2, route="r")
 metrics.count("streams_open", 2, route="r")
 metrics.observe("event_loop_stall_seconds", 0.3)
 print(os.getpid())
 """
-READER = "import sys; from kafkasse.telemetry import multiprocess; sys.stdout.buffer.write(multiprocess.render())"
+READER = (
+    "import sys; from kafkasse.process.telemetry import multiprocess; sys.stdout.buffer.write(multiprocess.render())"
+)
 
 pytestmark = pytest.mark.processes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafkasse.telemetry.request_id import request_id
+from kafkasse.process.telemetry.request_id import request_id
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 

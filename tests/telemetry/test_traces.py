@@ -16,7 +16,7 @@ from opentelemetry.trace import StatusCode
 
 from kafkasse.app import create_app
 from kafkasse.config import Config
-from kafkasse.memory_log import MemoryLog
+from kafkasse.log.memory import MemoryLog
 
 TRACE_ID, PARENT_ID = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
@@ -69,7 +69,7 @@ NO_IMPORT = """
 import sys
 from kafkasse.app import create_app
 from kafkasse.config import Config
-from kafkasse.memory_log import MemoryLog
+from kafkasse.log.memory import MemoryLog
 create_app(Config(allowed_topics=["*"], public=True), MemoryLog()).test_client().get("/t")
 sys.exit(any(name.startswith("opentelemetry") for name in sys.modules))
 """

@@ -9,7 +9,7 @@ from flask.testing import FlaskClient
 
 from kafkasse.app import blueprint
 from kafkasse.config import Config
-from kafkasse.memory_log import MemoryLog
+from kafkasse.log.memory import MemoryLog
 
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}  # as a browser sends it
 

@@ -14,7 +14,7 @@ from flask import Flask, Response, request
 from kafkasse import Visitor
 from kafkasse.app import create_app
 from kafkasse.config import Config
-from kafkasse.memory_log import MemoryLog
+from kafkasse.log.memory import MemoryLog
 
 TOKEN = "let-me-in"  # noqa: S105 - of a test
 SHORT_TOKEN = "let-me-in-once"  # noqa: S105 - expires LIFETIME_S after it has opened a stream

@@ -11,12 +11,12 @@ from gevent.event import Event
 
 from kafkasse.config import Config
 from kafkasse.feed import Feeds
-from kafkasse.frame import Encoder
-from kafkasse.memory_log import MemoryLog
-from kafkasse.position import of_topics
+from kafkasse.log.memory import MemoryLog
+from kafkasse.process.open_streams import StreamRegistry
+from kafkasse.records.encoder import Encoder
+from kafkasse.records.position import of_topics
 from kafkasse.route import Route
 from kafkasse.web.compression import IDENTITY, Coding
-from kafkasse.web.registry import StreamRegistry
 from kafkasse.web.stream import Stream
 
 TIMEOUT_S = 120  # only a hang takes so long

@@ -16,12 +16,12 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from kafkasse import schemas
 from kafkasse.app import blueprint
+from kafkasse.client.sse import Event
 from kafkasse.config import Config
 from kafkasse.errors import ConfigurationError, KafkaUnavailable, TopicNotAvailable
-from kafkasse.frame.hooks import TopicRecord
 from kafkasse.log import Partition, Topic
-from kafkasse.memory_log import MemoryCursor, MemoryLog
-from kafkasse.sse import Event
+from kafkasse.log.memory import MemoryCursor, MemoryLog
+from kafkasse.records.frame.hooks import TopicRecord
 from kafkasse.web import throttle, wsgi_server
 from kafkasse.web.blueprint import _limits_of_blueprints
 from tests.support.sse import read_events, read_until, without_positions

@@ -11,11 +11,11 @@ import gevent
 import pytest
 
 from kafkasse.config import Config
-from kafkasse.event_loop import take_turn
 from kafkasse.feed import Feeds
 from kafkasse.feed.tail import Tail
-from kafkasse.frame import Encoder
-from kafkasse.memory_log import MemoryLog
+from kafkasse.log.memory import MemoryLog
+from kafkasse.process.event_loop import take_turn
+from kafkasse.records.encoder import Encoder
 from tests.support.turns import TurnClock
 from tests.support.waiting import wait_until
 from tests.web.served import TIMEOUT_S, Peer

@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 from gevent.event import Event as Flag
 
 from kafkasse.config import Config
-from kafkasse.memory_log import MemoryLog
+from kafkasse.log.memory import MemoryLog
 from kafkasse.web.blueprint import streams_blueprint
 from tests.support.sse import read_until
 

@@ -13,8 +13,8 @@ from kafkasse import Visitor
 from kafkasse.app import create_app
 from kafkasse.config import Config
 from kafkasse.errors import ConfigurationError
-from kafkasse.memory_log import MemoryLog
-from kafkasse.web.registry import OPERATIONS_KEY
+from kafkasse.log.memory import MemoryLog
+from kafkasse.process.open_streams import OPERATIONS_KEY
 from tests.support.server import ROOT
 from tests.web.clients import HTML, client_of
 

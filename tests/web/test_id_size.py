@@ -7,8 +7,8 @@ import json
 import pytest
 from flask.testing import FlaskClient
 
-from kafkasse.memory_log import MemoryLog
-from kafkasse.sse import Parser
+from kafkasse.client.sse import Parser
+from kafkasse.log.memory import MemoryLog
 from tests.web import clients
 
 

@@ -13,7 +13,7 @@ from werkzeug.test import create_environ
 
 from kafkasse.app import blueprint
 from kafkasse.config import Config
-from kafkasse.memory_log import MemoryLog
+from kafkasse.log.memory import MemoryLog
 from kafkasse.web.stream import Stream
 
 MAX_BYTES = 1800  # of Python objects

@@ -11,8 +11,8 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse, create_environ
 
 from kafkasse.feed import Feeds, Reader
-from kafkasse.memory_log import MemoryLog
-from kafkasse.web.limits import StreamLimits
+from kafkasse.log.memory import MemoryLog
+from kafkasse.process.limits import StreamLimits
 from tests.web import clients
 
 

@@ -11,7 +11,7 @@ import gevent
 import pytest
 from flask.testing import FlaskClient
 
-from kafkasse.memory_log import MemoryLog
+from kafkasse.log.memory import MemoryLog
 from tests.support.sse import read_events, read_until, without_positions
 from tests.web.clients import client_of
 

@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from kafkasse import end_streams
-from kafkasse.server import control, runtime
-from kafkasse.web.registry import ENVIRON_KEY, EndReason, StreamInfo, StreamRegistry
+from kafkasse.process import control, runtime
+from kafkasse.process.open_streams import ENVIRON_KEY, EndReason, StreamInfo, StreamRegistry
 from tests.support.waiting import wait_until
 
 

@@ -23,9 +23,9 @@ from kafkasse.errors import (
     NotAcceptable,
     RequestTooLarge,
 )
-from kafkasse.frame import JsonLines, ServerSentEvents
 from kafkasse.log import Partition
-from kafkasse.position import PartitionStart
+from kafkasse.records.frame import JsonLines, ServerSentEvents
+from kafkasse.records.position import PartitionStart
 from kafkasse.route import Route
 from kafkasse.web.request import StreamRequest, parse_request
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from kafkasse.telemetry.metrics import Metrics
+from kafkasse.process.telemetry.metrics import Metrics
 from kafkasse.web import skipped_records
 from kafkasse.web.skipped_records import INTERVAL_S, SkippedRecords
 

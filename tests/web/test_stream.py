@@ -18,15 +18,16 @@ from itertools import product
 import gevent
 import pytest
 
+from kafkasse.client.sse import Parser
 from kafkasse.config import Config
 from kafkasse.errors import TopicGone
 from kafkasse.feed import Feeds, Reader
-from kafkasse.frame import Encoder, JsonLines, ServerSentEvents, Wire
-from kafkasse.memory_log import MemoryLog
-from kafkasse.position import of_topics, parse
+from kafkasse.log.memory import MemoryLog
+from kafkasse.process.open_streams import StreamEnd, StreamInfo, StreamRegistry
+from kafkasse.records.encoder import Encoder
+from kafkasse.records.frame import JsonLines, ServerSentEvents, Wire
+from kafkasse.records.position import of_topics, parse
 from kafkasse.route import Route
-from kafkasse.sse import Parser
-from kafkasse.web.registry import StreamEnd, StreamInfo, StreamRegistry
 from kafkasse.web.stream import Stream
 from tests.support.sse import read_events, without_positions
 from tests.support.waiting import wait_until

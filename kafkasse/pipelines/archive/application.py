@@ -18,12 +18,12 @@ from kafkasse.archive.directory import ArchiveDirectory, Conflict, NotAnArchive
 from kafkasse.archive.manifest import InvalidManifest
 from kafkasse.archive.parquet import DamagedFile
 from kafkasse.errors import CommandError
-from kafkasse.log_line import Fields
 from kafkasse.pipelines import failures, private_spark, session, topics
 from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.archive.offsets import Removed
 from kafkasse.pipelines.archive.writer import archive
 from kafkasse.pipelines.supervisor import Crashed, State, StopRequests, log_state, supervise
+from kafkasse.process.log_line import Fields
 
 logger = logging.getLogger("kafkasse.pipeline")
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of a topic in a cluster before Kafka 2.8

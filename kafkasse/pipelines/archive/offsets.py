@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
 from pyspark.sql import SparkSession
 
-from kafkasse.archive.manifest import UNKNOWN_EPOCH
+from kafkasse.log import UNKNOWN_EPOCH
 from kafkasse.pipelines import private_spark
 
 PEEK_MS = 250  # how long to wait for a record after an offset that may be the last one

@@ -25,8 +25,9 @@ from pyspark.sql import functions as F
 
 from kafkasse.archive import parquet
 from kafkasse.archive.directory import Conflict, TopicDirectory
-from kafkasse.archive.manifest import UNKNOWN_EPOCH, Entry, InvalidManifest, Manifest
+from kafkasse.archive.manifest import Entry, InvalidManifest, Manifest
 from kafkasse.errors import CommandError
+from kafkasse.log import UNKNOWN_EPOCH
 from kafkasse.pipelines.archive.offsets import Held, KafkaOffsets, Removed, Seen, Truncated
 from kafkasse.pipelines.supervisor import Crashed
 from kafkasse.pipelines.topics import READ_COMMITTED, connector

@@ -21,13 +21,13 @@ from kafkasse.archive import parquet, with_archive, without_archive
 from kafkasse.archive.directory import ArchiveDirectory, TopicDirectory
 from kafkasse.archive.maintenance import compact
 from kafkasse.archive.manifest import Entry, Manifest
-from kafkasse.broker import EmbeddedBroker
 from kafkasse.log import Log, Partition
 from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.archive import application, writer
 from kafkasse.pipelines.archive.offsets import Held, Seen, Truncated
 from kafkasse.pipelines.archive.writer import Committed, Segment, Written, make_plan
 from kafkasse.pipelines.supervisor import Crashed
+from kafkasse.tools.broker import EmbeddedBroker
 from tests.history.scenario import Scenario, client_types, routes
 from tests.kafka.logs import open_log
 from tests.support.kafka import Cluster

@@ -55,7 +55,7 @@ def defined(file: Path, registry: Registry, **schema: Any) -> Pipeline:
 
 
 def test_all_types_become_the_json_of_the_web_process(spark, registry):
-    """The Java decoder and kafkasse.registry.avro write the same JSON, inside a record."""
+    """The Java decoder and kafkasse.records.registry.avro write the same JSON, inside a record."""
     columns = []
     for number, (type_, value, _) in enumerate(VALUES):
         schema = {"type": "record", "name": "Outer", "fields": [{"name": "a", "type": type_}]}

@@ -1,5 +1,0 @@
-"""The embedded Kafka broker."""
-
-from kafkasse.broker.embedded import EmbeddedBroker
-
-__all__ = ["EmbeddedBroker"]

@@ -1,0 +1,42 @@
+"""The contract between kafkasse and the log that it reads, and a log in memory.
+
+contract       partitions, offsets, records and cursors: what every log provides
+memory         MemoryLog, a log for tests
+epoch_history  at which offsets the leader epochs of a partition began
+"""
+
+from kafkasse.log.contract import (
+    RECREATED_AT,
+    TRUNCATED,
+    UNKNOWN_EPOCH,
+    Batch,
+    Cursor,
+    EpochPosition,
+    Gap,
+    Log,
+    OffsetOutOfRange,
+    OffsetRange,
+    Partition,
+    PartitionsFailed,
+    Record,
+    Topic,
+    known_offset_ranges,
+)
+
+__all__ = [
+    "RECREATED_AT",
+    "TRUNCATED",
+    "UNKNOWN_EPOCH",
+    "Batch",
+    "Cursor",
+    "EpochPosition",
+    "Gap",
+    "Log",
+    "OffsetOutOfRange",
+    "OffsetRange",
+    "Partition",
+    "PartitionsFailed",
+    "Record",
+    "Topic",
+    "known_offset_ranges",
+]

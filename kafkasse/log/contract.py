@@ -1,0 +1,275 @@
+"""The contract between kafkasse and the log that it reads: partitions, offsets, records and cursors.
+
+A log is a Kafka cluster (kafkasse/kafka) or a log in memory (kafkasse/log/memory.py). tests/kafka/test_log_contract.py runs
+the same tests against both. A log does not know about clients, event IDs or frames. A call may block its greenlet, but
+never the process, and never longer than its timeout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import NamedTuple, Protocol
+
+from kafkasse.errors import KafkasseError, Unavailable
+
+TRUNCATED = "the log was truncated"
+UNKNOWN_EPOCH = -1  # in place of a leader epoch
+
+
+class Partition(NamedTuple):
+    """One partition of one topic. Equal to kafka-python's TopicPartition, with the same hash."""
+
+    topic: str
+    partition: int
+
+
+class Record(Protocol):
+    """The attributes of a record that kafkasse reads. `timestamp` is in ms since the epoch; -1 or None if unknown."""
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int | None: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
+
+
+class Topic(NamedTuple):
+    """A topic that exists, or about which the cluster reports an error.
+
+    Attributes:
+        partitions: the number of partitions; 0 if there is an error.
+        topic_id: the first characters of the topic ID, enough to recognize a recreated topic; "" if the cluster has no
+            topic IDs, or if there is an error.
+        error: why the topic cannot be described: TopicNotAvailable if we may not read it, Unavailable if the error is
+            temporary. The topic may exist in both cases, so it must not be reported as deleted.
+    """
+
+    partitions: int
+    topic_id: str
+    error: KafkasseError | None = None
+
+
+class OffsetRange(NamedTuple):
+    """The offsets that a partition holds: `[start, end)`. Kafka calls them log start offset and log end offset."""
+
+    start: int
+    end: int
+
+
+class EpochPosition(NamedTuple):
+    """An offset and a leader epoch, or UNKNOWN_EPOCH: that of the record before the offset, unless stated otherwise."""
+
+    offset: int
+    epoch: int
+
+
+RECREATED_AT = EpochPosition(0, UNKNOWN_EPOCH)  # where the log of a recreated topic differs from the former log
+
+
+class Batch(NamedTuple):
+    """Records of one partition and one leader epoch, in offset order.
+
+    Attributes:
+        partition: the partition.
+        records: the records; there may be none.
+        next_offset: the offset to read next. It may be greater than the last record's offset plus one: transaction markers
+            and compacted records take up offsets too.
+        leader_epoch: the leader epoch of the records, or UNKNOWN_EPOCH.
+    """
+
+    partition: Partition
+    records: Sequence[Record]
+    next_offset: int
+    leader_epoch: int = UNKNOWN_EPOCH
+
+
+class Gap(NamedTuple):
+    """Offsets `[start, end)` that a client needs and that the log no longer holds.
+
+    If the log was truncated, `end` is less than `start`: from `end` on, the log holds other records than the client read.
+    `epoch` is the newest leader epoch before `end`, if it is known. With it, a reader that continues there notices the next
+    truncation.
+    """
+
+    partition: Partition
+    start: int
+    end: int
+    reason: str
+    epoch: int = UNKNOWN_EPOCH
+
+    @classmethod
+    def between(cls, partition: Partition, offset: int, held: OffsetRange) -> Gap | None:
+        """Return the gap for a reader at `offset`, or None if the log holds `offset`."""
+        if offset < held.start:
+            return cls(partition, offset, held.start, "removed by retention")
+        if offset > held.end:
+            return cls(partition, offset, held.end, TRUNCATED)
+        return None
+
+    @classmethod
+    def truncated(cls, partition: Partition, offset: int, diverged_at: EpochPosition, held: OffsetRange) -> Gap:
+        """Return the gap for a reader at `offset` that has read lost records from `diverged_at` on."""
+        end, epoch = diverged_at
+        return cls(partition, offset, max(end, held.start), TRUNCATED, epoch if held.start <= end else UNKNOWN_EPOCH)
+
+    def from_offset(self, offset: int) -> Gap | None:
+        """Return the part of this gap that affects a reader at `offset`, or None if the reader is already past it."""
+        if self.end < self.start:  # truncated
+            return self._replace(start=offset) if offset > self.end else None
+        return self._replace(start=max(self.start, offset)) if offset < self.end else None
+
+
+class OffsetOutOfRange(Exception):
+    """A cursor cannot continue in some partitions: the next records are removed or unreadable, or the log was truncated.
+
+    Args:
+        partitions: the partitions that the cursor cannot read until seek() moves it.
+        diverged_at: for each truncated partition, if it is known, the first offset at which the log may differ from the
+            records that the cursor read, and the newest leader epoch before it.
+        unreadable: for each partition with a batch that cannot be read, the offset after that batch and the reason.
+    """
+
+    def __init__(
+        self,
+        partitions: Iterable[Partition],
+        diverged_at: Mapping[Partition, EpochPosition] | None = None,
+        unreadable: Mapping[Partition, tuple[int, str]] | None = None,
+    ) -> None:
+        self.partitions = tuple(partitions)
+        self.diverged_at = diverged_at or {}
+        self.unreadable = unreadable or {}
+        super().__init__(", ".join(f"{each.topic}/{each.partition}" for each in self.partitions))
+
+    def gap(self, partition: Partition, offset: int, held: OffsetRange) -> Gap | None:
+        """Return the gap for a reader at `offset` of `partition`, or None if it can continue at `offset`."""
+        if partition in self.unreadable:
+            return Gap(partition, offset, *self.unreadable[partition])
+        diverged_at = self.diverged_at.get(partition)
+        if diverged_at is not None and diverged_at.offset < offset and held.start <= offset:
+            return Gap.truncated(partition, offset, diverged_at, held)
+        return Gap.between(partition, offset, held)
+
+
+class PartitionsFailed(Exception):
+    """A cursor cannot read some partitions any more, and has removed them. It continues to read the others.
+
+    Args:
+        errors: why, for each of these partitions.
+    """
+
+    def __init__(self, errors: Mapping[Partition, KafkasseError]) -> None:
+        self.errors = errors
+        super().__init__(", ".join(f"{each.topic}/{each.partition}: {error}" for each, error in errors.items()))
+
+
+class Cursor(Protocol):
+    """Reads some partitions, each from a given offset."""
+
+    def seek(self, offsets: Mapping[Partition, int], epochs: Mapping[Partition, int] | None = None) -> None:
+        """Continue at these offsets. Partitions that the cursor does not read yet are added.
+
+        Args:
+            offsets: the next offset to read in each partition.
+            epochs: the leader epochs of the records before these offsets, where they are known. The cursor then notices if
+                the log was truncated and other records have replaced them. If the log has neither an epoch nor a newer one,
+                poll() raises OffsetOutOfRange, because the cursor cannot know whether records were lost.
+        """
+
+    def remove(self, partitions: Iterable[Partition]) -> None:
+        """Stop reading these partitions. Partitions that the cursor does not read are ignored."""
+
+    def poll(self, timeout_s: float) -> list[Batch]:
+        """Return the next batches, in offset order. Wait up to `timeout_s` seconds for the first one.
+
+        Raises:
+            OffsetOutOfRange: some partitions cannot be read until seek() moves the cursor.
+            PartitionsFailed: some partitions cannot be read any more.
+            KafkasseError: the cursor cannot continue. While a broker is unavailable, the cursor retries and poll()
+                returns [].
+        """
+        ...
+
+    def close(self) -> None:
+        """Release all resources. May be called twice."""
+
+
+class Log(Protocol):
+    """A read-only cluster.
+
+    All methods raise errors.KafkaUnavailable if the cluster does not answer within the log's timeout. The methods for
+    offsets raise errors.TopicNotAvailable if a partition does not exist or we may not read it.
+    """
+
+    def describe(self, topics: Iterable[str]) -> dict[str, Topic]:
+        """Describe those of `topics` that exist or about which the cluster reports an error; see Topic.error."""
+        ...
+
+    def topic_names(self) -> set[str]:
+        """Return the names of all topics that we may read. Kafka's own topics, such as __consumer_offsets, are included."""
+        ...
+
+    def offset_ranges(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:
+        """Return the offsets that each partition holds now. Partitions without a leader are absent."""
+        ...
+
+    def offsets_at(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Return the offset of the first record at or after each timestamp (milliseconds), or the end if there is none.
+
+        Partitions without a leader are absent.
+        """
+        ...
+
+    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, EpochPosition]:
+        """Return where each leader epoch ends: the offset of the first record of a later epoch, or the end of the log.
+
+        If the log does not have the given epoch, the result is the newest epoch before it, and its end. Kafka before 2.0
+        does not return the epoch. A reader whose last record has the given epoch and a higher offset has read records that
+        the log has lost. Partitions are absent if the cluster cannot answer, or if their log has neither the given epoch nor
+        a newer one.
+        """
+        ...
+
+    def recreated(self, epochs: Mapping[Partition, int]) -> Set[Partition]:
+        """Return the partitions whose topic was recreated. Pass only partitions whose log is shorter than a reader's offset.
+
+        A log loses records only in an election, which begins a new epoch. A shorter log without a new epoch therefore
+        belongs to another topic. The result does not contain topics with topic IDs, because their IDs show this.
+
+        Args:
+            epochs: the leader epoch of the last record that the reader has read in each partition.
+        """
+        ...
+
+    def cursor(
+        self,
+        offsets: Mapping[Partition, int],
+        tail: bool = False,
+        epochs: Mapping[Partition, int] | None = None,
+    ) -> Cursor:
+        """Open a cursor at `offsets`.
+
+        Args:
+            offsets: where to start in each partition. A cursor without partitions waits until seek() adds some.
+            epochs: as for Cursor.seek().
+            tail: the cursor will stay at the end of its partitions for a long time.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release all resources."""
+
+
+def known_offset_ranges(log: Log, partitions: Iterable[Partition]) -> Mapping[Partition, OffsetRange]:
+    """Return log.offset_ranges(), or an empty map if the log cannot answer now.
+
+    A new partition may not have a leader yet. The caller retries.
+    """
+    try:
+        return log.offset_ranges(partitions)
+    except Unavailable:
+        return {}

@@ -1,0 +1,179 @@
+"""The private directory of a running gunicorn: the metrics of its workers, and a socket of each worker for operators.
+
+    <base>/<random name>/     mode 0700; one for each gunicorn master
+        lock                  locked by the master as long as it runs
+        metrics/              prometheus_client's files
+        worker-<pid>.sock     see control.py
+        ready                 exists since a worker has reached Kafka
+        name                  the process ID and addresses of the server, for operators
+
+gunicorn.conf.py calls start(), worker_exited() and stop() in the master. A later start() removes the directory of a
+killed master.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from kafkasse.errors import ConfigurationError
+
+BASE_VARIABLE = "KAFKASSE_RUNTIME_DIR"
+FOLDER_VARIABLE = "_KAFKASSE_SERVER_DIR"  # set by start() for the workers
+READY = "ready"
+NAME = "name"
+METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+_lock: Any = None  # the open file that start() has locked
+
+
+def base() -> Path:
+    """Return the directory with one directory for each gunicorn of this user."""
+    if given := os.environ.get(BASE_VARIABLE):
+        return Path(given)
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        return Path(runtime) / "kafkasse"
+    return Path(tempfile.gettempdir()) / f"kafkasse-{os.getuid()}"
+
+
+def folder() -> Path | None:
+    """Return the directory of the gunicorn that this process belongs to, or None if gunicorn.conf.py was not used."""
+    path = os.environ.get(FOLDER_VARIABLE)
+    return Path(path) if path else None
+
+
+def folders() -> list[Path]:
+    """Return the directories of all running gunicorns of this user."""
+    return [each for each in _folders() if _is_locked(each)]
+
+
+def start() -> None:
+    """Create the directory of this gunicorn, and set the variables that the workers inherit.
+
+    If the user has set PROMETHEUS_MULTIPROC_DIR, the metrics are in that directory.
+
+    Raises:
+        ConfigurationError: another user could change the directory.
+    """
+    global _lock
+    _create_base()
+    for each in _folders():
+        if not _is_locked(each):  # its master was killed
+            shutil.rmtree(each, ignore_errors=True)
+    inherited = folder()  # after SIGUSR2, this master is a child of the old master
+    new = Path(tempfile.mkdtemp(dir=base(), prefix="."))
+    _lock = (new / "lock").open("w")
+    fcntl.flock(_lock, fcntl.LOCK_EX)
+    path = new.rename(base() / new.name.removeprefix("."))  # a directory with this name is always locked
+    os.environ[FOLDER_VARIABLE] = str(path)
+    given = os.environ.get(METRICS_VARIABLE)
+    if not given or (inherited is not None and Path(given) == inherited / "metrics"):
+        os.environ[METRICS_VARIABLE] = str(path / "metrics")
+    restore()
+
+
+def restore() -> None:
+    """Create the directory of the metrics. Some systems remove old files in the temporary directory."""
+    if folder() is not None:
+        Path(os.environ[METRICS_VARIABLE]).mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def worker_exited(pid: int) -> None:
+    """Remove the socket and the gauges of a worker that has exited or was killed."""
+    from kafkasse.process.telemetry import multiprocess
+
+    if (path := folder()) is not None:
+        socket_path(path, pid).unlink(missing_ok=True)
+        multiprocess.mark_dead(pid)
+
+
+def set_ready() -> None:
+    """Record that this worker has reached Kafka."""
+    if (path := folder()) is not None:
+        with suppress(OSError):  # some systems remove old files in the temporary directory
+            (path / READY).touch()
+
+
+def is_ready() -> bool:
+    """Return whether a worker of this gunicorn has reached Kafka."""
+    path = folder()
+    return path is not None and (path / READY).exists()
+
+
+def set_name(name: str) -> None:
+    """Record the name of this server for operators. Each worker does so, because a reload may change the addresses."""
+    if (path := folder()) is not None:
+        (path / NAME).write_text(name)
+
+
+def name(path: Path) -> str:
+    """Return the name of the server with this directory, or the directory if there is no name."""
+    try:
+        return (path / NAME).read_text() or str(path)
+    except OSError:  # some systems remove old files in the temporary directory
+        return str(path)
+
+
+def stop() -> None:
+    """Remove the directory."""
+    if _lock is not None and (path := folder()) is not None:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def worker_sockets() -> list[Path]:
+    """Return the sockets of the workers of this gunicorn; none if gunicorn.conf.py was not used."""
+    path = folder()
+    return sockets(path) if path is not None else []
+
+
+def worker_pids() -> list[int]:
+    """Return the process IDs of the workers of this gunicorn; none if gunicorn.conf.py was not used."""
+    return sorted(map(worker_pid, worker_sockets()))
+
+
+def sockets(path: Path) -> list[Path]:
+    """Return the sockets of all workers of a gunicorn."""
+    return sorted(path.glob("worker-*.sock"))
+
+
+def socket_path(path: Path, pid: int) -> Path:
+    """Return the path of the socket of a worker."""
+    return path / f"worker-{pid}.sock"
+
+
+def worker_pid(socket: Path) -> int:
+    """Return the process ID of the worker with this socket."""
+    return int(socket.stem.removeprefix("worker-"))
+
+
+def _create_base() -> None:
+    path = base()
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise ConfigurationError(
+            f"{path} must be a directory that only the user of this process can write to."
+            f" Remove it, or set {BASE_VARIABLE} to the path of such a directory."
+        )
+
+
+def _folders() -> Iterator[Path]:
+    with suppress(OSError):
+        yield from [each for each in base().iterdir() if not each.name.startswith(".") and (each / "lock").exists()]
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        with (path / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

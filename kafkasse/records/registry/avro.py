@@ -1,0 +1,363 @@
+"""Avro: decode binary data to JSON types, and describe the schema as JSON Schema.
+
+    null, boolean, string, enum   as in JSON          union      the value alone, without the name of its type
+    int, long                     number              map        object
+    float, double                 number, or "NaN",   decimal    text, such as "12.50"
+                                  "Infinity",         date       "2026-11-22"
+                                  "-Infinity"         time       "05:42:55.123"
+    bytes, fixed                  base64              timestamp  "2026-11-22T05:42:55.123Z", local without Z
+    uuid                          text                duration   "P1M2DT3.004S" (ISO 8601)
+
+fastavro decodes. It has no limits for hostile data, so this module protects it:
+
+- fastavro's compiled reader uses the stack of the process for each level of a recursive schema, and a record with a million
+  levels ends the process. Values of recursive schemas are decoded by its reader in Python, which raises RecursionError.
+- An array whose items take up no bytes could have 2**63 items. Schemas with such an array are rejected.
+- A large value is read through an object that lets other greenlets run.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+import struct
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from fastavro import _read_py, parse_schema, schemaless_reader
+from fastavro.read import LOGICAL_READERS
+
+from kafkasse.process.event_loop import take_turn
+from kafkasse.records.frame import DeserializationError
+from kafkasse.records.registry.client import RegisteredSchema
+
+MAX_SCALE = 1000
+LARGE_BYTES = 16_384  # larger values are decoded in pieces
+READS_PER_TURN = 1000
+
+JsonObject = dict[str, Any]
+_parse: Any = parse_schema  # its result is a JsonObject for a record or another named type
+
+_PRIMITIVES = {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
+_NAMED = {"record", "error", "enum", "fixed"}
+_EPOCH = datetime(1970, 1, 1)
+_WRAPPER = "KafkasseValue"  # a record with one field has the same bytes as the field
+
+
+class AvroSchema:
+    """An Avro schema with the schemas to which it refers."""
+
+    def __init__(self, schema: RegisteredSchema, references: Mapping[str, RegisteredSchema]) -> None:
+        adapter = _Adapter()
+        named: dict[str, Any] = {}
+        for reference in references.values():
+            _parse(_wrapped(adapter.adapt(json.loads(reference.text), "")), named_schemas=named)
+            named.pop(_WRAPPER, None)
+        self._source = json.loads(schema.text)
+        self._parsed = _parse(_wrapped(adapter.adapt(self._source, "")), named_schemas=named)
+        self._is_wrapped = self._parsed["name"] == _WRAPPER
+        self._definitions = adapter.definitions
+        self._read: Callable[..., Any] = _read_py.schemaless_reader if adapter.is_recursive else schemaless_reader
+
+    def decode(self, data: bytes, validate: bool = False) -> Any:
+        """Return a value in JSON types. Bytes after the value are ignored, as other clients do. See lookup.Schema."""
+        source = io.BytesIO(data) if len(data) < LARGE_BYTES else _LargeValue(data)
+        try:
+            value = self._read(source, self._parsed, None)
+        except Exception as error:
+            # fastavro raises many types of exceptions, and their texts may contain data of the record.
+            reason = f"the value is not Avro of its schema: {type(error).__name__}"
+            raise DeserializationError(reason, "undecodable") from error
+        return value["value"] if self._is_wrapped else value
+
+    def json_schema(self) -> JsonObject:
+        """Return a JSON Schema of the decoded values."""
+        return _Description(self._definitions).describe(self._source, "")
+
+
+class _LargeValue(io.BytesIO):
+    """Lets other greenlets run while fastavro reads from it."""
+
+    _reads = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self._reads += 1
+        if not self._reads % READS_PER_TURN:
+            take_turn()
+        return super().read(size)
+
+
+def _wrapped(schema: Any) -> Any:
+    if isinstance(schema, dict) and schema["type"] in _NAMED:
+        return schema
+    return {"type": "record", "name": _WRAPPER, "fields": [{"name": "value", "type": schema}]}
+
+
+class _Adapter:
+    """Rewrites schemas so that fastavro decodes their values to JSON types, and finds schemas that need protection.
+
+    The result contains only what decoding needs. Each type that JSON lacks gets a logical type of our own.
+
+    Attributes:
+        is_recursive: a type contains itself.
+        definitions: all named types by their full names, as they are in the schemas.
+    """
+
+    def __init__(self) -> None:
+        self.is_recursive = False
+        self.definitions: dict[str, JsonObject] = {}
+        self._empty: set[str] = set()  # the named types whose values take up no bytes
+        self._open: set[str] = set()  # the records that contain what is being adapted
+
+    def adapt(self, schema: Any, namespace: str) -> Any:
+        """Return a schema for fastavro."""
+        if isinstance(schema, str):
+            return self._adapt_name(schema, namespace)
+        if isinstance(schema, list):
+            return [self.adapt(each, namespace) for each in schema]
+        kind = schema["type"]
+        if not isinstance(kind, str):
+            return self.adapt(kind, namespace)
+        if kind == "array":
+            items = self.adapt(schema["items"], namespace)
+            if self._is_empty(items):
+                raise ValueError("it contains an array whose items take up no bytes")
+            return {"type": "array", "items": items}
+        if kind == "map":
+            return {"type": "map", "values": self.adapt(schema["values"], namespace)}
+        if kind in _NAMED:
+            return self._adapt_named(schema, kind, namespace)
+        if kind in _PRIMITIVES:
+            return _with_logical_type(schema, kind)
+        return self._adapt_name(kind, namespace)
+
+    def _adapt_name(self, name: str, namespace: str) -> Any:
+        if name in _PRIMITIVES:
+            return _with_logical_type({}, name)
+        full_name = find_name(name, namespace, self.definitions)
+        self.is_recursive = self.is_recursive or full_name in self._open
+        return full_name
+
+    def _adapt_named(self, schema: JsonObject, kind: str, namespace: str) -> JsonObject:
+        name, namespace = full_name(schema, namespace)
+        self.definitions[name] = schema
+        if kind == "enum":
+            return {"type": "enum", "name": name, "symbols": schema["symbols"]}
+        if kind == "fixed":
+            if schema["size"] == 0:
+                self._empty.add(name)
+            return {**_with_logical_type(schema, kind), "name": name, "size": schema["size"]}
+        self._open.add(name)
+        fields = [{"name": each["name"], "type": self.adapt(each["type"], namespace)} for each in schema["fields"]]
+        self._open.discard(name)
+        if all(self._is_empty(each["type"]) for each in fields):
+            self._empty.add(name)
+        return {"type": "record", "name": name, "fields": fields}
+
+    def _is_empty(self, adapted: Any) -> bool:
+        if isinstance(adapted, dict):
+            return adapted["type"] == "null" or adapted.get("name") in self._empty
+        return adapted == "null" or (isinstance(adapted, str) and adapted in self._empty)
+
+
+def full_name(schema: JsonObject, namespace: str) -> tuple[str, str]:
+    """Return the full name and the namespace of a named type inside a namespace."""
+    name = schema["name"]
+    if "." in name:
+        return name, name.rpartition(".")[0]
+    namespace = schema.get("namespace", namespace)
+    return (f"{namespace}.{name}" if namespace else name), namespace
+
+
+def find_name(name: str, namespace: str, definitions: Mapping[str, Any]) -> str:
+    """Return the full name to which `name` refers inside a namespace."""
+    inside = f"{namespace}.{name}"
+    return inside if "." not in name and inside in definitions else name
+
+
+# Logical types.
+
+
+def _with_logical_type(schema: JsonObject, kind: str) -> Any:
+    """Return a primitive type or `fixed`, with the name of the function that converts its values, if any."""
+    logical_type = schema.get("logicalType")
+    if (kind, logical_type) not in _CONVERTERS:
+        logical_type = None
+    if (kind, logical_type) not in _CONVERTERS:
+        return kind
+    adapted: JsonObject = {"type": kind, "logicalType": f"kafkasse-{logical_type}"}
+    if logical_type == "decimal":
+        adapted["scale"] = schema.get("scale", 0)
+        if not 0 <= adapted["scale"] <= MAX_SCALE:
+            raise ValueError(f"the scale of a decimal is not between 0 and {MAX_SCALE}")
+        adapted["precision"] = schema["precision"]
+    return adapted
+
+
+def _decimal(value: bytes, schema: JsonObject) -> str:
+    unscaled, scale = int.from_bytes(value, "big", signed=True), schema["scale"]
+    digits = str(abs(unscaled)).rjust(scale + 1, "0")  # Python rejects a number with more than 4,300 digits
+    sign = "-" if unscaled < 0 else ""
+    return f"{sign}{digits[:-scale]}.{digits[-scale:]}" if scale else sign + digits
+
+
+def _float(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _duration(value: bytes) -> str:
+    months, days, milliseconds = struct.unpack("<3I", value)
+    return f"P{months}M{days}DT{milliseconds // 1000}.{milliseconds % 1000:03}S"
+
+
+def _date(days: int) -> str | int:
+    try:
+        return (_EPOCH + timedelta(days=days)).date().isoformat()
+    except OverflowError:
+        return days
+
+
+def _timestamp(digits: int, suffix: str) -> Callable[[int], str | int]:
+    """Return a function from a number since the epoch, in units of 10**-digits seconds, to ISO 8601.
+
+    The function returns a number outside of the years 1 to 9999 unchanged, because ISO 8601 cannot express it.
+    """
+    per_s = 10**digits
+
+    def convert(number: int) -> str | int:
+        seconds, fraction = divmod(number, per_s)
+        try:
+            time = (_EPOCH + timedelta(seconds=seconds)).isoformat()
+        except OverflowError:
+            return number
+        return f"{time}.{fraction:0{digits}}{suffix}"
+
+    return convert
+
+
+def _time(digits: int) -> Callable[[int], str | int]:
+    per_s = 10**digits
+
+    def convert(number: int) -> str | int:
+        seconds, fraction = divmod(number, per_s)
+        if not 0 <= seconds < 86_400:
+            return number
+        return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{fraction:0{digits}}"
+
+    return convert
+
+
+_CONVERTERS: dict[tuple[str, str | None], Callable[..., Any]] = {
+    ("float", None): _float,
+    ("double", None): _float,
+    ("bytes", None): _base64,
+    ("fixed", None): _base64,
+    ("bytes", "decimal"): _decimal,
+    ("fixed", "decimal"): _decimal,
+    ("fixed", "duration"): _duration,
+    ("fixed", "uuid"): lambda value: str(uuid.UUID(bytes=value)),
+    ("int", "date"): _date,
+    ("int", "time-millis"): _time(3),
+    ("long", "time-micros"): _time(6),
+    ("long", "timestamp-millis"): _timestamp(3, "Z"),
+    ("long", "timestamp-micros"): _timestamp(6, "Z"),
+    ("long", "timestamp-nanos"): _timestamp(9, "Z"),
+    ("long", "local-timestamp-millis"): _timestamp(3, ""),
+    ("long", "local-timestamp-micros"): _timestamp(6, ""),
+    ("long", "local-timestamp-nanos"): _timestamp(9, ""),
+}
+
+
+def _register(kind: str, logical_type: str | None, convert: Callable[..., Any]) -> None:
+    def read(value: Any, schema: JsonObject, _: Any = None) -> Any:
+        return convert(value, schema) if logical_type == "decimal" else convert(value)
+
+    readers: dict[str, Any] = LOGICAL_READERS
+    readers[f"{kind}-kafkasse-{logical_type}"] = read
+
+
+for (_kind, _logical_type), _convert in _CONVERTERS.items():
+    _register(_kind, _logical_type, _convert)
+
+
+# JSON Schema.
+
+_DESCRIPTIONS: dict[str, JsonObject] = {
+    "null": {"type": "null"},
+    "boolean": {"type": "boolean"},
+    "int": {"type": "integer"},
+    "long": {"type": "integer"},
+    "float": {"type": ["number", "string"]},
+    "double": {"type": ["number", "string"]},
+    "string": {"type": "string"},
+    "bytes": {"type": "string", "contentEncoding": "base64"},
+    "fixed": {"type": "string", "contentEncoding": "base64"},
+    "date": {"type": "string", "format": "date"},
+    "timestamp": {"type": "string", "format": "date-time"},
+    "uuid": {"type": "string", "format": "uuid"},
+    "duration": {"type": "string", "format": "duration"},
+}
+
+
+class _Description:
+    """Describes schemas as JSON Schema. Named types become `$defs`."""
+
+    def __init__(self, definitions: Mapping[str, JsonObject]) -> None:
+        self._definitions = definitions
+        self._described: dict[str, JsonObject] = {}
+
+    def describe(self, schema: Any, namespace: str) -> JsonObject:
+        described = self._describe(schema, namespace)
+        return {**described, "$defs": self._described} if self._described else described
+
+    def _describe(self, schema: Any, namespace: str) -> JsonObject:
+        if isinstance(schema, list):
+            return {"anyOf": [self._describe(each, namespace) for each in schema]}
+        if isinstance(schema, str):
+            return self._describe({"type": schema}, namespace)
+        kind = schema["type"]
+        if not isinstance(kind, str):
+            return self._describe(kind, namespace)
+        if kind == "array":
+            return {"type": "array", "items": self._describe(schema["items"], namespace)}
+        if kind == "map":
+            return {"type": "object", "additionalProperties": self._describe(schema["values"], namespace)}
+        if kind in _PRIMITIVES or kind == "fixed":
+            return _described(schema, kind)
+        name = full_name(schema, namespace)[0] if kind in _NAMED else find_name(kind, namespace, self._definitions)
+        if name not in self._described:
+            self._described[name] = {}  # for a type that contains itself
+            self._described[name] = self._describe_named(self._definitions[name], name)
+        return {"$ref": f"#/$defs/{name}"}
+
+    def _describe_named(self, schema: JsonObject, name: str) -> JsonObject:
+        documented = {"description": schema["doc"]} if isinstance(schema.get("doc"), str) else {}
+        if schema["type"] == "enum":
+            return {"type": "string", "enum": schema["symbols"], **documented}
+        if schema["type"] == "fixed":
+            return {**_described(schema, "fixed"), **documented}
+        namespace = name.rpartition(".")[0]
+        properties = {}
+        for field in schema["fields"]:
+            doc = {"description": field["doc"]} if isinstance(field.get("doc"), str) else {}
+            properties[field["name"]] = {**self._describe(field["type"], namespace), **doc}
+        return {"type": "object", "properties": properties, "required": list(properties), **documented}
+
+
+def _described(schema: JsonObject, kind: str) -> JsonObject:
+    logical_type = schema.get("logicalType")
+    if logical_type is None or (kind, logical_type) not in _CONVERTERS:
+        return _DESCRIPTIONS["uuid" if (kind, logical_type) == ("string", "uuid") else kind]
+    if logical_type in _DESCRIPTIONS:
+        return _DESCRIPTIONS[logical_type]
+    return _DESCRIPTIONS["timestamp"] if str(logical_type).startswith("timestamp") else {"type": "string"}

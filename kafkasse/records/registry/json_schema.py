@@ -1,0 +1,123 @@
+"""JSON Schema: values are JSON, and can be validated. `format` is not validated.
+
+jsonschema validates. It has no limits for hostile values, so this module protects it: other greenlets run between the steps
+of a validation, the number of steps is limited, and `uniqueItems` takes linear time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any
+from urllib.parse import urljoin
+
+import msgspec
+from jsonschema import Draft7Validator, validators
+from jsonschema.exceptions import ValidationError
+from jsonschema.protocols import Validator
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT7, specification_with
+
+from kafkasse.process.event_loop import take_turn
+from kafkasse.records.frame import DeserializationError
+from kafkasse.records.frame.json_text import loads
+from kafkasse.records.registry.client import RegisteredSchema
+
+# A step is one keyword of the schema at one place of the value, and takes about 10 µs. A recursive schema with alternatives
+# can take exponentially many steps.
+MAX_STEPS = 1_000_000
+STEPS_PER_TURN = 100
+ITEMS_PER_TURN = 1000
+
+_steps: ContextVar[Iterator[int]] = ContextVar("_steps")  # of the validation in the current greenlet
+
+
+class _TooManySteps(Exception):
+    pass
+
+
+class JsonSchema:
+    """A JSON Schema with the schemas to which it refers. One without `$schema` is of draft 7, as in Confluent's clients."""
+
+    def __init__(self, schema: RegisteredSchema, references: Mapping[str, RegisteredSchema]) -> None:
+        self._source = json.loads(schema.text)
+        self._has_references = bool(references)
+        validator_class: Any = validators.validator_for(self._source, default=Draft7Validator)
+        validator_class.check_schema(self._source)
+        base = self._source.get("$id", "") if isinstance(self._source, dict) else ""
+        # The default registry of jsonschema would download the other schemas of a $ref.
+        registry: Registry[Any] = Registry()
+        for name, reference in references.items():
+            contents = json.loads(reference.text)
+            dialect = contents.get("$schema") if isinstance(contents, dict) else None
+            resource = (specification_with(dialect) if dialect else DRAFT7).create_resource(contents)
+            registry = registry.with_resources([(name, resource), (urljoin(base, name), resource)])
+        self._validator: Validator = _protected(validator_class)(self._source, registry=registry)
+
+    def decode(self, data: bytes, validate: bool = False) -> Any:
+        """Return a value in JSON types. See lookup.Schema."""
+        value = loads(data)
+        if validate:
+            self._validate(value)
+        return value
+
+    def _validate(self, value: Any) -> None:
+        take_turn()
+        _steps.set(iter(range(MAX_STEPS)))
+        try:
+            error = next(self._validator.iter_errors(value), None)
+        except (RecursionError, _TooManySteps):
+            raise DeserializationError("validation of the value exceeds the limits", "invalid") from None
+        except Unresolvable:
+            raise DeserializationError("a $ref of the schema cannot be resolved", "invalid_schema") from None
+        if error is not None:  # its message contains data of the record, so it is not logged
+            reason = f"the value does not match its schema: {error.validator} at {error.json_path}"
+            raise DeserializationError(reason, "invalid")
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the schema, or {} if it refers to other schemas, which a document would lack.
+
+        The result allows more members than the schema, because the format `kafkasse` adds one.
+        """
+        if self._has_references or not isinstance(self._source, dict):
+            return {}
+        closed = "additionalProperties", "unevaluatedProperties"
+        return {keyword: value for keyword, value in self._source.items() if keyword not in closed}
+
+
+def _protected(validator_class: Any) -> Any:
+    """Return the validator class with limits."""
+    keywords = {name: _in_turns(keyword) for name, keyword in validator_class.VALIDATORS.items()}
+    if "uniqueItems" in keywords:
+        keywords["uniqueItems"] = _unique_items
+    extend: Any = validators.extend  # which has no types
+    return extend(validator_class, keywords)
+
+
+def _in_turns(keyword: Callable[..., Iterator[ValidationError] | None]) -> Callable[..., Iterator[ValidationError]]:
+    def steps(validator: Any, expected: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
+        step = next(_steps.get(), None)
+        if step is None:
+            raise _TooManySteps
+        if step % STEPS_PER_TURN == STEPS_PER_TURN - 1:
+            take_turn()
+        yield from keyword(validator, expected, value, schema) or ()
+
+    return steps
+
+
+def _unique_items(validator: Any, expected: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
+    """Compare the JSON of the items. jsonschema compares each pair of items: 2,000 objects take it 14 s."""
+    if expected is not True or not isinstance(value, list):
+        return
+    seen: set[bytes] = set()
+    for number, item in enumerate(value):
+        if number % ITEMS_PER_TURN == 0:
+            take_turn()
+        encoded = msgspec.json.encode(item, order="deterministic")
+        if encoded in seen:
+            yield ValidationError("the items are not unique")
+            return
+        seen.add(encoded)

@@ -1,0 +1,332 @@
+"""Look up schemas: a cache, retries, and references.
+
+Many records wait for the same schema, so one greenlet looks it up for all of them. A decoder waits only for a short time
+and then raises DecoderPending, so that its stream can send heartbeats before it tries the record again. After `max_wait_s`,
+the lookup fails, and the streams end with status 503: their clients resume at the record, so no record is lost.
+
+A schema never changes, so it is cached until it is evicted. A failure is cached briefly, and never evicts a schema.
+
+A producer may write any number of unknown IDs. If each of them delayed the records after it, they would stall the stream.
+Records therefore wait only MAX_UNKNOWN_WAIT_S in each interval for IDs that turn out to be unknown. For the rest of the
+interval, in topics with unknown IDs, each schema that is not cached counts as unknown and is looked up in the background.
+The cost: the first records with a new schema may be skipped although the registry knows the schema.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import gevent
+from gevent.event import Event
+from gevent.lock import BoundedSemaphore
+
+from kafkasse.errors import RegistryUnavailable
+from kafkasse.process.log_line import one_line
+from kafkasse.records.frame import DecoderPending, DeserializationError
+from kafkasse.records.registry import avro, json_schema, protobuf
+from kafkasse.records.registry.client import Misconfigured, NotFound, RegisteredSchema, RegistryClient, TemporaryFailure
+from kafkasse.records.registry.wire_format import SchemaId
+
+MAX_SCHEMAS = 500  # in the cache
+MAX_FAILURES = 1_000  # in the cache
+MAX_REQUESTS = 4  # at the same time
+MAX_RUNNING = 100  # lookups; while this many run, no others start in the background
+MAX_REFERENCES = 100  # of one schema, directly or through other schemas
+MAX_WAIT_S = 1.0  # of one call of SchemaRegistry.schema()
+FIRST_BACKOFF_S = 0.2
+MAX_BACKOFF_S = 5.0
+UNKNOWN_FOR_S = 30.0  # how long an unknown ID and an invalid schema are cached
+UNAVAILABLE_FOR_S = 1.0
+MISCONFIGURED_FOR_S = 10.0  # so that a wrong password does not lock the account
+LOG_INTERVAL_S = 10.0
+# A registry's replica may not know a new schema yet, so an unknown ID is requested again. For UNKNOWN_INTERVAL_S after an
+# unknown ID, other unknown IDs are requested only once each, and several at the same time.
+UNKNOWN_ATTEMPTS = 4
+UNKNOWN_INTERVAL_S = 10.0
+MAX_UNKNOWN_WAIT_S = 2.0  # in each interval; longer than the attempts for one ID
+
+UNAVAILABLE = "The schema registry is not available. Retry after 5 s."
+UNKNOWN_SCHEMA = "unknown_schema"  # the kind of an error, which the metrics contain
+
+References = dict[str, RegisteredSchema]
+
+
+class Schema(Protocol):
+    """A schema that decodes values."""
+
+    def decode(self, data: bytes, validate: bool = False) -> Any:
+        """Return a value in JSON types. May switch greenlets.
+
+        Args:
+            data: the data of a record, after the schema ID.
+            validate: whether to validate the value against a JSON Schema. Avro and Protobuf values always match.
+
+        Raises:
+            DeserializationError: the data cannot be decoded, or the value does not match the schema.
+        """
+        ...
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return a JSON Schema of the decoded values."""
+        ...
+
+
+COMPILERS: dict[str, Callable[[RegisteredSchema, References], Schema]] = {
+    "AVRO": avro.AvroSchema,
+    "JSON": json_schema.JsonSchema,
+    "PROTOBUF": protobuf.ProtobufSchema,
+}
+
+
+class _Lookup:
+    """A schema that was found, is being looked up, or was not found.
+
+    Attributes:
+        schema: the schema, or None.
+        error: why there is no schema, or None.
+        expires_at: when the error is forgotten.
+        awaited_at: when the first record began to wait for this lookup, or None.
+        done: set when there is a schema or an error.
+    """
+
+    __slots__ = ("awaited_at", "done", "error", "expires_at", "schema")
+
+    def __init__(self) -> None:
+        self.schema: Schema | None = None
+        self.error: Exception | None = None
+        self.expires_at = float("inf")
+        self.awaited_at: float | None = None
+        self.done = Event()
+
+
+class _UnknownIds:
+    """How long records have waited for unknown IDs in the current interval, and in which topics these IDs were."""
+
+    def __init__(self) -> None:
+        self._interval_ends_at = 0.0
+        self._waited_s = 0.0
+        self._counted_until = 0.0
+        self._topics: set[str] = set()
+
+    def add_wait(self, began_at: float, now: float) -> None:
+        """Count a wait that ends now. Time during which several records wait counts once."""
+        self._waited_s += now - max(began_at, self._counted_until)
+        self._counted_until = now
+
+    def add_topic(self, topic: str) -> None:
+        self._topics.add(topic)
+
+    def may_wait(self, topic: str, now: float) -> bool:
+        """Return whether a record of a topic may wait for a schema. Starts a new interval if the current one has ended."""
+        if now >= self._interval_ends_at:
+            self._interval_ends_at = now + UNKNOWN_INTERVAL_S
+            self._waited_s = 0.0
+            self._topics.clear()
+        return self._waited_s < MAX_UNKNOWN_WAIT_S or topic not in self._topics
+
+
+class SchemaRegistry:
+    """The schemas of one registry, shared by all routes of a worker.
+
+    Args:
+        client: sends the requests.
+        max_wait_s: how long a lookup is retried while the registry is unavailable.
+        logger: receives the reasons of failures, at most one line in LOG_INTERVAL_S.
+        clock: the time in seconds.
+    """
+
+    def __init__(
+        self,
+        client: RegistryClient,
+        max_wait_s: float,
+        logger: logging.Logger,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._max_wait_s = max_wait_s
+        self._logger = logger
+        self._clock = clock
+        self._found: OrderedDict[SchemaId, _Lookup] = OrderedDict()
+        self._running: dict[SchemaId, _Lookup] = {}
+        self._failed: OrderedDict[SchemaId, _Lookup] = OrderedDict()
+        self._requests = BoundedSemaphore(MAX_REQUESTS)
+        self._log_at = 0.0
+        self._retry_unknown_at = 0.0
+        self._unknown = _UnknownIds()
+
+    @property
+    def has_unknown_ids(self) -> bool:
+        """Whether an unknown ID was found in the last UNKNOWN_INTERVAL_S seconds."""
+        return self._clock() < self._retry_unknown_at
+
+    def prepare(self, schema_ids: Iterable[SchemaId]) -> None:
+        """Start to look up schemas that will be needed soon. Does not wait."""
+        for schema_id in schema_ids:
+            if self._cached(schema_id) is None and len(self._running) < MAX_RUNNING:
+                self._start(schema_id)
+
+    def schema(self, schema_id: SchemaId, topic: str = "") -> Schema:
+        """Return the schema of a record of a topic. Waits for at most MAX_WAIT_S.
+
+        Raises:
+            DecoderPending: the lookup takes longer. Call again.
+            RegistryUnavailable: the registry did not answer within `max_wait_s`, or rejects our requests.
+            DeserializationError: the registry has no such schema, the schema is not valid, or the schema is not cached and
+                records have waited too long for unknown IDs.
+        """
+        lookup = self._cached(schema_id)
+        if lookup is None or not lookup.done.is_set():
+            lookup = self._wait(schema_id, topic)
+        if lookup.error is not None:
+            if isinstance(lookup.error, DeserializationError) and lookup.error.kind == UNKNOWN_SCHEMA:
+                self._unknown.add_topic(topic)
+            raise _again(lookup.error)
+        assert lookup.schema is not None  # noqa: S101 - a lookup that is done has one of both
+        return lookup.schema
+
+    def _cached(self, schema_id: SchemaId) -> _Lookup | None:
+        """Return a lookup that is done or running, or None."""
+        if (lookup := self._found.get(schema_id)) is not None:
+            self._found.move_to_end(schema_id)
+            return lookup
+        if (lookup := self._running.get(schema_id)) is not None:
+            return lookup
+        lookup = self._failed.get(schema_id)
+        return lookup if lookup is not None and self._clock() < lookup.expires_at else None
+
+    def _wait(self, schema_id: SchemaId, topic: str) -> _Lookup:
+        """Wait for a running lookup, or for a new one."""
+        now = self._clock()
+        if not self._unknown.may_wait(topic, now):
+            self.prepare([schema_id])
+            reason = f"the schema {schema_id} is not cached, and there are too many unknown schema IDs to wait for it"
+            raise DeserializationError(reason, UNKNOWN_SCHEMA)
+        lookup = self._running.get(schema_id) or self._start(schema_id)
+        if lookup.awaited_at is None:
+            lookup.awaited_at = now
+        if not lookup.done.wait(MAX_WAIT_S):
+            raise DecoderPending
+        return lookup
+
+    def latest(self, subject: str) -> Schema | None:
+        """Return the newest schema of a subject, or None if it has none that is valid. Waits for the registry.
+
+        Raises:
+            RegistryUnavailable: the registry does not answer, or rejects our requests.
+        """
+        try:
+            with self._requests:
+                return self._compile(subject, lambda format: self._client.version(subject, "latest", format))
+        except (NotFound, DeserializationError):
+            return None
+        except (TemporaryFailure, Misconfigured) as error:
+            self._log("The documents lack the schemas of the registry %s: %s", error)
+            raise RegistryUnavailable(UNAVAILABLE) from error
+
+    def _start(self, schema_id: SchemaId) -> _Lookup:
+        lookup = self._running[schema_id] = _Lookup()
+        gevent.spawn(self._run, schema_id, lookup)
+        return lookup
+
+    def _run(self, schema_id: SchemaId, lookup: _Lookup) -> None:
+        try:
+            lookup.schema = self._find(schema_id)
+        except NotFound:
+            reason = f"the schema registry has no schema with the ID {schema_id}"
+            self._fail(lookup, DeserializationError(reason, UNKNOWN_SCHEMA), UNKNOWN_FOR_S)
+            if lookup.awaited_at is not None:
+                self._unknown.add_wait(lookup.awaited_at, self._clock())
+        except DeserializationError as error:
+            self._fail(lookup, error, UNKNOWN_FOR_S)
+        except TemporaryFailure:
+            self._fail(lookup, RegistryUnavailable(UNAVAILABLE), UNAVAILABLE_FOR_S)
+        except Misconfigured as error:
+            self._log("The schema registry %s rejects requests, so streams end with status 503: %s", error)
+            self._fail(lookup, RegistryUnavailable(UNAVAILABLE), MISCONFIGURED_FOR_S)
+        except Exception:
+            self._logger.exception("The lookup of the schema %s failed unexpectedly.", schema_id)
+            self._fail(lookup, RegistryUnavailable(UNAVAILABLE), MISCONFIGURED_FOR_S)
+        finally:
+            del self._running[schema_id]
+            if lookup.schema is not None:
+                _add(self._found, schema_id, lookup, MAX_SCHEMAS)
+            else:
+                _add(self._failed, schema_id, lookup, MAX_FAILURES)
+            lookup.done.set()
+
+    def _fail(self, lookup: _Lookup, error: Exception, for_s: float) -> None:
+        lookup.error, lookup.expires_at = error, self._clock() + for_s
+
+    def _find(self, schema_id: SchemaId) -> Schema:
+        """Look up a schema, with retries."""
+        deadline = self._clock() + self._max_wait_s
+        backoff_s = FIRST_BACKOFF_S / 2
+        attempts = 0
+        while True:
+            try:
+                with self._requests:
+                    return self._compile(schema_id, lambda format: self._client.schema(schema_id, format))
+            except TemporaryFailure as error:
+                self._log("The schema registry %s is not available; streams wait for it: %s", error)
+                if self._clock() >= deadline:
+                    raise
+            except NotFound:
+                attempts += 1
+                if attempts == UNKNOWN_ATTEMPTS or self.has_unknown_ids:
+                    self._retry_unknown_at = self._clock() + UNKNOWN_INTERVAL_S
+                    raise
+            backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
+            jitter = random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+            gevent.sleep(min(backoff_s * jitter, max(0.0, deadline - self._clock())))
+
+    def _compile(self, name: SchemaId | str, load: Callable[[str], RegisteredSchema]) -> Schema:
+        """Return a schema with those to which it refers. `load` requests it in a format of the registry."""
+        found = load("")
+        format = "serialized" if found.type == "PROTOBUF" else ""
+        if format:
+            found = load(format)
+        if found.type not in COMPILERS:
+            raise DeserializationError(f"schemas of the type {found.type} are not supported", "invalid_schema")
+        references: References = {}
+        self._add_references(found, format, references)
+        try:
+            return COMPILERS[found.type](found, references)
+        except Exception as error:  # the libraries raise many types of exceptions for schemas that are not valid
+            reason = f"the schema {name} cannot be used: {type(error).__name__}: {error}"
+            raise DeserializationError(one_line(reason), "invalid_schema") from error
+
+    def _add_references(self, schema: RegisteredSchema, format: str, found: References) -> None:
+        """Add the references of a schema to `found`, each after its own references."""
+        for name, subject, version in schema.references:
+            if name in found:
+                continue
+            if len(found) >= MAX_REFERENCES:
+                raise DeserializationError(f"a schema has more than {MAX_REFERENCES} references", "invalid_schema")
+            found[name] = other = self._client.version(subject, version, format)
+            self._add_references(other, format, found)
+            found[name] = found.pop(name)
+
+    def _log(self, message: str, error: Exception) -> None:
+        if self._clock() >= self._log_at:
+            self._log_at = self._clock() + LOG_INTERVAL_S
+            self._logger.error(message, self._client.url, one_line(str(error)))
+
+
+def _add(cache: OrderedDict[SchemaId, _Lookup], schema_id: SchemaId, lookup: _Lookup, max_size: int) -> None:
+    """Add the newest lookup to a cache, and evict the oldest one if the cache is full."""
+    cache[schema_id] = lookup
+    cache.move_to_end(schema_id)
+    if len(cache) > max_size:
+        cache.popitem(last=False)
+
+
+def _again(error: Exception) -> Exception:
+    """Return a copy of an error, because each raise adds to the traceback of its error."""
+    if isinstance(error, DeserializationError):
+        return DeserializationError(str(error), error.kind)
+    return RegistryUnavailable(UNAVAILABLE)

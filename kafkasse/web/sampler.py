@@ -1,0 +1,87 @@
+"""Copies the totals of the feeds to the metrics at intervals, so that sending an event does not touch a metric.
+
+A worker that is killed loses the counts since the last interval.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING
+
+from gevent import get_hub
+
+from kafkasse import archive
+from kafkasse.process.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from kafkasse.feed import Feeds
+
+INTERVAL_S = 2.0
+# The metric for each attribute of feed.stats.RouteStats that only grows.
+TOTALS = {
+    "events": "events_sent",
+    "bytes": "bytes_sent",
+    "records": "records_encoded",
+    "outdated": "records_outdated",
+    "encode_s": "encode_seconds",
+    "catch_ups": "catch_ups",
+    "joins": "joins",
+    "falls_behind": "falls_behind",
+}
+
+
+class Sampler:
+    """Copies the totals of one Feeds object.
+
+    Args:
+        feeds: the feeds.
+        metrics: receives the totals.
+    """
+
+    def __init__(self, feeds: Feeds, metrics: Metrics) -> None:
+        self._feeds = feeds
+        self._metrics = metrics
+        self._copied: dict[tuple[str, ...], float] = {}
+
+    def start(self) -> None:
+        """Call sample() at intervals, as long as this object exists."""
+        timer = get_hub().loop.timer(INTERVAL_S, INTERVAL_S, ref=False)
+        weak = weakref.WeakMethod(self.sample)
+
+        def tick() -> None:
+            if (sample := weak()) is not None:
+                sample()
+            else:
+                timer.close()
+
+        timer.start(tick)
+
+    def sample(self) -> None:
+        """Copy the totals now."""
+        for route, stats in self._feeds.stats.items():
+            for attribute, name in TOTALS.items():
+                self._add(name, getattr(stats, attribute), route=route)
+            for state, count in stats.readers.items():
+                self._add("stream_states", count, route=route, state=state.name.lower())
+            lags = [reader.lag() for reader in stats.catching_up]
+            self._metrics.set("catch_up_lag_records", max(lags, default=0), route=route)
+            self._metrics.set("feed_delay_seconds", stats.delay_s, route=route)
+            stats.delay_s = 0.0
+        for route, count in self._feeds.ring_bytes().items():
+            self._add("ring_bytes", count, route=route)
+        for route, count in self._feeds.versions_bytes().items():
+            self._add("versions_bytes", count, route=route)
+        if (read := archive.stats(self._feeds.log)) is not None:
+            self._add("archive_readers", read.readers)
+            self._add("archive_files_read", read.files)
+            self._add("archive_bytes_read", read.bytes)
+            for reason, count in read.errors.items():
+                self._add("archive_errors", count, reason=reason)
+
+    def _add(self, name: str, total: float, **labels: str) -> None:
+        """Add the increase of a total. Several feeds of one process may have routes with the same name."""
+        key = name, *labels.values()
+        grown = total - self._copied.get(key, 0)
+        if grown or key not in self._copied:  # Prometheus computes no rate for a counter that first appears with 1
+            self._copied[key] = total
+            self._metrics.count(name, grown, **labels)
