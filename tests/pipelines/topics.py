@@ -29,10 +29,10 @@ class Topics:
         self._reader.assign([TopicPartition(self.sink, 0)])
         self._reader.seek_to_beginning()
 
-    def send(self, *records: Record) -> None:
+    def send(self, *records: Record, timestamp_ms: int | None = None) -> None:
         """Append records. The key determines the partition, as with Kafka's own clients."""
         for key, value in records:
-            self.cluster.send(self.source, value, key=key, partition=_partition(key))
+            self.cluster.send(self.source, value, key=key, partition=_partition(key), timestamp_ms=timestamp_ms)
 
     def transaction(self, record: Record, commit: bool) -> None:
         """Append a record in a transaction, which is committed or aborted."""

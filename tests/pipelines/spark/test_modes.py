@@ -30,9 +30,10 @@ def copied(runs: Runs, **source: Any) -> set[str]:
 def test_mode_once_processes_what_the_topic_contains(runs):
     """A run without a checkpoint starts at a time or at offsets. Another version cannot continue after it."""
     a, b = ({0: b"c", 1: b"a", 2: b"b"}[number] for number in (1, 2))  # in partitions 1 and 2
-    runs.topics.send((a, b"1"), (b, b"2"))
-    between = datetime.now(UTC)
-    runs.topics.send((a + b"\x03", b"3"), (b + b"\x03", b"4"))  # in the same partitions
+    between = datetime.now(UTC).replace(microsecond=0)
+    between_ms = int(between.timestamp()) * 1000
+    runs.topics.send((a, b"1"), (b, b"2"), timestamp_ms=between_ms - 1)
+    runs.topics.send((a + b"\x03", b"3"), (b + b"\x03", b"4"), timestamp_ms=between_ms)  # in the same partitions
 
     since = copied(runs, start=between)
     with pytest.raises(CommandError, match="version was 1 and is 2 now"):
