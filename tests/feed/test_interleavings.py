@@ -17,6 +17,7 @@ from unittest.mock import patch
 import pytest
 
 from kafkasse.feed import backlog, catch_up, feeds, lookup, reader, shared_feed
+from kafkasse.feed.reader_states import CatchingUp, Waiting
 from kafkasse.records import encoder
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.frame import JsonLines, ServerSentEvents
@@ -82,8 +83,9 @@ class Interleaved(PatternSimulation):
 
     def revoke(self) -> None:
         """Revoke the slot with which a client catches up. The client may be within a step."""
-        readers = [client.reader for client in self.clients if client.reader is not None]
-        if granted := [each._slot for each in readers if each._slot is not None and each._slot.granted]:
+        states = [client.reader._state for client in self.clients if client.reader is not None]
+        slots = [state.slot for state in states if isinstance(state, Waiting | CatchingUp)]
+        if granted := [slot for slot in slots if slot.granted]:
             slot = self.draws.choice(granted)
             slot.revoked = True
             slot.on_revoke()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafkasse.feed import Reader, catch_up, shared_feed
-from kafkasse.feed.reader import ReaderState
+from kafkasse.feed.reader_states import ReaderState
 from kafkasse.route import StartAt
 from tests.feed.world import World
 from tests.support.parked_client import ParkedClient

@@ -15,7 +15,7 @@ from kafkasse.client.sse import Parser
 from kafkasse.errors import KafkasseError, KafkaUnavailable
 from kafkasse.feed import Reader, StopReason
 from kafkasse.feed import reader as readers
-from kafkasse.feed.reader import ReaderState
+from kafkasse.feed.reader_states import ReaderState
 from kafkasse.feed.slots import MAX_START_S
 from kafkasse.log import Partition
 from kafkasse.process.event_loop import take_turn
@@ -237,8 +237,9 @@ def test_a_reader_that_is_closed_while_it_opens_a_cursor_releases_the_cursor(wor
 def test_a_reader_that_is_closed_while_it_joins_stays_closed(world):
     """Closing the cursor lets other greenlets run, and one of them may close the stream."""
     reader = catching_up(world)
-    close_cursor = reader._catch_up._cursor.close
-    reader._catch_up._cursor.close = lambda: (close_cursor(), reader.close())
+    cursor = reader._state.catch_up._cursor
+    close_cursor = cursor.close
+    cursor.close = lambda: (close_cursor(), reader.close())
 
     assert b"" == reader.read(0)
 

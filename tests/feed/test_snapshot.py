@@ -13,6 +13,7 @@ from kafkasse.client.sse import Event
 from kafkasse.errors import ConfigurationError, TopicGone, Unavailable
 from kafkasse.feed import StopReason
 from kafkasse.feed import snapshot as snapshots
+from kafkasse.feed.reader_states import ReaderState
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Dimension, Dimensions, Selector
@@ -270,8 +271,8 @@ def test_at_most_two_versions_are_in_memory(world):
         world.put(n, b"%d" % n)
         client = world.client()
         read_slowly(client)
-        if client.reader._snapshot is not None:  # otherwise its version had one row
-            versions.add(id(client.reader._snapshot._version.rows))
+        if client.reader.state is ReaderState.SNAPSHOT:  # otherwise its version had one row
+            versions.add(id(client.reader._state.snapshot._version.rows))
         clients.append(client)
 
     assert 2 == len(versions)

@@ -18,7 +18,8 @@ from typing import Any
 from kafkasse.feed import feeds
 from kafkasse.feed.catch_up import CatchUp
 from kafkasse.feed.epochs import EpochEnds
-from kafkasse.feed.reader import Reader, ReaderState
+from kafkasse.feed.reader import Reader
+from kafkasse.feed.reader_states import Joining, ReaderState
 from kafkasse.feed.ring import Ring, Segment
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.snapshot import Snapshot, SnapshotReader
@@ -166,17 +167,16 @@ def joins_one_too_early(original: Any, self: Any, segment: Any, ids: Any) -> Any
 def evicted_while_joining(original: Any, self: Any, reader: Any) -> None:
     """A joining reader notes its position in the ring only after closing its cursor, while other greenlets run."""
     original(self, reader)
-    applied["evicted_while_joining"] += self._segment != self._feed.ring.first
-    self._segment = self._feed.ring.first
+    applied["evicted_while_joining"] += self._state.segment != self._feed.ring.first
+    self._state.segment = self._feed.ring.first
 
 
 @mutant(Reader, "_fall_behind")
-def falls_behind_to_the_end(original: Any, self: Any) -> None:
+def falls_behind_to_the_end(original: Any, self: Any, state: Any) -> None:
     """A reader that fell out of the ring catches up from the position of the feed."""
     applied["falls_behind_to_the_end"] += 1
     ids = self._feed.ids
-    self._ids = ids.copy_at(ids.offsets, ids.timestamps)
-    original(self)
+    original(self, Joining(ids.copy_at(ids.offsets, ids.timestamps), 0))
 
 
 @mutant(Encoder, "_encode")
@@ -450,9 +450,9 @@ def key_of_the_record_before(original: Any, self: Any, view: Any) -> Any:
 @mutant(Reader, "_skip_filtered_records")
 def skips_records_in_the_ring(original: Any, self: Any) -> None:
     """A reader moves to the feed's position although the ring has records for it."""
-    if self.state is ReaderState.LIVE and self._segment < self._feed.ring.head:
+    if self.state is ReaderState.LIVE and self._state.segment < self._feed.ring.head:
         applied["skips_records_in_the_ring"] += 1
-        self._segment = self._feed.ring.head
+        self._state.segment = self._feed.ring.head
     original(self)
 
 
