@@ -17,6 +17,7 @@ import gevent
 from kafkasse.errors import Unavailable
 from kafkasse.feed.catch_up import CatchUp, declare
 from kafkasse.feed.reader_states import (
+    NAMES,
     NEXT_STATES,
     Behind,
     CatchingUp,
@@ -24,17 +25,16 @@ from kafkasse.feed.reader_states import (
     Joining,
     Live,
     Opening,
-    Parked,
     ReaderState,
     ReadingSnapshot,
     State,
     Waiting,
 )
 from kafkasse.feed.ring import Place, Segment
-from kafkasse.feed.shared_feed import FeedPosition, SharedFeed
+from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.slots import CatchUpSlots
 from kafkasse.feed.snapshot import SnapshotReader
-from kafkasse.feed.subscribers import ParkedClient
+from kafkasse.feed.subscribers import FeedPosition, Parked, ParkedClient
 from kafkasse.log import Gap, Partition
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records import frame
@@ -131,19 +131,19 @@ class Reader:
     @property
     def state(self) -> ReaderState:
         """The state of the reader."""
-        return self._state.name
+        return NAMES[type(self._state)]
 
     # State changes.
 
     def _enter(self, state: State) -> None:
-        former = self._state
-        if type(state) not in NEXT_STATES[type(former)]:
-            raise RuntimeError(f"A reader that is {former.name.value} cannot change to {state.name.value}.")
+        former, new = type(self._state), type(state)
+        if new not in NEXT_STATES[former]:
+            raise RuntimeError(f"A reader cannot change from {former.__name__} to {new.__name__}.")
         self._state = state
-        if former.name is not ReaderState.OPENING:
-            self.stats.readers[former.name] -= 1
-        if state.name is not ReaderState.CLOSED:
-            self.stats.readers[state.name] += 1
+        if former is not Opening:
+            self.stats.readers[NAMES[former]] -= 1
+        if new is not Closed:
+            self.stats.readers[NAMES[new]] += 1
 
     def _enter_ring(self, ids: IdWriter) -> None:
         ring = self._feed.ring
@@ -205,18 +205,17 @@ class Reader:
 
     def park(self, client: ParkedClient) -> None:
         """Let the feed send to `client`. Call this only if `can_park` is true."""
-        self._enter(Parked(client))
-        self._feed.park(client, self._selector)
-        group = self._feed.parked_at(client, self._selector)
-        self.events -= group.events
-        self.sent_bytes -= group.bytes
+        parked = self._feed.park(client, self._selector)
+        self._enter(parked)
+        position = self._feed.position_of(parked)
+        self.events -= position.events
+        self.sent_bytes -= position.bytes
 
     def unpark(self) -> None:
         """Take the client back from the feed."""
         assert isinstance(self._state, Parked)  # noqa: S101 - see Stream.resume()
-        client = self._state.client
-        self.events, self.sent_bytes = self._totals_parked(client)
-        position = self._feed.unpark(client, self._selector)
+        self.events, self.sent_bytes = self.totals()
+        position = self._feed.unpark(self._state)
         self._enter(Live(position.segment, position.places))
         self._id_sent = position.id_sent
 
@@ -262,12 +261,9 @@ class Reader:
     def totals(self) -> tuple[int, int]:
         """Return how many records and how many bytes the client was sent."""
         if isinstance(self._state, Parked):
-            return self._totals_parked(self._state.client)
+            position = self._feed.position_of(self._state)
+            return self.events + position.events, self.sent_bytes + position.bytes
         return self.events, self.sent_bytes
-
-    def _totals_parked(self, client: ParkedClient) -> tuple[int, int]:
-        group = self._feed.parked_at(client, self._selector)
-        return self.events + group.events, self.sent_bytes + group.bytes
 
     def lag(self) -> int:
         """Return how many offsets the client is behind the feed, in all partitions together."""
@@ -337,7 +333,7 @@ class Reader:
                 return self._read_cursor(state, deadline)
             case Joining() | Live() as state:
                 return self._read_ring(state, deadline)
-        raise RuntimeError(f"A reader that is {self.state.value} has nothing to read.")
+        raise RuntimeError(f"A reader that is {self.state.value} cannot read.")
 
     def _read_ring(self, state: Joining | Live, deadline: float) -> bytes:
         feed = self._feed

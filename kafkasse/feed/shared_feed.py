@@ -14,7 +14,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gevent.event import Event
 from gevent.lock import BoundedSemaphore
@@ -23,7 +23,7 @@ from kafkasse.errors import KafkasseError
 from kafkasse.feed.epochs import FeedEpochs
 from kafkasse.feed.ring import Place, Ring, RingLimits, Segment
 from kafkasse.feed.stats import RouteStats
-from kafkasse.feed.subscribers import Group, NewFrames, ParkedClient, Subscribers
+from kafkasse.feed.subscribers import FeedPosition, Flush, Group, NewFrames, Parked, ParkedClient, Subscribers
 from kafkasse.feed.versions import Versions
 from kafkasse.log import Batch, Gap, Partition
 from kafkasse.process.event_loop import take_turn
@@ -63,24 +63,6 @@ class FeedKey(NamedTuple):
     def partial_topics(self) -> frozenset[str]:
         """The topics of which the streams contain only selected partitions."""
         return frozenset(partition.topic for partition in self.selected)
-
-
-class FeedPosition(NamedTuple):
-    """How far a client has read a feed.
-
-    Attributes:
-        segment: the number of the segment that it needs next.
-        places: the place in every partition.
-        id_sent: the last event ID that the client received is this position.
-        events: for a parked client, the number of records that its group was sent. Use only the difference of two positions.
-        bytes: the number of bytes that its group was sent.
-    """
-
-    segment: int
-    places: Mapping[Partition, Place]
-    id_sent: bool
-    events: int = 0
-    bytes: int = 0
 
 
 class SharedFeed:
@@ -135,14 +117,10 @@ class SharedFeed:
         self._heartbeat_s = heartbeat_s
         self._heartbeat_at = time.monotonic() + heartbeat_s
         self._moved: dict[Partition, None] = {}  # the partitions that moved since the last segment
-        # The value is None, or the position of a client whose socket has not accepted all bytes.
-        self._parked: dict[ParkedClient, FeedPosition | None] = {}
-        self._subscribers = Subscribers()  # the parked clients by selector
-        self._unsent: dict[ParkedClient, Group] = {}  # have not received the frames that flush() is sending
-        self._sending: Group | None = None  # receives frames now; groups are sent to one after another
+        self._subscribers = Subscribers()
         self._unsent_bytes = 0  # of the segments that flush() has not sent
-        self._flushed = FeedPosition(0, self.places(ids), True)  # of the parked clients
-        self._before_flush = self._flushed  # of the parked clients in `_unsent`
+        start = FeedPosition(0, self.places(ids), True)
+        self._last_flush = Flush(start, start)
         # The greenlet of a backlog appends and flushes while the tail sends heartbeats.
         self._flushing = BoundedSemaphore()
         self._changed = Event()
@@ -223,7 +201,7 @@ class SharedFeed:
             if piece.frames:
                 self._add(self._segment(batch, piece))
             else:  # all records were filtered out; the next event or heartbeat sends the new position
-                self._flushed = self._flushed._replace(id_sent=False)
+                self._change_flushed(id_sent=False)
 
     def _measure_delay(self, batch: Batch) -> None:
         timestamp = batch.records[0].timestamp if batch.records else None
@@ -266,7 +244,7 @@ class SharedFeed:
         for partition, offset in offsets.items():
             self.ids.set(partition, offset)
             self._moved[partition] = None
-        self._flushed = self._flushed._replace(id_sent=False)
+        self._change_flushed(id_sent=False)
 
     def skip_to(self, places: Mapping[Partition, Place], topic_ids: Mapping[str, str]) -> None:
         """Continue at a later position. All readers fall behind, and read the skipped records through their own cursors.
@@ -278,18 +256,17 @@ class SharedFeed:
         self.flush()
         self.ids.topic_ids.update(topic_ids)
         for group in self._subscribers.groups:
-            position = self._flushed._replace(events=group.events, bytes=group.bytes)
-            for client in group.clients:
-                if self._parked[client] is None:
-                    self._parked[client] = position
-                    client.wake()
+            for parked in group.clients:
+                if parked.stopped_at is None:
+                    parked.stopped_at = self._last_flush.position_of(parked)
+                    parked.client.wake()
         for partition, place in places.items():
             if place.offset is not None:
                 self.ids.set(partition, place.offset, place.timestamp, place.epoch)
         self.epochs.restart()
         self._moved.clear()
         self.ring.skip_to(self.ids.offsets)
-        self._flushed = self._flushed._replace(segment=self.ring.head, places=self.places(self.ids), id_sent=False)
+        self._change_flushed(segment=self.ring.head, places=self.places(self.ids), id_sent=False)
         self._notify()
 
     def _moves(self) -> tuple[tuple[Partition, Place], ...]:
@@ -309,22 +286,23 @@ class SharedFeed:
         Other greenlets may run meanwhile.
         """
         with self._flushing:
-            self._flush()
+            if self.ring.flushed < self.ring.head:
+                self._send_frames()
+                self.ring.evict()
+                self._notify()
+            if self.heartbeat_is_due:
+                self._send_heartbeat()
 
-    def _flush(self) -> None:
-        if self.ring.flushed < self.ring.head:
-            self._send_frames()
-            self.ring.evict()
-            self._notify()
-        if self.heartbeat_is_due:
-            self._send_heartbeat()
+    def _change_flushed(self, **changes: Any) -> None:
+        """Change the position of the parked clients."""
+        self._last_flush.after = self._last_flush.after._replace(**changes)
 
     def _send_frames(self) -> None:
         """Send the frames that are new since the last flush."""
         ring = self.ring
         head = ring.head
         segments = [ring[number] for number in range(ring.flushed, head)]
-        places = dict(self._flushed.places)
+        places = dict(self._last_flush.after.places)
         for segment in segments:
             places.update(segment.moves)
         self._unsent_bytes = 0
@@ -354,10 +332,11 @@ class SharedFeed:
     def _send_heartbeat(self) -> None:
         self._heartbeat_at = time.monotonic() + self._heartbeat_s
         has_flushed_all = self.ring.flushed == self.ring.head  # otherwise, another greenlet has appended frames
-        position = self.position if has_flushed_all else self._flushed
+        flushed = self._last_flush.after
+        position = self.position if has_flushed_all else flushed
         ids = self.ids if has_flushed_all else self.ids_at(position.places)
-        data = b"" if self._flushed.id_sent else self.wire.position(ids.render())
-        position = position._replace(id_sent=True) if data else self._flushed
+        data = b"" if flushed.id_sent else self.wire.position(ids.render())
+        position = position._replace(id_sent=True) if data else flushed
         data = data or self.wire.heartbeat
         self._send_to_parked(lambda group: (data, 0), self._subscribers.groups, position)
 
@@ -376,18 +355,17 @@ class SharedFeed:
             groups: the groups that receive bytes.
             position: the position after the bytes.
         """
-        self._before_flush, self._flushed = self._flushed, position
+        self._last_flush = flush = Flush(self._last_flush.after, position, groups)
         self.ring.flushed = position.segment
-        self._unsent = {client: group for group in groups for client in group.clients if self._parked[client] is None}
-        self._sending = None
         data = b""
         chunks: dict[str, bytes] = {}  # by content coding
-        while self._unsent:
+        while flush.unsent:
             take_turn(urgent=True)
-            for _ in range(min(PARKED_CLIENTS_PER_TURN, len(self._unsent))):
-                client, group = self._unsent.popitem()
-                if group is not self._sending:
-                    self._sending, previous = group, data
+            for _ in range(min(PARKED_CLIENTS_PER_TURN, len(flush.unsent))):
+                parked, _ = flush.unsent.popitem()
+                client, group = parked.client, parked.group
+                if group is not flush.sending:
+                    flush.sending, previous = group, data
                     data, events = frames_for(group)
                     group.count(events, len(data))
                     if data is not previous:  # a heartbeat is the same for all groups
@@ -397,16 +375,15 @@ class SharedFeed:
                 if client.coding not in chunks:
                     chunks[client.coding] = client.to_chunk(data)
                 if not client.try_send(chunks[client.coding], data):
-                    # The client keeps the rest of this chunk, so it must not receive later chunks until its greenlet runs.
-                    self._parked[client] = position._replace(events=group.events, bytes=group.bytes)
+                    parked.stopped_at = flush.position_of(parked)
 
     def fail(self, error: KafkasseError | None) -> None:
         """End all streams of this feed, with this error. If it is None, the streams end so that their clients reconnect."""
         self.failure = error
         self.ended = error is None
         self._notify()
-        for client in list(self._parked):
-            client.wake()
+        for parked in [each for group in self._subscribers.groups for each in group.clients]:
+            parked.client.wake()
 
     def _notify(self) -> None:
         changed, self._changed = self._changed, Event()
@@ -437,35 +414,27 @@ class SharedFeed:
         """Return whether a client that needs this segment next has received everything that the feed has flushed."""
         return segment == self.ring.head == self.ring.flushed and self.is_open
 
-    def park(self, client: ParkedClient, selector: Selector | None = None) -> None:
+    def park(self, client: ParkedClient, selector: Selector | None = None) -> Parked:
         """Send frames to this client from now on. It must have received everything up to the head of the ring.
 
         Args:
             client: the client.
             selector: with dimensions, the records that the client receives.
         """
-        self._parked[client] = None
-        self._subscribers.add(client, selector)
+        return self._subscribers.add(client, selector)
 
-    def parked_at(self, client: ParkedClient, selector: Selector | None = None) -> FeedPosition:
+    def position_of(self, parked: Parked) -> FeedPosition:
         """Return the position of a parked client, which includes the bytes that the client keeps unsent."""
-        if (stopped_at := self._parked[client]) is not None:
-            return stopped_at
-        group = self._subscribers.group(selector)
-        if client not in self._unsent:
-            return self._flushed._replace(events=group.events, bytes=group.bytes)
-        events, sent_bytes = group.before if group is self._sending else (group.events, group.bytes)
-        return self._before_flush._replace(events=events, bytes=sent_bytes)
+        return self._last_flush.position_of(parked)
 
-    def unpark(self, client: ParkedClient, selector: Selector | None = None) -> FeedPosition:
+    def unpark(self, parked: Parked) -> FeedPosition:
         """Stop sending to this client. Return its position."""
-        position = self.parked_at(client, selector)
-        self._unsent.pop(client, None)
-        del self._parked[client]
-        self._subscribers.remove(client, selector)
+        position = self.position_of(parked)
+        self._last_flush.unsent.pop(parked, None)
+        self._subscribers.remove(parked)
         return position
 
     @property
     def parked(self) -> int:
         """The number of parked clients."""
-        return len(self._parked)
+        return sum(len(group.clients) for group in self._subscribers.groups)

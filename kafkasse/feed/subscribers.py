@@ -1,4 +1,4 @@
-"""The parked clients of a feed, and which of them receive a record. This module does no I/O.
+"""The parked clients of a feed: which of them receive a record, and where each is. This module does no I/O.
 
     dispatch values of a record ─▶ groups ─▶ parked clients
 
@@ -7,13 +7,33 @@ Clients with equal selectors form a group: they receive the same bytes. Without 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from kafkasse.feed.ring import Segment
+from kafkasse.feed.ring import Place, Segment
+from kafkasse.log import Partition
 from kafkasse.records.filter import Selector
 from kafkasse.records.filter.dimensions import Values
+
+
+class FeedPosition(NamedTuple):
+    """How far a client has read a feed.
+
+    Attributes:
+        segment: the number of the segment that it needs next.
+        places: the place in every partition.
+        id_sent: the last event ID that the client received is this position.
+        events: for a parked client, the number of records that its group was sent. Use only the difference of two positions.
+        bytes: the number of bytes that its group was sent.
+    """
+
+    segment: int
+    places: Mapping[Partition, Place]
+    id_sent: bool
+    events: int = 0
+    bytes: int = 0
 
 
 class ParkedClient(Protocol):
@@ -44,16 +64,18 @@ class Group:
     """The parked clients with one selector.
 
     Attributes:
+        selector: what they receive; None if the feed has no dimensions.
         clients: the clients, as the keys of a dict.
         events: the number of records that a client has received that was in the group all the time.
         bytes: the number of bytes that such a client has received.
         before: `events` and `bytes` before the last flush with frames for the group.
     """
 
-    __slots__ = ("before", "bytes", "clients", "events")
+    __slots__ = ("before", "bytes", "clients", "events", "selector")
 
-    def __init__(self) -> None:
-        self.clients: dict[ParkedClient, None] = {}
+    def __init__(self, selector: Selector | None) -> None:
+        self.selector = selector
+        self.clients: dict[Parked, None] = {}
         self.events = self.bytes = 0
         self.before = (0, 0)
 
@@ -64,6 +86,54 @@ class Group:
         self.bytes += count
 
 
+@dataclass(slots=True, eq=False)
+class Parked:
+    """A parked client. The feed sends to it, and no greenlet is needed.
+
+    Attributes:
+        client: its socket.
+        group: what it receives.
+        stopped_at: its position if its socket did not accept all bytes, which includes the bytes that the client keeps. It
+            receives nothing more until its greenlet runs. None: it receives what its group receives.
+    """
+
+    client: ParkedClient
+    group: Group
+    stopped_at: FeedPosition | None = None
+
+
+class Flush:
+    """Frames that a feed sends to its parked clients.
+
+    Args:
+        before: the position of a client that has not received the frames, without `events` and `bytes`.
+        after: the same for a client that has received them, or that receives none of them.
+        groups: the groups that receive frames.
+
+    Attributes:
+        unsent: the clients that have not received the frames, as the keys of a dict.
+        sending: the group that receives frames now. Groups are sent to one after another.
+    """
+
+    __slots__ = ("after", "before", "sending", "unsent")
+
+    def __init__(self, before: FeedPosition, after: FeedPosition, groups: Iterable[Group] = ()) -> None:
+        self.before = before
+        self.after = after
+        self.unsent = {each: None for group in groups for each in group.clients if each.stopped_at is None}
+        self.sending: Group | None = None
+
+    def position_of(self, parked: Parked) -> FeedPosition:
+        """Return the position of a client."""
+        if parked.stopped_at is not None:
+            return parked.stopped_at
+        group = parked.group
+        if parked not in self.unsent:
+            return self.after._replace(events=group.events, bytes=group.bytes)
+        events, sent_bytes = group.before if group is self.sending else (group.events, group.bytes)
+        return self.before._replace(events=events, bytes=sent_bytes)
+
+
 class Subscribers:
     """The groups of a feed, and an index of their selectors."""
 
@@ -71,31 +141,30 @@ class Subscribers:
         self._groups: dict[Selector | None, Group] = {}
         self._by_values: dict[Values, dict[Group, None]] = {}
 
-    def add(self, client: ParkedClient, selector: Selector | None) -> None:
+    def add(self, client: ParkedClient, selector: Selector | None) -> Parked:
         """Add a client."""
         group = self._groups.get(selector)
         if group is None:
-            group = self._groups[selector] = Group()
+            group = self._groups[selector] = Group(selector)
             for values in selector.values if selector is not None else ():
                 self._by_values.setdefault(values, {})[group] = None
-        group.clients[client] = None
+        parked = Parked(client, group)
+        group.clients[parked] = None
+        return parked
 
-    def remove(self, client: ParkedClient, selector: Selector | None) -> None:
-        """Remove a client that was added with this selector."""
-        group = self._groups[selector]
-        del group.clients[client]
+    def remove(self, parked: Parked) -> None:
+        """Remove a client."""
+        group = parked.group
+        del group.clients[parked]
         if group.clients:
             return
+        selector = group.selector
         del self._groups[selector]
         for values in selector.values if selector is not None else ():
             groups = self._by_values[values]
             del groups[group]
             if not groups:
                 del self._by_values[values]
-
-    def group(self, selector: Selector | None) -> Group:
-        """Return the group of the clients that were added with this selector."""
-        return self._groups[selector]
 
     @property
     def groups(self) -> Collection[Group]:

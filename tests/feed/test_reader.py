@@ -348,7 +348,7 @@ def test_a_heartbeat_contains_the_position_of_the_frames_that_were_sent(world):
     reader, client = world.open(), ParkedClient()
     reader.park(client)
     feed = world.feed
-    feed._flushed = feed._flushed._replace(id_sent=False)
+    feed._change_flushed(id_sent=False)
     world.log.append("t", b'{"n":1}')
     batch = world.log.read(Partition("t", 0), 3)
     assert batch is not None
