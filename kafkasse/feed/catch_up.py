@@ -125,17 +125,15 @@ class CatchUp:
 
     def _recover(self, error: OffsetOutOfRange) -> bytes:
         """Continue at the next offset that the log holds, and report the lost records as gaps."""
-        gaps = []
-        for partition, held in known_offset_ranges(self._log, error.partitions).items():
-            offset = self.ids.offsets[partition]
-            if gap := error.gap(partition, offset, held):
-                gaps.append(gap)
-                self.ids.set(partition, gap.end, leader_epoch=gap.epoch)
-            elif self.ids.forget_epoch(partition):  # the log does not know the epoch
+        resumption = error.resume(self.ids.offsets, known_offset_ranges(self._log, error.partitions))
+        for gap in resumption.gaps:
+            self.ids.set(gap.partition, gap.end, leader_epoch=gap.epoch)
+        for partition in resumption.offsets.keys() - resumption.epochs.keys():  # the log does not know the epoch
+            if self.ids.forget_epoch(partition):
                 self.id_sent = False
-            self._cursor.seek({partition: gap.end if gap else offset}, {partition: gap.epoch} if gap else None)
-        self.id_sent = self.id_sent or bool(gaps)
-        return declare(self._encoder.wire, gaps, self.ids.render())
+        self._cursor.seek(resumption.offsets, resumption.epochs)
+        self.id_sent = self.id_sent or bool(resumption.gaps)
+        return declare(self._encoder.wire, resumption.gaps, self.ids.render())
 
     def _frames(self) -> bytes:
         parts: list[bytes] = []

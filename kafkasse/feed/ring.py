@@ -180,7 +180,7 @@ class Ring:
             self._rank_after += self._weights[partition] * (place.offset - self._offsets.get(partition, -1))
             self._offsets[partition] = place.offset
         segment.rank = self._rank_after
-        if segment.gap is not None and segment.gap.end < segment.gap.start:
+        if segment.gap is not None and segment.gap.is_truncation:
             self._truncated = self.head
         self._segments[self.head] = segment
         if self._has_index:

@@ -225,11 +225,10 @@ class SharedFeed:
 
     def declare(self, gap: Gap) -> None:
         """Report lost records to all readers."""
-        is_truncation = gap.end < gap.start
-        if is_truncation:
+        if gap.is_truncation:
             self.flush()  # at the position before the gap, because a heartbeat may be due
         self.ids.set(gap.partition, gap.end, leader_epoch=gap.epoch)
-        if is_truncation:
+        if gap.is_truncation:
             # A reader that joins later must not receive the records that the log has lost.
             self.ring.restart(self.ids.offsets)
             self.epochs.truncate(gap)

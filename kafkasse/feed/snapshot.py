@@ -240,14 +240,13 @@ class Snapshot:
             self._add(batch if self._versions is None else self._versions.newest(batch), ids)
 
     def _recover(self, error: OffsetOutOfRange, cursor: Cursor, ids: IdWriter) -> None:
-        for partition, held in known_offset_ranges(self._log, error.partitions).items():
-            offset = ids.offsets[partition]
-            if gap := error.gap(partition, offset, held):
-                if gap.end < offset:  # the rows may contain records that the log has lost
-                    self._clear()
-                    raise Unavailable("The log was truncated, so the snapshot must be read from the start.")
-                ids.set(partition, gap.end)
-            cursor.seek({partition: ids.offsets[partition]})
+        resumption = error.resume(ids.offsets, known_offset_ranges(self._log, error.partitions))
+        for gap in resumption.gaps:
+            if gap.is_truncation:  # the rows may contain records that the log has lost
+                self._clear()
+                raise Unavailable("The log was truncated, so the snapshot must be read from the start.")
+            ids.set(gap.partition, gap.end)
+        cursor.seek(resumption.offsets)
 
     def _add(self, batch: Batch, ids: IdWriter) -> None:
         topic, partition = batch.partition

@@ -311,16 +311,18 @@ class Tail:
         if (found := self._lookups.get("offset ranges", look_up)) is None:
             return  # the cursor will raise the error again
         error, states, ranges = found
-        for partition, held in ranges.items():
-            state = states[partition]
-            if self.partitions.get(partition) is not state or state.offset is None:
-                continue  # it was removed during the lookup
-            if gap := error.gap(partition, state.offset, held):
-                state.offset, state.epoch = gap.end, gap.epoch
-                for feed in state.feeds:
-                    self._change(feed, partial(feed.declare, gap))
-                    feed.flush()
-            self._cursor.seek({partition: state.offset}, {partition: gap.epoch} if gap else None)
+        # Others were removed during the lookup.
+        states = {each: states[each] for each in ranges if self.partitions.get(each) is states[each]}
+        offsets = {each: state.offset for each, state in states.items() if state.offset is not None}
+        resumption = error.resume(offsets, {each: ranges[each] for each in offsets})
+        for gap in resumption.gaps:
+            states[gap.partition].offset, states[gap.partition].epoch = gap.end, gap.epoch
+        self._cursor.seek(resumption.offsets, resumption.epochs)
+        # Feeds that open while others are flushed start after the gaps.
+        affected = [(feed, gap) for gap in resumption.gaps for feed in states[gap.partition].feeds]
+        for feed, gap in affected:
+            self._change(feed, partial(feed.declare, gap))
+            feed.flush()
 
     # Checks at intervals.
 

@@ -117,11 +117,30 @@ class Gap(NamedTuple):
         end, epoch = diverged_at
         return cls(partition, offset, max(end, held.start), TRUNCATED, epoch if held.start <= end else UNKNOWN_EPOCH)
 
+    @property
+    def is_truncation(self) -> bool:
+        """Whether the log holds other records than the client read from `end` on."""
+        return self.end < self.start
+
     def from_offset(self, offset: int) -> Gap | None:
         """Return the part of this gap that affects a reader at `offset`, or None if the reader is already past it."""
-        if self.end < self.start:  # truncated
+        if self.is_truncation:
             return self._replace(start=offset) if offset > self.end else None
         return self._replace(start=max(self.start, offset)) if offset < self.end else None
+
+
+class Resumption(NamedTuple):
+    """Where a reader continues in partitions that were out of range.
+
+    Attributes:
+        gaps: what it does not receive.
+        offsets: the next offset of each partition.
+        epochs: the leader epochs of the records before these offsets, for Cursor.seek().
+    """
+
+    gaps: Sequence[Gap]
+    offsets: Mapping[Partition, int]
+    epochs: Mapping[Partition, int]
 
 
 class OffsetOutOfRange(Exception):
@@ -144,6 +163,19 @@ class OffsetOutOfRange(Exception):
         self.diverged_at = diverged_at or {}
         self.unreadable = unreadable or {}
         super().__init__(", ".join(f"{each.topic}/{each.partition}" for each in self.partitions))
+
+    def resume(self, offsets: Mapping[Partition, int], held: Mapping[Partition, OffsetRange]) -> Resumption:
+        """Return where a reader at these offsets continues.
+
+        Args:
+            offsets: the offsets of the reader.
+            held: what the log holds. The reader cannot continue yet in the partitions that are absent.
+        """
+        gaps = [gap for each in held if (gap := self.gap(each, offsets[each], held[each])) is not None]
+        ends = {gap.partition: gap.end for gap in gaps}
+        return Resumption(
+            gaps, {each: ends.get(each, offsets[each]) for each in held}, {gap.partition: gap.epoch for gap in gaps}
+        )
 
     def gap(self, partition: Partition, offset: int, held: OffsetRange) -> Gap | None:
         """Return the gap for a reader at `offset` of `partition`, or None if it can continue at `offset`."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any
+from unittest.mock import Mock
 
 import gevent
 import pytest
@@ -27,12 +28,14 @@ from kafkasse.errors import (
 from kafkasse.feed import Feeds, Reader, StopReason, feeds, tail
 from kafkasse.feed.reader_states import ReaderState
 from kafkasse.feed.tail import MIN_REST_S, MIN_TURN_S, TURN_CREDIT_S
+from kafkasse.log import OffsetOutOfRange, Partition
 from kafkasse.process import event_loop
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.position import IdType, of_topics
 from kafkasse.records.position.position import INT32_MAX
 from kafkasse.route import Route, StartAt
 from tests.feed.world import CountingLog, ImpatientWorld
+from tests.support.parked_client import ParkedClient
 from tests.support.sse import numbers_in
 from tests.support.turns import numbers
 from tests.support.waiting import TIMEOUT_S, wait_until
@@ -508,6 +511,35 @@ def test_a_truncation_right_after_another_client_returned_is_reported(world):
 
     [gap, *_] = Parser().receive(returning.begin() + returning.read(0))
     assert ("gap", 4, 2) == (gap.type, json.loads(gap.data)["from"], json.loads(gap.data)["to"])
+
+
+def test_a_stream_that_opens_while_gaps_are_sent_receives_only_the_records_after_them(world, monkeypatch):
+    """Sending to parked clients lets other greenlets run, and one of them may open another feed of the partitions."""
+    opened: list[Reader] = []
+
+    class Opening(ParkedClient):
+        def try_send(self, chunk: bytes, data: bytes = b"") -> bool:
+            if b"event: gap" in data:
+                opened.append(world.open("a", encoder=Encoder("envelope")))
+            return super().try_send(chunk)
+
+    reader, client = reader_of_four_records(world), Opening()
+    world.put(5, topic="a", partition=1)
+    numbers(reader)
+    reader.begin()
+    reader.park(client)
+    both = [Partition("a", 0), Partition("a", 1)]
+    for partition in both:
+        world.log.truncate("a", 0, partition.partition)
+    [cursor] = world.log.cursors
+    with monkeypatch.context() as patch:
+        patch.setattr(cursor, "poll", Mock(side_effect=OffsetOutOfRange(both)))
+        world.turn(2)
+    world.put(12, topic="a")
+
+    assert 2 == client.received.count(b"event: gap")
+    [event] = Parser().receive(opened[0].read(0))
+    assert ("message", 0) == (event.type, json.loads(event.data)["offset"])
 
 
 @pytest.mark.parametrize("truncated", [False, True])
