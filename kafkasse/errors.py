@@ -59,6 +59,7 @@ class KafkasseError(Exception):
         name: KafkaSSE's name of the error. Clients compare it, so it never changes.
         cause: why the error occurs. docs/errors.md and the page of the error show it.
         fix: how the client or the operator can correct it.
+        reason: what happened, for operators; may be "". Clients never see it, because it may contain addresses.
     """
 
     status: ClassVar[int] = 500
@@ -74,6 +75,7 @@ class KafkasseError(Exception):
         super().__init__(detail)
         self.detail = detail
         self.extra = extra
+        self.reason = ""
 
     @property
     def headers(self) -> dict[str, str]:

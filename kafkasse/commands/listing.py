@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 
 from kafkasse.config import Config
 from kafkasse.config.kafka import servers
-from kafkasse.errors import CommandError, KafkasseError
+from kafkasse.errors import CommandError
 from kafkasse.kafka.version import check_version
 from kafkasse.tools.progress import waiting
 
@@ -23,14 +23,19 @@ def existing_topics(config: Config, cluster: str = "") -> dict[str, int]:
         CommandError: Kafka cannot be used; the message has the reason.
     """
     check_version()
-    from kafkasse.kafka.client import Client  # here, because importing kafka-python takes longer than most commands
-    from kafkasse.kafka.errors import translate_errors
+    from kafka.errors import KafkaError  # here, because importing kafka-python takes longer than most commands
+
+    from kafkasse.kafka.client import Client
+    from kafkasse.kafka.errors import translate
 
     settings = config.kafka_settings(cluster)
     with waiting(f"connecting to Kafka at {servers(settings)}"):
         client = Client(settings, config.kafka.kafka_timeout_s)
-        with closing(client), _reasons(), translate_errors():
-            found = client.metadata(None)
+        try:
+            with closing(client), _silent_kafka_python():
+                found = client.metadata(None)
+        except (KafkaError, OSError) as error:
+            raise CommandError(translate(error).reason) from None
     prefix = config.topic_prefix(cluster)
     return {
         name.removeprefix(prefix): len(each.partitions)
@@ -40,21 +45,12 @@ def existing_topics(config: Config, cluster: str = "") -> dict[str, int]:
 
 
 @contextmanager
-def _reasons() -> Iterator[None]:
-    """Raise a CommandError with the reason for a Kafka error. The adapter logs it, because its errors are for clients."""
-    reasons: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: reasons.append(record.getMessage())  # type: ignore[method-assign]  # no class needed
-    log = logging.getLogger("kafkasse.kafka.errors")
-    kafka_python_log = logging.getLogger("kafka")
-    saved = log.propagate, kafka_python_log.level
-    log.addHandler(handler)
-    log.propagate = False
-    kafka_python_log.setLevel(logging.CRITICAL)  # kafka-python logs dozens of lines about one failure
+def _silent_kafka_python() -> Iterator[None]:
+    """kafka-python logs dozens of lines about one failure."""
+    log = logging.getLogger("kafka")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
     try:
         yield
-    except KafkasseError as error:
-        raise CommandError(reasons[-1] if reasons else error.detail) from None
     finally:
-        log.removeHandler(handler)
-        log.propagate, kafka_python_log.level = saved
+        log.setLevel(level)

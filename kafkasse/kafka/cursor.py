@@ -28,7 +28,7 @@ from kafkasse.kafka.broker_node import BrokerNode
 from kafkasse.kafka.client import UNKNOWN_OFFSET, Broker
 from kafkasse.kafka.connection_pool import ConnectionPool
 from kafkasse.kafka.decoding import DecodingQueue
-from kafkasse.kafka.errors import PERMANENT_ERRORS, translate
+from kafkasse.kafka.errors import PERMANENT_ERRORS, report
 from kafkasse.kafka.fetch_protocol import NO_REPLICA, FetchOptions, FetchResponse, PartitionData
 from kafkasse.kafka.partition_state import Leader, PartitionState
 from kafkasse.log import (
@@ -487,7 +487,7 @@ class KafkaCursor:
 
     def _fail(self, states: Iterable[PartitionState], error: kafka_errors.KafkaError) -> None:
         """Remove partitions that cannot be read any more, and let poll() report them."""
-        failed = dict.fromkeys((each.partition for each in states), translate(error))
+        failed = dict.fromkeys((each.partition for each in states), report(error))
         self._forget(failed.keys())
         self._failed |= failed
 
@@ -568,6 +568,6 @@ class KafkaCursor:
 
     def _on_error(self, node: BrokerNode, error: Exception, retry_now: bool) -> None:
         if isinstance(error, PERMANENT_ERRORS):
-            self._error = translate(error)
+            self._error = report(error)
         log.info("Connection to broker %d failed: %s: %s", node.broker.node_id, type(error).__name__, error)
         self._abandon(node, retry_now)

@@ -1,6 +1,6 @@
 """Translates kafka-python's errors into kafkasse's errors.
 
-Broker addresses, names of settings and reasons for failures are logged here, because clients must not see them.
+Broker addresses, names of settings and causes of failures are in the reason of an error, because clients must not see them.
 """
 
 from __future__ import annotations
@@ -55,15 +55,23 @@ _CONNECT_FAILURES = {
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Raise translate()'s result in place of an error of kafka-python or of a socket."""
+    """Raise report()'s result in place of an error of kafka-python or of a socket."""
     try:
         yield
     except (kafka_errors.KafkaError, OSError) as error:
-        raise translate(error) from error
+        raise report(error) from error
+
+
+def report(error: kafka_errors.KafkaError | OSError) -> KafkasseError:
+    """Return translate()'s result, and log its reason."""
+    translated = translate(error)
+    is_temporary = isinstance(translated, TopicNotAvailable | KafkaUnavailable)
+    log.log(logging.WARNING if is_temporary else logging.ERROR, "%s", translated.reason)
+    return translated
 
 
 def translate(error: kafka_errors.KafkaError | OSError) -> KafkasseError:
-    """Return the KafkasseError for an error of kafka-python or of a socket, and log the cause.
+    """Return the KafkasseError for an error of kafka-python or of a socket, with its reason.
 
     Returns:
         ConfigurationError: brokers reject the settings. Retrying cannot help.
@@ -72,40 +80,47 @@ def translate(error: kafka_errors.KafkaError | OSError) -> KafkasseError:
         KafkaUnavailable: the cluster does not answer now.
         KafkasseError: a record is damaged, Kafka is too old for its compression, or the topic has no timestamps.
     """
+    translated, reason = _translate(error, message(error))
+    translated.reason = reason
+    return translated
+
+
+def _translate(error: kafka_errors.KafkaError | OSError, text: str) -> tuple[KafkasseError, str]:
     if isinstance(error, _TOPIC_ERRORS):
-        log.warning(
-            "Topic not available: %s: %s. Check that it exists and that the Kafka user may read it.",
-            type(error).__name__,
-            message(error),
+        return TopicNotAvailable(TOPIC_NOT_AVAILABLE), (
+            f"Topic not available: {type(error).__name__}: {text}. Check that it exists and that the Kafka user may read it."
         )
-        return TopicNotAvailable(TOPIC_NOT_AVAILABLE)
     if isinstance(error, kafka_errors.IncompatibleBrokerVersion):
-        log.error("Kafka is too old: %s. kafkasse needs Kafka %s or newer.", message(error), OLDEST_KAFKA)
-        return KafkaTooOld(KAFKA_TOO_OLD, retry_after_s=TOO_OLD_RETRY_AFTER_S)
+        too_old = KafkaTooOld(KAFKA_TOO_OLD, retry_after_s=TOO_OLD_RETRY_AFTER_S)
+        return too_old, f"Kafka is too old: {text}. kafkasse needs Kafka {OLDEST_KAFKA} or newer."
     if isinstance(error, PERMANENT_ERRORS):
-        advice = next(text for error_type, text in _ADVICE.items() if isinstance(error, error_type))
-        log.error("The Kafka settings do not work. %s. %s", message(error), advice)
-        return ConfigurationError(SETTINGS_DO_NOT_WORK)
+        advice = next(advice for error_type, advice in _ADVICE.items() if isinstance(error, error_type))
+        return ConfigurationError(SETTINGS_DO_NOT_WORK), f"The Kafka settings do not work. {text}. {advice}"
     if isinstance(error, kafka_errors.CorruptRecordError):
-        log.error("Damaged records: %s. Streams that reach these records end with an error.", message(error))
-        return KafkasseError("The next record is damaged in Kafka, so the stream cannot continue.")
+        return (
+            KafkasseError("The next record is damaged in Kafka, so the stream cannot continue."),
+            f"Damaged records: {text}. Streams that reach these records end with an error.",
+        )
     if isinstance(error, kafka_errors.UnsupportedCompressionTypeError):
-        log.error("Topic %s is compressed with zstd, which needs Kafka 2.1 or newer.", message(error))
-        return KafkasseError(
-            "The server cannot read a topic of this stream, because Kafka is too old for its compression."
+        return (
+            KafkasseError(
+                "The server cannot read a topic of this stream, because Kafka is too old for its compression."
+            ),
+            f"Topic {text} is compressed with zstd, which needs Kafka 2.1 or newer.",
         )
     if isinstance(error, kafka_errors.UnsupportedForMessageFormatError):
-        log.error(
-            "%s has message format 0, without timestamps, so streams of it cannot start at a time."
+        return (
+            KafkasseError(
+                "The records of a topic of this stream have no timestamps, because their format is that of Kafka 0.9."
+                " The stream can start at an offset, or at the first or the next record, but not at a time."
+            ),
+            f"{text} has message format 0, without timestamps, so streams of it cannot start at a time."
             " Set its message.format.version to 0.10.0 or newer.",
-            message(error),
         )
-        return KafkasseError(
-            "The records of a topic of this stream have no timestamps, because their format is that of Kafka 0.9."
-            " The stream can start at an offset, or at the first or the next record, but not at a time."
-        )
-    log.warning("Kafka is unavailable. %s: %s", type(error).__name__, message(error))
-    return KafkaUnavailable("The server cannot reach Kafka. Retry in a few seconds.")
+    return (
+        KafkaUnavailable("The server cannot reach Kafka. Retry in a few seconds."),
+        f"Kafka is unavailable. {type(error).__name__}: {text}",
+    )
 
 
 def message(error: Exception) -> str:

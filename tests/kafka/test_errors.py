@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from kafka import errors as kafka_errors
 
 from kafkasse.errors import ConfigurationError
-from kafkasse.kafka.errors import SETTINGS_DO_NOT_WORK, translate
+from kafkasse.kafka.errors import SETTINGS_DO_NOT_WORK, report
 
 
 @pytest.mark.parametrize(
@@ -19,10 +21,12 @@ from kafkasse.kafka.errors import SETTINGS_DO_NOT_WORK, translate
 )
 def test_settings_that_brokers_reject(error, advice, caplog):
     """Only the log contains the broker's reason, followed by what to check."""
-    found = translate(error)
+    found = report(error)
 
     assert (ConfigurationError, SETTINGS_DO_NOT_WORK) == (type(found), found.detail)
+    assert "denied" not in json.dumps(found.problem())
     [line] = [each.getMessage() for each in caplog.records if each.name.startswith("kafkasse.kafka")]
+    assert line == found.reason
     assert line.startswith("The Kafka settings do not work. ")
     assert "denied" in line
     assert advice in line

@@ -1,0 +1,145 @@
+"""The states of a reader: what belongs to each, and which state may follow which. This module does no I/O.
+
+state            next             when
+Opening          ReadingSnapshot  the route starts with a snapshot
+                 Joining          the ring covers the client's position
+                 Behind           otherwise
+ReadingSnapshot  Joining          the client has the snapshot, and the ring covers its position
+                 Behind           the client has the snapshot
+Behind           Waiting          the client wants to read
+Waiting          CatchingUp       the reader has a slot and a cursor
+                 Behind           the cursor could not be opened, or others need the slot
+CatchingUp       Joining          the ring covers its position
+                 Behind           others need the slot
+Joining          Live             its position is one of the feed's
+                 Behind           the ring evicted the next segment, or the log has lost records that the client read
+Live             Parked           the client has received everything
+                 Behind           the ring evicted the next segment
+Parked           Live             the socket did not accept all bytes, or the stream ends
+every state      Closed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from kafkasse.feed.catch_up import CatchUp
+from kafkasse.feed.ring import Place
+from kafkasse.feed.slots import Slot
+from kafkasse.feed.snapshot import SnapshotReader
+from kafkasse.feed.subscribers import Parked
+from kafkasse.log import Partition
+from kafkasse.records.position import IdWriter
+
+
+class ReaderState(Enum):
+    """The states that operators see."""
+
+    SNAPSHOT = "reading a snapshot"
+    BEHIND = "behind"
+    CATCHING_UP = "catching up"
+    JOINING = "joining"
+    LIVE = "live"
+    PARKED = "parked"
+    CLOSED = "closed"
+
+
+@dataclass(slots=True, eq=False)
+class Opening:
+    """Has not started."""
+
+
+@dataclass(slots=True, eq=False)
+class ReadingSnapshot:
+    """Sends the rows of the feed's snapshot."""
+
+    snapshot: SnapshotReader
+
+
+@dataclass(slots=True, eq=False)
+class Behind:
+    """Needs a slot, with which it may open a cursor. `ids` writes the client's own event IDs, at its position."""
+
+    ids: IdWriter
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """Waits for its slot."""
+
+    ids: IdWriter
+    slot: Slot
+
+
+@dataclass(slots=True, eq=False)
+class CatchingUp:
+    """Reads through its own cursor, and encodes frames with its own event IDs."""
+
+    catch_up: CatchUp
+    slot: Slot
+
+    @property
+    def ids(self) -> IdWriter:
+        """Writes the client's own event IDs, at its position."""
+        return self.catch_up.ids
+
+
+@dataclass(slots=True, eq=False)
+class Joining:
+    """Reads from the ring, from `segment` on, and skips what the client already has. Still writes its own event IDs."""
+
+    ids: IdWriter
+    segment: int
+
+
+@dataclass(slots=True, eq=False)
+class Live:
+    """Is at a position of the feed, so the client can receive the shared frames with the event IDs in them.
+
+    Attributes:
+        segment: the next segment to read.
+        places: the position before that segment.
+    """
+
+    segment: int
+    places: Mapping[Partition, Place]
+
+    @property
+    def offsets(self) -> dict[Partition, int]:
+        """The next offset of each partition, where it is known."""
+        return {each: place.offset for each, place in self.places.items() if place.offset is not None}
+
+
+@dataclass(slots=True, eq=False)
+class Closed:
+    """Has released everything. `last` is the state before, which still has the position."""
+
+    last: State
+
+
+State = Opening | ReadingSnapshot | Behind | Waiting | CatchingUp | Joining | Live | Parked | Closed
+
+NAMES: Mapping[type[State], ReaderState] = {
+    ReadingSnapshot: ReaderState.SNAPSHOT,
+    Behind: ReaderState.BEHIND,
+    Waiting: ReaderState.BEHIND,
+    CatchingUp: ReaderState.CATCHING_UP,
+    Joining: ReaderState.JOINING,
+    Live: ReaderState.LIVE,
+    Parked: ReaderState.PARKED,
+    Closed: ReaderState.CLOSED,
+}
+
+NEXT_STATES: Mapping[type[State], tuple[type[State], ...]] = {
+    Opening: (ReadingSnapshot, Joining, Behind),
+    ReadingSnapshot: (Joining, Behind, Closed),
+    Behind: (Waiting, Closed),
+    Waiting: (CatchingUp, Behind, Closed),
+    CatchingUp: (Joining, Behind, Closed),
+    Joining: (Live, Behind, Closed),
+    Live: (Parked, Behind, Closed),
+    Parked: (Live, Closed),
+    Closed: (),
+}
