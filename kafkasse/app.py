@@ -31,7 +31,8 @@ def blueprint(config: Config | None = None, log: Log | None = None, name: str = 
 
     Args:
         config: settings and hooks; loaded from the environment if omitted.
-        log: the log to read, such as a memory_log.MemoryLog, instead of the Kafka cluster of the setting `kafka`.
+        log: the log to read instead of the Kafka cluster of the setting `kafka`, such as a MemoryLog, or your own log that
+            wraps the result of open_kafka_log().
         name: the blueprint's name, for an app that registers more than one.
 
     Raises:

@@ -5,7 +5,6 @@
     parquet      the content of a file; the only module that imports pyarrow
     maintenance  compaction of small files, and erasure of a key
     log          log.Log for a cluster with an archive: the archive first, then Kafka
-    stats        what was read, for metrics
 
 An offset is in the archive if and only if the newest commit of its topic lists it. Writers create files first and then
 commit them, so a crash can leave files that no commit lists, but it never archives an offset twice. This package does not
@@ -14,7 +13,6 @@ depend on Kafka, Spark or Flask.
 
 from __future__ import annotations
 
-from kafkasse.archive.stats import ArchiveStats
 from kafkasse.errors import ConfigurationError
 from kafkasse.log import Log
 
@@ -53,15 +51,3 @@ def with_archive(log: Log, path: str, topic_prefix: str = "") -> Log:
     from kafkasse.archive.log import ArchivedLog, ArchiveReader
 
     return ArchivedLog(log, ArchiveReader(ArchiveDirectory(path), topic_prefix))
-
-
-def without_archive(log: Log) -> Log:
-    """Return the cluster of a log that with_archive() returned, or any other log unchanged."""
-    cluster: Log = getattr(log, "kafka", log)
-    return cluster
-
-
-def stats(log: Log) -> ArchiveStats | None:
-    """Return what was read from the archive of a log that with_archive() returned, or None for any other log."""
-    of_archive = getattr(log, "stats", None)
-    return of_archive() if of_archive is not None else None

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
@@ -32,7 +33,6 @@ from kafkasse.archive import parquet
 from kafkasse.archive.directory import ArchiveDirectory, NotAnArchive
 from kafkasse.archive.manifest import Entry, InvalidManifest, Manifest
 from kafkasse.archive.parquet import DamagedFile
-from kafkasse.archive.stats import ArchiveStats
 from kafkasse.errors import ArchiveUnavailable, KafkaUnavailable, Unavailable
 from kafkasse.log import (
     UNKNOWN_EPOCH,
@@ -45,6 +45,7 @@ from kafkasse.log import (
     Partition,
     Record,
     Topic,
+    Total,
 )
 
 REMOVED = "removed by retention"
@@ -57,6 +58,10 @@ LOG_INTERVAL_S = 10.0
 
 Result = TypeVar("Result")
 log = logging.getLogger(__name__)
+
+# Metrics and their label `reason`.
+FILES_READ, BYTES_READ = ("archive_files_read", ""), ("archive_bytes_read", "")  # records, uncompressed
+UNAVAILABLE_ERRORS, DAMAGED_ERRORS = ("archive_errors", "unavailable"), ("archive_errors", "damaged")
 
 
 class ArchivedTopic(NamedTuple):
@@ -79,11 +84,13 @@ class ArchiveReader:
         topic_prefix: the prefix that the names of topics have in Kafka.
 
     Attributes:
-        stats: what was read.
+        totals: what was read, by metric and reason.
     """
 
     def __init__(self, directory: ArchiveDirectory, topic_prefix: str = "") -> None:
-        self.stats = ArchiveStats()
+        self.totals: Counter[tuple[str, str]] = Counter(
+            dict.fromkeys((FILES_READ, BYTES_READ, UNAVAILABLE_ERRORS, DAMAGED_ERRORS), 0)
+        )
         self._directory = directory
         self._topic_prefix = topic_prefix
         self._threads: ThreadPool | None = None  # created in the worker, because threads do not survive a fork
@@ -143,7 +150,7 @@ class ArchiveReader:
         if not entry.path:
             return (), entry.end
         records, end = self._run(lambda: parquet.read(topic.path / entry.path, entry, offset))
-        self.stats.bytes += records.nbytes
+        self.totals[BYTES_READ] += records.nbytes
         return records, end
 
     def find_timestamp(self, topic: ArchivedTopic, entry: Entry, timestamp_ms: int) -> int | None:
@@ -194,7 +201,7 @@ class ArchiveReader:
             log.error("The archive cannot be read, so clients that need it wait: %s", problem)
 
     def _unavailable(self) -> ArchiveUnavailable:
-        self.stats.errors["unavailable"] += 1
+        self.totals[UNAVAILABLE_ERRORS] += 1
         return ArchiveUnavailable("The server cannot read its archive of older records now. Retry in a few seconds.")
 
     def close(self) -> None:
@@ -211,18 +218,18 @@ class ArchivedLog:
         reader: its archive.
 
     Attributes:
-        kafka: the cluster. A snapshot reads it without the archive.
+        recent: the cluster. A snapshot of all that was ever archived would take too long.
     """
 
     def __init__(self, log: Log, reader: ArchiveReader) -> None:
-        self.kafka = log
+        self.recent = log
         self.reader = reader
         self._topic_ids: dict[str, str] = {}
         self._cursors: WeakSet[ArchiveCursor] = WeakSet()
 
     def describe(self, topics: Iterable[str]) -> dict[str, Topic]:
         wanted = list(topics)
-        described = self.kafka.describe(wanted)
+        described = self.recent.describe(wanted)
         for name in wanted:
             topic = described.get(name)
             if topic is None:
@@ -232,10 +239,10 @@ class ArchivedLog:
         return described
 
     def topic_names(self) -> set[str]:
-        return self.kafka.topic_names()
+        return self.recent.topic_names()
 
     def offset_ranges(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:
-        held = self.kafka.offset_ranges(partitions)
+        held = self.recent.offset_ranges(partitions)
         starts = {each: self._first(each, offsets.start) for each, offsets in held.items()}
         return {each: offsets._replace(start=starts[each]) for each, offsets in held.items()}
 
@@ -252,8 +259,8 @@ class ArchivedLog:
         return kafka_start if first is None else min(first, kafka_start)
 
     def offsets_at(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int]:
-        found = self.kafka.offsets_at(timestamps)
-        for each, held in self.kafka.offset_ranges(found).items():
+        found = self.recent.offsets_at(timestamps)
+        for each, held in self.recent.offset_ranges(found).items():
             if held.start:
                 archived = self._archived_offset_at(each, timestamps[each], held.start)
                 found[each] = found[each] if archived is None else min(found[each], archived)
@@ -277,7 +284,7 @@ class ArchivedLog:
         return None
 
     def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, EpochPosition]:
-        ends = self.kafka.epoch_ends(epochs)
+        ends = self.recent.epoch_ends(epochs)
         for each, end in ends.items():
             with suppress(ArchiveUnavailable):
                 archived = self._manifest(each).epoch_end(each.partition, epochs[each])
@@ -286,7 +293,7 @@ class ArchivedLog:
         return ends
 
     def recreated(self, epochs: Mapping[Partition, int]) -> Set[Partition]:
-        return self.kafka.recreated(epochs)
+        return self.recent.recreated(epochs)
 
     def cursor(
         self,
@@ -298,14 +305,14 @@ class ArchivedLog:
         self._cursors.add(cursor)
         return cursor
 
-    def stats(self) -> ArchiveStats:
-        """Return what was read from the archive until now."""
-        self.reader.stats.readers = sum(each.is_in_archive for each in self._cursors)
-        return self.reader.stats
+    def totals(self) -> list[Total]:
+        reading = sum(each.is_in_archive for each in self._cursors)
+        read = [Total(metric, count, reason) for (metric, reason), count in self.reader.totals.items()]
+        return [Total("archive_readers", reading), *read]
 
     def close(self) -> None:
         self.reader.close()
-        self.kafka.close()
+        self.recent.close()
 
     def topic_id(self, topic: str) -> str:
         """Return the first characters of the ID of a topic as describe() returned it last, or "" if it is unknown."""
@@ -352,7 +359,7 @@ class ArchiveCursor:
         self._places = {each: _Place(offset, archived_log.topic_id(each.topic)) for each, offset in offsets.items()}
         self._archived: dict[Partition, _Place] = {}  # the partitions that are read from the archive now
         self._is_kafkas_turn = False
-        self._kafka: Cursor = archived_log.kafka.cursor(offsets, tail=tail, epochs=epochs)
+        self._kafka: Cursor = archived_log.recent.cursor(offsets, tail=tail, epochs=epochs)
 
     @property
     def is_in_archive(self) -> bool:
@@ -409,7 +416,7 @@ class ArchiveCursor:
         unreadable = dict(error.unreadable)
         others = [each for each in error.partitions if each in error.diverged_at or each in unreadable]
         places = {each: self._places[each] for each in error.partitions if each in self._places and each not in others}
-        for partition, held in self._log.kafka.offset_ranges(places).items():
+        for partition, held in self._log.recent.offset_ranges(places).items():
             place = places[partition]
             if place.offset >= held.start:
                 others.append(partition)
@@ -470,13 +477,13 @@ class ArchiveCursor:
             newest = self._log.reader.topic(partition.topic, place.topic_id, max_age_s=0.0)
             if newest.manifest.at(partition.partition, place.offset) != entry:
                 return None  # compaction or erasure has replaced the file: the next poll() reads the new one
-            self._log.reader.stats.errors["damaged"] += 1
+            self._log.reader.totals[DAMAGED_ERRORS] += 1
             log.error("A file of the archive is damaged, so clients receive a gap: %s", error)
             damage_end = min(getattr(error, "end", None) or entry.end, place.until)
             raise OffsetOutOfRange([partition], unreadable={partition: (damage_end, DAMAGED)}) from error
         if entry.path != place.path:
             place.path = entry.path
-            self._log.reader.stats.files += bool(entry.path)
+            self._log.reader.totals[FILES_READ] += bool(entry.path)
         return Batch(partition, records, end, entry.epoch)
 
     def _return_to_kafka(self, partition: Partition, place: _Place) -> None:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
-from kafkasse.archive import without_archive
 from kafkasse.errors import TopicNotAvailable
 from kafkasse.feed.catch_up import CatchUp
 from kafkasse.feed.epochs import EpochEnds
@@ -284,8 +283,9 @@ class Feeds:
     def _snapshot(self, feed: SharedFeed) -> Snapshot:
         if feed.snapshot is None:
             settings = self._settings
-            log = without_archive(self.log)  # a snapshot of all that was ever archived would take too long
-            feed.snapshot = Snapshot(feed, log, self._slots, settings.max_snapshot_bytes, settings.idle_feed_timeout_s)
+            feed.snapshot = Snapshot(
+                feed, self.log.recent, self._slots, settings.max_snapshot_bytes, settings.idle_feed_timeout_s
+            )
         return feed.snapshot
 
     def _watch(self, partial_topics: frozenset[str], followed: Callable[[], Iterable[Route]]) -> TopicWatch:

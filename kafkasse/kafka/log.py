@@ -167,6 +167,13 @@ class KafkaLog:
             self._cursor_options(tail),
         )
 
+    @property
+    def recent(self) -> KafkaLog:
+        return self
+
+    def totals(self) -> tuple[()]:
+        return ()
+
     def close(self) -> None:
         self.pool.close()
         self._client.close()

@@ -20,6 +20,7 @@ from kafkasse.log.contract import (
     PartitionsFailed,
     Record,
     Topic,
+    Total,
     known_offset_ranges,
 )
 
@@ -38,5 +39,6 @@ __all__ = [
     "PartitionsFailed",
     "Record",
     "Topic",
+    "Total",
     "known_offset_ranges",
 ]

@@ -230,8 +230,16 @@ class Cursor(Protocol):
         """Release all resources. May be called twice."""
 
 
+class Total(NamedTuple):
+    """A metric of a log: its name in process.telemetry.metrics, its value, and its label `reason` if it has one."""
+
+    metric: str
+    value: float
+    reason: str = ""
+
+
 class Log(Protocol):
-    """A read-only cluster.
+    """A read-only cluster. A log may wrap another one, as archive.log.ArchivedLog does.
 
     All methods raise errors.KafkaUnavailable if the cluster does not answer within the log's timeout. The methods for
     offsets raise errors.TopicNotAvailable if a partition does not exist or we may not read it.
@@ -290,6 +298,15 @@ class Log(Protocol):
             epochs: as for Cursor.seek().
             tail: the cursor will stay at the end of its partitions for a long time.
         """
+        ...
+
+    @property
+    def recent(self) -> Log:
+        """This log without records that take long to read. A snapshot reads it. Most logs return themselves."""
+        ...
+
+    def totals(self) -> Iterable[Total]:
+        """Return what this log has done, for the metrics."""
         ...
 
     def close(self) -> None:

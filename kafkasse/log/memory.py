@@ -213,6 +213,13 @@ class MemoryLog:
     ) -> MemoryCursor:
         return MemoryCursor(self, offsets, epochs)
 
+    @property
+    def recent(self) -> MemoryLog:
+        return self
+
+    def totals(self) -> tuple[()]:
+        return ()
+
     def close(self) -> None:
         pass
 

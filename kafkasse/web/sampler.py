@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from gevent import get_hub
 
-from kafkasse import archive
 from kafkasse.process.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -71,12 +70,8 @@ class Sampler:
             self._add("ring_bytes", count, route=route)
         for route, count in self._feeds.versions_bytes().items():
             self._add("versions_bytes", count, route=route)
-        if (read := archive.stats(self._feeds.log)) is not None:
-            self._add("archive_readers", read.readers)
-            self._add("archive_files_read", read.files)
-            self._add("archive_bytes_read", read.bytes)
-            for reason, count in read.errors.items():
-                self._add("archive_errors", count, reason=reason)
+        for name, total, reason in self._feeds.log.totals():
+            self._add(name, total, **({"reason": reason} if reason else {}))
 
     def _add(self, name: str, total: float, **labels: str) -> None:
         """Add the increase of a total. Several feeds of one process may have routes with the same name."""

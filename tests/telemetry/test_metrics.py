@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import prometheus_client
 import pytest
 
-from kafkasse import archive
 from kafkasse.archive import with_archive
 from kafkasse.config import Config
 from kafkasse.feed import Feeds
@@ -73,19 +72,17 @@ def test_copies_the_totals_of_the_feeds(metrics, feeds):
 
 def test_copies_the_totals_of_an_archive(metrics):
     """A counter of errors exists before the first error. A log without an archive has no such metrics."""
-    pytest.importorskip("pyarrow", reason="pip install pyarrow")
+    archive_log = pytest.importorskip("kafkasse.archive.log", reason="pip install pyarrow", exc_type=ImportError)
     log = with_archive(MemoryLog(), "/archive")
     feeds = Feeds(log, Config().feed, lambda tail: None)
-    read = archive.stats(log)
-    assert read
     sampler = Sampler(feeds, metrics)
     sampler.sample()
     assert b'kafkasse_archive_errors_total{reason="damaged"} 0.0' in metrics.render()
 
-    read.files, read.bytes, read.errors["damaged"] = 2, 300, 1
+    log.reader.totals.update({archive_log.FILES_READ: 2, archive_log.BYTES_READ: 300, archive_log.DAMAGED_ERRORS: 1})
     sampler.sample()
 
     assert (2, 300) == (metrics.value("archive_files_read"), metrics.value("archive_bytes_read"))
     assert (1, 0) == (metrics.value("archive_errors", reason="damaged"), metrics.value("archive_readers"))
-    assert archive.stats(MemoryLog()) is None
+    assert () == MemoryLog().totals()
     feeds.close()
