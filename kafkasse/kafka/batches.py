@@ -16,25 +16,22 @@ from typing import Any, NamedTuple
 from crc32c import crc32c  # uses the processor's CRC instruction; the compiled decoder computes the CRC in software
 from kafka.errors import CorruptRecordError
 from kafka.record.default_records import DefaultRecordBatch as PythonDecoder
-from kafka.record.legacy_records import LegacyRecordBatch as PythonLegacyDecoder
 
 from kafkasse.kafka.client import lenient_records
 from kafkasse.kafka.compression import (
-    LZ4,
     PIECE_BYTES,
     DecompressedTooLarge,
     block_bytes,
     decompress,
-    with_valid_lz4_header,
 )
+from kafkasse.kafka.errors import OldMessageFormat, message
 from kafkasse.kafka.fetch_protocol import PartitionData
 from kafkasse.log import UNKNOWN_EPOCH, Record
 
 try:
     from aiokafka.record._crecords import DefaultRecordBatch as CompiledDecoder
-    from aiokafka.record._crecords import LegacyRecordBatch as CompiledLegacyDecoder
 except ImportError:  # no wheel for this platform
-    CompiledDecoder = CompiledLegacyDecoder = None
+    CompiledDecoder = None
 
 # The cost of a piece of work is the number of records, plus one for each 512 bytes.
 MAX_COST = 1_000
@@ -49,11 +46,6 @@ _V2 = 2
 _HEADER = struct.Struct(">qiibI")
 _HEADER_V2 = struct.Struct(">qiibIhiqqqhii")
 _LENGTH_END = 12  # where the length field ends and the bytes that it counts begin
-# The layout of message formats 0 and 1. Format 0 has no timestamp.
-_MIN_LEGACY_BYTES = 26
-_LEGACY_ATTRIBUTES_AT = 17
-_LEGACY_TIMESTAMP = slice(18, 26)
-_LOG_APPEND_TIME = 0x08
 _CRC_FROM = _ATTRIBUTES_AT = _HEADER.size
 _LENGTH_AT = 8
 _OFFSET, _LENGTH, _ATTRIBUTES = struct.Struct(">q"), struct.Struct(">i"), struct.Struct(">h")
@@ -227,6 +219,7 @@ def decode(
         BatchTooLarge: the next batch is too large. All records before it have been yielded.
         CorruptRecordError: the checksum of the next batch is wrong, or the batch cannot be decoded. All records before it
             have been yielded.
+        OldMessageFormat: the next batch was written before Kafka 0.11. All records before it have been yielded.
     """
     run: list[Record] = []
     first_offset, run_start, epoch, cost, work = offset, offset, UNKNOWN_EPOCH, 0, 0
@@ -246,9 +239,10 @@ def decode(
             piece = next(pieces, None)
         except Exception as error:
             yield end_run()
-            if isinstance(error, BatchTooLarge):
+            if isinstance(error, BatchTooLarge | OldMessageFormat):
                 raise
-            raise CorruptRecordError(f"the records after offset {offset} cannot be decoded: {error!r}") from error
+            cause = message(error) if isinstance(error, CorruptRecordError) else repr(error)
+            raise CorruptRecordError(f"the records after offset {offset} cannot be decoded: {cause}") from error
         if piece is None:
             break
         if piece.epoch != epoch and offset > run_start:
@@ -280,12 +274,7 @@ def _pieces(
     for batch in _split(fetched.records):
         _, _, epoch, magic, checksum = _HEADER.unpack_from(batch)
         if magic < _V2:
-            try:
-                for records, cost in _legacy_records(batch, magic, max_decompressed_bytes, buffer):
-                    yield _Piece(records, records[-1].offset + 1 if records else 0, UNKNOWN_EPOCH, cost)
-            except DecompressedTooLarge as error:
-                raise BatchTooLarge(_OFFSET.unpack_from(batch)[0] + 1) from error
-            continue
+            raise OldMessageFormat(f"the batch at offset {_OFFSET.unpack_from(batch)[0]} has message format {magic}")
         base, _, _, _, _, attributes, delta, _, _, producer, _, _, count = _HEADER_V2.unpack_from(batch)
         computed = crc32c(batch[_CRC_FROM:MAX_CRC_BYTES])
         for at in range(MAX_CRC_BYTES, len(batch), MAX_CRC_BYTES):
@@ -315,69 +304,12 @@ def _split(data: memoryview) -> Iterator[memoryview]:
     while at + _LENGTH_END <= len(data):
         (length,) = _LENGTH.unpack_from(data, at + _LENGTH_AT)
         end = at + _LENGTH_END + length
-        if end - at < _MIN_LEGACY_BYTES:
+        if end - at < _HEADER.size:
             raise CorruptRecordError("a batch is shorter than its header")
         if end > len(data):
             return
         yield data[at:end]
         at = end
-
-
-def _legacy_records(batch: memoryview, magic: int, max_decompressed_bytes: int, buffer: _Buffer) -> Iterator[_Step]:
-    """Decode a message in format 0 or 1, from before Kafka 0.11. Yield a list of records, which may be empty, and its cost.
-
-    The value of a compressed message contains other messages. This function decompresses it, because the decoders do so
-    without a limit, and do not support LZ4 in format 0.
-    """
-    decoder = CompiledLegacyDecoder if CompiledDecoder else PythonLegacyDecoder
-    message = decoder(batch, magic)
-    if not message.validate_crc():
-        raise CorruptRecordError(f"the checksum of the batch at offset {message.base_offset} is wrong")
-    attributes = batch[_LEGACY_ATTRIBUTES_AT]
-    if not attributes & _CODEC:
-        yield list(message), _cost(1, len(batch))
-        return
-    try:
-        yield from buffer.fill(batch[:0], attributes & _CODEC, _legacy_value(batch, magic), max_decompressed_bytes)
-        yield from _legacy_messages(decoder, batch, magic, memoryview(buffer.data))
-    finally:
-        buffer.clear()
-    yield [], 1
-
-
-def _legacy_messages(decoder: Any, batch: memoryview, magic: int, uncompressed: memoryview) -> Iterator[_Step]:
-    """Decode the messages in the value of a compressed message."""
-    last: memoryview | None = None
-    for number, each in enumerate(_split(uncompressed), 1):
-        last = each
-        if number % MAX_COST == 0:
-            yield [], MAX_COST
-    if last is None:
-        raise CorruptRecordError("a compressed message contains no message")
-    # In format 1, the offsets in the value are relative. The offset of the compressed message is that of its last record.
-    base = _OFFSET.unpack_from(batch)[0] - _OFFSET.unpack_from(last)[0]
-    has_append_time = magic and batch[_LEGACY_ATTRIBUTES_AT] & _LOG_APPEND_TIME
-    messages = _split(uncompressed)
-    while piece := list(islice(messages, MAX_COST_IN_PYTHON)):
-        records = []
-        for each in piece:
-            if each[_LEGACY_ATTRIBUTES_AT] & _CODEC:  # the decoder would decompress it without a limit
-                raise CorruptRecordError("a compressed message contains another one")
-            _OFFSET.pack_into(each, 0, base + _OFFSET.unpack_from(each)[0])
-            if has_append_time:
-                each[_LEGACY_TIMESTAMP] = batch[_LEGACY_TIMESTAMP]
-            records += decoder(each, magic)
-        yield records, _cost(len(piece), sum(map(len, piece)))
-        yield [], MAX_COST
-
-
-def _legacy_value(batch: memoryview, magic: int) -> memoryview:
-    """Return the value of a compressed message."""
-    key_at = _LEGACY_TIMESTAMP.stop if magic else _LEGACY_TIMESTAMP.start
-    (key_length,) = _LENGTH.unpack_from(batch, key_at)
-    value = batch[key_at + _LENGTH.size + max(0, key_length) + _LENGTH.size :]
-    is_lz4 = batch[_LEGACY_ATTRIBUTES_AT] & _CODEC == LZ4
-    return memoryview(with_valid_lz4_header(value)) if is_lz4 and not magic else value
 
 
 def _small_batch(batch: memoryview, attributes: int) -> list[Any] | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 
 import lz4.frame
 import snappy
@@ -80,26 +79,6 @@ def _lz4(data: memoryview, _: int) -> Iterator[bytes]:
             yield decompressor.decompress(b"", PIECE_BYTES)
         if decompressor.eof:
             return
-
-
-def with_valid_lz4_header(data: memoryview) -> bytes:
-    """Return LZ4 data with the correct checksum in its header.
-
-    Java producers before Kafka 0.10 computed this checksum over the wrong bytes (KAFKA-3160). The library cannot ignore it.
-    It is one byte, so this function tries all values.
-
-    Raises:
-        ValueError: the data has no LZ4 header.
-    """
-    corrected = bytearray(data)
-    has_size = len(data) > _LZ4_FLAGS_AT and data[_LZ4_FLAGS_AT] & _LZ4_HAS_SIZE
-    size = _LZ4_HEADER_BYTES + (_LZ4_SIZE_BYTES if has_size else 0)
-    for checksum in range(256):
-        corrected[size - 1 : size] = bytes((checksum,))
-        with suppress(RuntimeError):
-            lz4.frame.get_frame_info(corrected[:size])
-            return bytes(corrected)
-    raise ValueError("the data has no LZ4 header")
 
 
 def _zstd(data: memoryview, _: int) -> Iterator[bytes]:

@@ -28,7 +28,7 @@ from kafkasse.kafka.broker_node import BrokerNode
 from kafkasse.kafka.client import UNKNOWN_OFFSET, Broker
 from kafkasse.kafka.connection_pool import ConnectionPool
 from kafkasse.kafka.decoding import DecodingQueue
-from kafkasse.kafka.errors import PERMANENT_ERRORS, report
+from kafkasse.kafka.errors import PERMANENT_ERRORS, message, report
 from kafkasse.kafka.fetch_protocol import NO_REPLICA, FetchOptions, FetchResponse, PartitionData
 from kafkasse.kafka.partition_state import Leader, PartitionState
 from kafkasse.log import (
@@ -263,7 +263,7 @@ class KafkaCursor:
         self, state: PartitionState, error: kafka_errors.CorruptRecordError | BatchTooLarge
     ) -> None:
         if not isinstance(error, BatchTooLarge):
-            self._fail([state], error)
+            self._fail([state], type(error)(f"{'/'.join(map(str, state.partition))}: {message(error)}"))
             return
         log.error(
             "%s/%d: the batch before offset %d is %s, so its records are skipped."

@@ -53,6 +53,10 @@ _CONNECT_FAILURES = {
 }
 
 
+class OldMessageFormat(kafka_errors.CorruptRecordError):  # type: ignore[misc]
+    """The next records have a format from before Kafka 0.11."""
+
+
 @contextmanager
 def translate_errors() -> Iterator[None]:
     """Raise report()'s result in place of an error of kafka-python or of a socket."""
@@ -78,7 +82,7 @@ def translate(error: kafka_errors.KafkaError | OSError) -> KafkasseError:
         KafkaTooOld: a broker does not support a request that kafkasse needs.
         TopicNotAvailable: a topic does not exist, or we may not read it.
         KafkaUnavailable: the cluster does not answer now.
-        KafkasseError: a record is damaged, Kafka is too old for its compression, or the topic has no timestamps.
+        KafkasseError: a record is damaged or too old, Kafka is too old for its compression, or the topic has no timestamps.
     """
     translated, reason = _translate(error, message(error))
     translated.reason = reason
@@ -96,6 +100,12 @@ def _translate(error: kafka_errors.KafkaError | OSError, text: str) -> tuple[Kaf
     if isinstance(error, PERMANENT_ERRORS):
         advice = next(advice for error_type, advice in _ADVICE.items() if isinstance(error, error_type))
         return ConfigurationError(SETTINGS_DO_NOT_WORK), f"The Kafka settings do not work. {text}. {advice}"
+    if isinstance(error, OldMessageFormat):
+        return (
+            KafkasseError("The format of the next record is older than Kafka 0.11, so the stream cannot continue."),
+            f"Old records: {text}. kafkasse reads only format 2, which Kafka has had since 0.11."
+            " Copy the topic, for example with MirrorMaker, so that its records have this format.",
+        )
     if isinstance(error, kafka_errors.CorruptRecordError):
         return (
             KafkasseError("The next record is damaged in Kafka, so the stream cannot continue."),

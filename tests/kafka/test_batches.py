@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import hashlib
-import itertools
 import struct
 import zlib
 
-import lz4.frame as lz4
 import pytest
 import snappy
 from hypothesis import given
@@ -21,8 +18,8 @@ from kafka.record.util import calc_crc32c
 from kafkasse.kafka import batches, compression
 from kafkasse.kafka.batches import MAX_COST, MAX_COST_IN_PYTHON, BatchSlots, BatchTooLarge
 from kafkasse.kafka.compression import DecompressedTooLarge
+from kafkasse.kafka.errors import OldMessageFormat
 from kafkasse.kafka.fetch_protocol import PartitionData
-from kafkasse.log import UNKNOWN_EPOCH
 
 MAX_BYTES = 1 << 20
 NO_CODEC, GZIP, SNAPPY, LZ4, ZSTD = range(5)
@@ -79,94 +76,16 @@ def read(data, offset=0, **rest):
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-@pytest.mark.parametrize("codec", [NO_CODEC, GZIP, SNAPPY, LZ4])
-def test_decodes_old_formats(magic, codec):
-    """Records from before Kafka 0.11 are readable. They have no leader epoch."""
-    data = legacy_batch(5, b"a", b"b", magic=magic, codec=codec) + legacy_batch(7, b"c", magic=magic, codec=codec)
+def test_records_from_before_kafka_0_11_are_an_error(magic):
+    """The records before them are read, so that none is skipped in silence."""
+    fields = struct.pack(">bb", magic, 0) + (struct.pack(">q", 1000) if magic else b"")
+    body = fields + struct.pack(">ii", -1, 1) + b"b"
+    message = struct.pack(">qiI", 6, 4 + len(body), zlib.crc32(body)) + body
+    found = decode(batch(5, b"a") + message)
 
-    assert ([(5, b"a"), (6, b"b"), (7, b"c")], 8) == read(data)
-    assert UNKNOWN_EPOCH == list(decode(data))[-1].epoch
-
-
-def message(offset, value, magic, attributes=0, timestamp=1000):
-    """Encode a message in format 0 or 1, without a key."""
-    fields = struct.pack(">bb", magic, attributes) + (struct.pack(">q", timestamp) if magic else b"")
-    body = fields + struct.pack(">ii", -1, len(value)) + value
-    return struct.pack(">qiI", offset, 4 + len(body), zlib.crc32(body)) + body
-
-
-def legacy_batch(offset, *values, magic, codec=NO_CODEC, attributes=0, timestamp=1000):
-    """Encode messages as a producer from before Kafka 0.11 and its broker did."""
-    first = offset if codec == NO_CODEC or magic == 0 else 0  # in compressed messages of format 1, offsets are relative
-    messages = b"".join(message(first + at, value, magic) for at, value in enumerate(values))
-    if codec == NO_CODEC:
-        return messages
-    lz4_compress = lz4_with_invalid_header if magic == 0 else lz4.compress
-    compress = {GZIP: gzip.compress, SNAPPY: snappy.compress, LZ4: lz4_compress}
-    last = offset + len(values) - 1
-    return message(last, compress[codec](messages), magic, codec | attributes, timestamp)
-
-
-def lz4_with_invalid_header(data):
-    """Compress like Java producers before Kafka 0.10, whose headers have a wrong checksum (KAFKA-3160)."""
-    compressed = bytearray(lz4.compress(data, store_size=False))
-    compressed[6] ^= 0xFF
-    return bytes(compressed)
-
-
-def test_the_broker_may_set_the_timestamps_of_old_formats():
-    """In format 1, the timestamp of a compressed message then applies to all its records."""
-    data = legacy_batch(0, b"a", b"b", magic=1, codec=GZIP, attributes=LOG_APPEND_TIME, timestamp=2000)
-
-    [run] = decode(data)
-
-    assert [2000, 2000] == [each.timestamp for each in run.records]
-
-
-def test_limits_the_decompressed_size_of_old_formats():
-    """A small message must not fill the memory. The reader continues after it."""
-    data = legacy_batch(5, bytes(MAX_BYTES), b"b", magic=1, codec=GZIP)
-
-    with pytest.raises(BatchTooLarge) as error:
-        read(data, 5)
-
-    assert 7 == error.value.next_offset
-
-
-def test_decodes_old_formats_in_pieces():
-    """A compressed message may contain hundreds of thousands of messages, which must not occupy the event loop."""
-    data = legacy_batch(0, *[b""] * 20_000, magic=1, codec=GZIP)
-    read_messages = 0
-
-    def counted(uncompressed):
-        nonlocal read_messages
-        for each in split(uncompressed):
-            read_messages += 1
-            yield each
-
-    split = batches._split
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(batches, "_split", counted)
-        steps = [0]
-        for _ in runs(data):
-            steps.append(read_messages)
-
-    assert max(after - before for before, after in itertools.pairwise(steps)) <= 2 * MAX_COST
-
-
-def test_a_compressed_message_in_a_compressed_message_is_an_error():
-    """The limit would not apply to it. Brokers and other clients reject it, too."""
-    inner = legacy_batch(5, bytes(2 * MAX_BYTES), magic=1, codec=GZIP)
-
-    with pytest.raises(CorruptRecordError):
-        read(message(5, gzip.compress(inner), 1, GZIP), 5)
-
-
-@pytest.mark.parametrize("value", [b"", b"no LZ4", b"\x04\x22\x4d\x18", bytes(20)])
-def test_damaged_lz4_in_an_old_format_is_an_error(value):
-    """A wrong checksum in the header is accepted, but not other damage."""
-    with pytest.raises(CorruptRecordError):
-        read(message(0, value, magic=0, attributes=LZ4))
+    assert [5] == [each.offset for each in next(found).records]
+    with pytest.raises(OldMessageFormat, match=f"the batch at offset 6 has message format {magic}"):
+        next(found)
 
 
 def test_omits_records_before_the_requested_offset():

@@ -266,7 +266,7 @@ def test_seek_discards_the_response_in_flight(broker, opened):
     assert [7] == offsets(poll.get())
 
 
-def test_returns_the_records_before_damaged_ones(broker, opened):
+def test_returns_the_records_before_damaged_ones(broker, opened, caplog):
     """Records before the damaged batch, and in other partitions, are returned before poll() raises."""
     cursor = opened(0, 0)
     damaged = bytearray(batch(1, b"bbbb"))
@@ -279,6 +279,7 @@ def test_returns_the_records_before_damaged_ones(broker, opened):
     with pytest.raises(PartitionsFailed, match="damaged") as failed:
         cursor.poll(POLL_TIMEOUT_S)
     assert [at(0)] == list(failed.value.errors)
+    assert f"Damaged records: {at(0).topic}/0: the records after offset 1 cannot be decoded: the checksum" in caplog.text
 
 
 def test_ignores_an_explicit_default_of_the_diverging_epoch(broker, opened):

@@ -12,7 +12,6 @@ import gevent
 import pytest
 import snappy
 from kafka.errors import CorruptRecordError
-from kafka.record.memory_records import MemoryRecordsBuilder
 from kafka.record.util import calc_crc32c
 
 from kafkasse.kafka.batches import MEDIUM_BATCH_BYTES, BatchTooLarge, RecordRun
@@ -75,19 +74,6 @@ def batches(count: int, records: int, codec: int = ZSTD) -> bytes:
     return b"".join(batch(at * records, *[VALUE] * records, codec=codec) for at in range(count))
 
 
-def legacy_batches(count: int, records: int) -> bytes:
-    """Compressed messages in format 1, from before Kafka 0.11."""
-    data = b""
-    for at in range(count):
-        builder = MemoryRecordsBuilder(1, GZIP, 1 << 26)
-        for _ in range(records):
-            builder.append(1000, None, VALUE, [])
-        builder.close()
-        last = (at + 1) * records - 1
-        data += struct.pack(">q", last) + bytes(builder.buffer())[8:]
-    return data
-
-
 def as_snappy_block(data: bytes, is_framed: bool) -> bytes:
     """Compress an uncompressed batch as one block: as librdkafka does, or with Java's framing."""
     block = snappy.compress(data[61:])
@@ -145,9 +131,7 @@ def test_memory_does_not_grow_with_the_number_of_partitions(queue, codec, record
     assert peak < 2 * large + 2 * MEDIUM_BATCH_BYTES
 
 
-@pytest.mark.parametrize(
-    "data", [batches(3, MEDIUM), batches(3, LARGE), legacy_batches(3, MEDIUM)], ids=["medium", "large", "old format"]
-)
+@pytest.mark.parametrize("data", [batches(3, MEDIUM), batches(3, LARGE)], ids=["medium", "large"])
 def test_batches_of_one_size_take_turns(queue, data):
     """No partition has to wait until another has decoded all its batches."""
     fill(queue, *[data] * 3)
@@ -187,7 +171,7 @@ def test_a_partition_may_be_discarded_while_a_thread_decompresses(queue, action)
 @pytest.mark.parametrize("records", [1, SMALL, MEDIUM, LARGE])
 def test_the_cost_of_a_run_is_that_of_its_records(queue, records, codec):
     """Waiting and decompression do not count. Otherwise, poll() would return only a few records at a time."""
-    fill(queue, *[batches(2, records, codec)] * 3, legacy_batches(2, records))
+    fill(queue, *[batches(2, records, codec)] * 3)
     while queue:
         _, run = next_run(queue)
         assert run.cost <= 4 * len(run.records)  # one for each record, and at most three for its bytes
