@@ -16,10 +16,11 @@ from weakref import WeakKeyDictionary
 from kafkasse.errors import TopicNotAvailable
 from kafkasse.feed.catch_up import CatchUp
 from kafkasse.feed.epochs import EpochEnds
+from kafkasse.feed.feed_core import FeedKey
 from kafkasse.feed.lookup import OffsetRanges, SharedLookup
 from kafkasse.feed.reader import Cursors, Reader
 from kafkasse.feed.ring import RingLimits
-from kafkasse.feed.shared_feed import FeedKey, SharedFeed
+from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.slots import CatchUpSlots, has_its_share, no_place
 from kafkasse.feed.snapshot import Snapshot, SnapshotReader
 from kafkasse.feed.start import (

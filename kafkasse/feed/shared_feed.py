@@ -1,89 +1,37 @@
 """A shared feed: the frames of one selection, encoded once for all of its readers. The tail reads from the log.
 
-    Tail ─▶ append() ─▶ encode ─▶ ring ─▶ readers that have a greenlet take segments   (reader.py)
-                                   └────▶ flush() sends to parked clients
+    Tail ─▶ append() ─▶ encode ─▶ FeedCore ─▶ readers and parked clients
 
-A parked client has received everything and needs no greenlet: flush() writes to its socket without waiting. For a thousand
-parked clients, a record is encoded once and sent with a thousand send() calls. If the encoder has dimensions, one lookup
-finds the clients that receive a record; the others cost nothing (subscribers.py).
+The methods of this module may let other greenlets run. Those of FeedCore do not.
 """
 
 from __future__ import annotations
 
 import time
-from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
 
 from gevent.event import Event
 from gevent.lock import BoundedSemaphore
 
 from kafkasse.errors import KafkasseError
-from kafkasse.feed.epochs import FeedEpochs
-from kafkasse.feed.ring import Place, Ring, RingLimits, Segment
+from kafkasse.feed.feed_core import FeedCore, FeedKey
+from kafkasse.feed.ring import Place, RingLimits
+from kafkasse.feed.snapshot import Snapshot
 from kafkasse.feed.stats import RouteStats
-from kafkasse.feed.subscribers import FeedPosition, Flush, Group, NewFrames, Parked, ParkedClient, Subscribers
 from kafkasse.feed.versions import Versions
 from kafkasse.log import Batch, Gap, Partition
 from kafkasse.process.event_loop import take_turn
-from kafkasse.records import frame
-from kafkasse.records.encoder import Encoder, Piece
-from kafkasse.records.filter import Selector
 from kafkasse.records.frame import DecoderPending
 from kafkasse.records.position import IdType, IdWriter
-from kafkasse.route import NewestBy, Route
-
-if TYPE_CHECKING:  # a snapshot knows its feed
-    from kafkasse.feed.snapshot import Snapshot
-
-MAX_FLUSH_BYTES = 262_144  # send to parked clients at least this often while a long batch is encoded
-PARKED_CLIENTS_PER_TURN = 32  # a system call each
-RECEIVERS_PER_TURN = 1000  # a list entry each
 
 
-class FeedKey(NamedTuple):
-    """Streams with the same key share a feed.
-
-    Attributes:
-        encoder: encodes the records.
-        topics: the topics, in alphabetical order; () if they depend on a route's patterns.
-        selected: the selected partitions, in topics of which the streams do not contain all partitions.
-        follows: the route whose patterns decide the topics. New topics that match join the feed.
-        newest_by: how to recognize outdated records, which are dropped; None: all records are sent.
-    """
-
-    encoder: Encoder
-    topics: tuple[str, ...] = ()
-    selected: frozenset[Partition] = frozenset()
-    follows: Route | None = None
-    newest_by: NewestBy | None = None
-
-    @property
-    def partial_topics(self) -> frozenset[str]:
-        """The topics of which the streams contain only selected partitions."""
-        return frozenset(partition.topic for partition in self.selected)
-
-
-class SharedFeed:
-    """The frames of one selection of topics in one format.
+class SharedFeed(FeedCore):
+    """A feed whose readers have greenlets. See FeedCore for the other arguments.
 
     Args:
-        key: the encoder and the selection.
-        ids: writes the event IDs. Its position is where the feed starts.
-        id_type: what the event IDs contain.
-        limits: the limits of the ring.
-        heartbeat_s: parked clients receive a heartbeat after this many seconds without data.
-        stats: the totals of the route.
         versions: the versions of the records before the feed's position, if outdated records are dropped.
 
     Attributes:
-        epochs: the leader epochs that the feed has read.
-        partitions: the partitions of the feed, as the keys of a dict. The tail adds partitions that are created later.
-        readers: the number of readers. Feeds.open() increments it before it opens a reader; the reader decrements it.
-        idle_since: when the last reader closed, by the monotonic clock.
-        failure: the error that ended the feed, or None.
-        ended: the feed ended without an error. Its readers end their streams, and the clients reconnect.
         snapshot: the newest record of each key, if a stream started with a snapshot.
     """
 
@@ -97,80 +45,17 @@ class SharedFeed:
         stats: RouteStats | None = None,
         versions: Versions | None = None,
     ) -> None:
-        self.key = key
-        self._versions = versions
-        self.ids = ids
-        self.partitions = dict.fromkeys((*ids.offsets, *ids.pending))
-        self.epochs = FeedEpochs(ids)
-        self.ring = Ring(limits, ids.offsets, has_index=key.encoder.dimensions is not None)
-        self.wire = key.encoder.wire
-        self.has_sparse_ids = key.encoder.sparse_ids
-        self.readers = 0
-        self.stats = stats or RouteStats()
-        self.idle_since = time.monotonic()
-        self.failure: KafkasseError | None = None
-        self.ended = False
+        super().__init__(key, ids, id_type, limits, heartbeat_s, stats or RouteStats(), time.monotonic())
         self.snapshot: Snapshot | None = None
-        self._encoder = key.encoder
-        self._has_dimensions = key.encoder.dimensions is not None
-        self._has_timestamps = id_type is not IdType.OFFSET
-        self._heartbeat_s = heartbeat_s
-        self._heartbeat_at = time.monotonic() + heartbeat_s
-        self._moved: dict[Partition, None] = {}  # the partitions that moved since the last segment
-        self._subscribers = Subscribers()
-        self._unsent_bytes = 0  # of the segments that flush() has not sent
-        start = FeedPosition(0, self.places(ids), True)
-        self._last_flush = Flush(start, start)
+        self._versions = versions
         # The greenlet of a backlog appends and flushes while the tail sends heartbeats.
         self._flushing = BoundedSemaphore()
         self._changed = Event()
 
-    def places(self, ids: IdWriter) -> dict[Partition, Place]:
-        """Return the position of `ids`."""
-        pending = {partition: Place(None, start_ms, None) for partition, start_ms in ids.pending.items()}
-        return {partition: self._place(ids, partition) for partition in ids.offsets} | pending
-
-    def _place(self, ids: IdWriter, partition: Partition) -> Place:
-        timestamp = ids.timestamps.get(partition) if self._has_timestamps else None
-        return Place(ids.offsets[partition], timestamp, ids.epochs.get(partition))
-
-    def ids_at(self, places: Mapping[Partition, Place]) -> IdWriter:
-        """Return an ID writer at a position of this feed."""
-        offsets, timestamps, epochs, pending = {}, {}, {}, {}
-        for partition, (offset, timestamp, epoch) in places.items():
-            if offset is None:
-                pending[partition] = timestamp or 0
-                continue
-            offsets[partition] = offset
-            if timestamp is not None:
-                timestamps[partition] = timestamp
-            if epoch is not None:
-                epochs[partition] = epoch
-        return self.ids.copy_at(offsets, timestamps, epochs, pending)
-
-    def is_at(self, ids: IdWriter) -> bool:
-        """Return whether `ids` is at the position of this feed. The timestamps of idle partitions may differ."""
-        return ids.offsets == self.ids.offsets and ids.pending.keys() == self.ids.pending.keys()
-
-    def covers(self, ids: IdWriter) -> bool:
-        """Return whether the feed has evicted nothing that a reader at the position of `ids` still needs."""
-        pending = self.ids.pending
-        return (
-            self.ring.covers(ids.offsets)
-            and ids.pending.keys() == pending.keys()
-            and all(start_ms >= pending[each] for each, start_ms in ids.pending.items())
-            and self.epochs.match(ids)
-        )
-
-    def holds(self, ids: IdWriter) -> bool:
-        """Return whether a reader at the position of `ids` can start from the ring: it is not before or after the ring."""
-        position = self.ids.offsets
-        return self.covers(ids) and all(offset <= position[each] for each, offset in ids.offsets.items())
-
     # The tail calls these.
 
     def newest(self, batch: Batch) -> Batch:
-        """Return the batch without its outdated records. Other greenlets may run meanwhile."""
+        """Return the batch without its outdated records."""
         return batch if self._versions is None else self.stats.count_outdated(batch, self._versions.newest(batch))
 
     @property
@@ -179,214 +64,57 @@ class SharedFeed:
         return 0 if self._versions is None else self._versions.bytes
 
     def append(self, batch: Batch) -> None:
-        """Encode a batch for all readers, in pieces. Other greenlets may run between two pieces.
+        """Encode a batch for all readers, in pieces.
 
         Raises:
             FilterError: the filter failed at a record; the records before it have been appended.
         """
         end: int | None = None
         self._measure_delay(batch)
-        self.epochs.append(batch)
+        self.begin(batch)
         while end != len(batch.records):
             take_turn(urgent=True)
             began_at = time.perf_counter()
             try:
-                piece = self._encoder.encode_piece(batch, end or 0, self.ids)
+                piece = self.key.encoder.encode_piece(batch, end or 0, self.ids)
             except DecoderPending:  # a feed with a decoder has a greenlet of its own, which may wait
                 continue
             self.stats.encode_s += time.perf_counter() - began_at
             self.stats.records += piece.end - (end or 0)
             end = piece.end
-            self._moved[batch.partition] = None
-            if piece.frames:
-                self._add(self._segment(batch, piece))
-            else:  # all records were filtered out; the next event or heartbeat sends the new position
-                self._change_flushed(id_sent=False)
+            self.add(batch, piece)
+            if self.must_flush:
+                self.flush()
 
     def _measure_delay(self, batch: Batch) -> None:
         timestamp = batch.records[0].timestamp if batch.records else None
         if timestamp is not None and timestamp >= 0:
             self.stats.delay_s = max(self.stats.delay_s, time.time() - timestamp / 1000)
 
-    def _segment(self, batch: Batch, piece: Piece) -> Segment:
-        return Segment(
-            batch.partition,
-            piece.next_offset,
-            b"".join(piece.frames),
-            array("q", piece.offsets),
-            array("q", [-1 if each is None else each for each in piece.timestamps]),
-            self._moves(),
-            # With dimensions, most clients do not receive the last frame.
-            piece.ends_at_position and not self._has_dimensions,
-            leader_epoch=batch.leader_epoch,
-            values=piece.values,
-            ends=array("I", accumulate(map(len, piece.frames))) if self._has_dimensions else (),
-        )
-
     def declare(self, gap: Gap) -> None:
-        """Report lost records to all readers."""
         if gap.is_truncation:
             self.flush()  # at the position before the gap, because a heartbeat may be due
-        self.ids.set(gap.partition, gap.end, leader_epoch=gap.epoch)
-        if gap.is_truncation:
-            # A reader that joins later must not receive the records that the log has lost.
-            self.ring.restart(self.ids.offsets)
-            self.epochs.truncate(gap)
-        data = frame.gap(self.wire, gap, self.ids.render())
-        self._moved[gap.partition] = None
-        self._add(Segment(gap.partition, gap.end, data, (), (), self._moves(), True, gap))
-
-    def add_partitions(self, offsets: Mapping[Partition, int], topic_ids: Mapping[str, str]) -> None:
-        """Add new partitions, which start at these offsets. `topic_ids` are those of their topics."""
-        self.ids.topic_ids.update(topic_ids)
-        self.ring.add_partitions(offsets)
-        for partition, offset in offsets.items():
-            self.ids.set(partition, offset)
-            self._moved[partition] = None
-        self._change_flushed(id_sent=False)
-
-    def skip_to(self, places: Mapping[Partition, Place], topic_ids: Mapping[str, str]) -> None:
-        """Continue at a later position. All readers fall behind, and read the skipped records through their own cursors.
-
-        Args:
-            places: the position, which may contain new partitions.
-            topic_ids: the ID of each topic in `places`.
-        """
-        self.flush()
-        self.ids.topic_ids.update(topic_ids)
-        for group in self._subscribers.groups:
-            for parked in group.clients:
-                if parked.stopped_at is None:
-                    parked.stopped_at = self._last_flush.position_of(parked)
-                    parked.client.wake()
-        for partition, place in places.items():
-            if place.offset is not None:
-                self.ids.set(partition, place.offset, place.timestamp, place.epoch)
-        self.epochs.restart()
-        self._moved.clear()
-        self.ring.skip_to(self.ids.offsets)
-        self._change_flushed(segment=self.ring.head, places=self.places(self.ids), id_sent=False)
-        self._notify()
-
-    def _moves(self) -> tuple[tuple[Partition, Place], ...]:
-        moved, self._moved = self._moved, {}
-        return tuple((partition, self._place(self.ids, partition)) for partition in moved)
-
-    def _add(self, segment: Segment) -> None:
-        self.ring.append(segment)
-        self._unsent_bytes += segment.size
-        self.ring.evict()  # otherwise a full ring would be flushed after each segment
-        if self.ring.is_full or self._unsent_bytes >= MAX_FLUSH_BYTES:
+        super().declare(gap)
+        if self.must_flush:
             self.flush()
 
+    def skip_to(self, places: Mapping[Partition, Place], topic_ids: Mapping[str, str]) -> None:
+        self.flush()
+        super().skip_to(places, topic_ids)
+        self.wake_readers()
+
     def flush(self) -> None:
-        """Send new frames to all parked clients and wake the waiting readers, or send a heartbeat if one is due.
-
-        Other greenlets may run meanwhile.
-        """
+        """Send new frames to all parked clients and wake the waiting readers, or send a heartbeat if one is due."""
         with self._flushing:
-            if self.ring.flushed < self.ring.head:
-                self._send_frames()
-                self.ring.evict()
-                self._notify()
-            if self.heartbeat_is_due:
-                self._send_heartbeat()
-
-    def _change_flushed(self, **changes: Any) -> None:
-        """Change the position of the parked clients."""
-        self._last_flush.after = self._last_flush.after._replace(**changes)
-
-    def _send_frames(self) -> None:
-        """Send the frames that are new since the last flush."""
-        ring = self.ring
-        head = ring.head
-        segments = [ring[number] for number in range(ring.flushed, head)]
-        places = dict(self._last_flush.after.places)
-        for segment in segments:
-            places.update(segment.moves)
-        self._unsent_bytes = 0
-        if self._has_dimensions:
-            new = self._distribute(segments)
-            frames_for, groups = new.frames_for, new.receivers
-        else:
-            self._heartbeat_at = time.monotonic() + self._heartbeat_s
-            frames = b"".join([segment.data for segment in segments]), sum([len(each.offsets) for each in segments])
-            frames_for, groups = lambda group: frames, self._subscribers.groups
-        position = FeedPosition(head, places, segments[-1].ends_at_position and not self._moved)
-        self._send_to_parked(frames_for, groups, position)
-
-    def _distribute(self, segments: Sequence[Segment]) -> NewFrames:
-        """Find the receivers of the frames in these segments.
-
-        Other greenlets may run meanwhile. They cannot park a client, because no client has received these frames.
-        """
-        new = NewFrames(segments, self._subscribers)
-        size = 0
-        for piece_size in new.find_receivers():
-            if (size := size + piece_size) >= RECEIVERS_PER_TURN:
+            flushed = self.ring.flushed
+            for _ in self.flush_in_steps(time.monotonic()):
                 take_turn(urgent=True)
-                size = 0
-        return new
-
-    def _send_heartbeat(self) -> None:
-        self._heartbeat_at = time.monotonic() + self._heartbeat_s
-        has_flushed_all = self.ring.flushed == self.ring.head  # otherwise, another greenlet has appended frames
-        flushed = self._last_flush.after
-        position = self.position if has_flushed_all else flushed
-        ids = self.ids if has_flushed_all else self.ids_at(position.places)
-        data = b"" if flushed.id_sent else self.wire.position(ids.render())
-        position = position._replace(id_sent=True) if data else flushed
-        data = data or self.wire.heartbeat
-        self._send_to_parked(lambda group: (data, 0), self._subscribers.groups, position)
-
-    @property
-    def heartbeat_is_due(self) -> bool:
-        """Whether flush() would send a heartbeat if there were no new frames."""
-        return time.monotonic() >= self._heartbeat_at
-
-    def _send_to_parked(
-        self, frames_for: Callable[[Group], tuple[bytes, int]], groups: Iterable[Group], position: FeedPosition
-    ) -> None:
-        """Send to the parked clients of these groups. Afterwards, all parked clients are at `position`.
-
-        Args:
-            frames_for: returns the bytes for a group, and the number of records in them.
-            groups: the groups that receive bytes.
-            position: the position after the bytes.
-        """
-        self._last_flush = flush = Flush(self._last_flush.after, position, groups)
-        self.ring.flushed = position.segment
-        data = b""
-        chunks: dict[str, bytes] = {}  # by content coding
-        while flush.unsent:
-            take_turn(urgent=True)
-            for _ in range(min(PARKED_CLIENTS_PER_TURN, len(flush.unsent))):
-                parked, _ = flush.unsent.popitem()
-                client, group = parked.client, parked.group
-                if group is not flush.sending:
-                    flush.sending, previous = group, data
-                    data, events = frames_for(group)
-                    group.count(events, len(data))
-                    if data is not previous:  # a heartbeat is the same for all groups
-                        chunks = {}
-                self.stats.events += events
-                self.stats.bytes += len(data)
-                if client.coding not in chunks:
-                    chunks[client.coding] = client.to_chunk(data)
-                if not client.try_send(chunks[client.coding], data):
-                    parked.stopped_at = flush.position_of(parked)
+            if self.ring.flushed > flushed:
+                self.wake_readers()
 
     def fail(self, error: KafkasseError | None) -> None:
-        """End all streams of this feed, with this error. If it is None, the streams end so that their clients reconnect."""
-        self.failure = error
-        self.ended = error is None
-        self._notify()
-        for parked in [each for group in self._subscribers.groups for each in group.clients]:
-            parked.client.wake()
-
-    def _notify(self) -> None:
-        changed, self._changed = self._changed, Event()
-        changed.set()
+        super().fail(error)
+        self.wake_readers()
 
     # Readers call these.
 
@@ -396,44 +124,6 @@ class SharedFeed:
             self._changed.wait(timeout_s)
 
     def wake_readers(self) -> None:
-        """Wake all waiting readers, so that each checks whether it was stopped."""
-        self._notify()
-
-    @property
-    def position(self) -> FeedPosition:
-        """The position after everything that the feed has appended."""
-        return FeedPosition(self.ring.head, self.places(self.ids), False)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the feed has neither failed nor ended."""
-        return self.failure is None and not self.ended
-
-    def can_park(self, segment: int) -> bool:
-        """Return whether a client that needs this segment next has received everything that the feed has flushed."""
-        return segment == self.ring.head == self.ring.flushed and self.is_open
-
-    def park(self, client: ParkedClient, selector: Selector | None = None) -> Parked:
-        """Send frames to this client from now on. It must have received everything up to the head of the ring.
-
-        Args:
-            client: the client.
-            selector: with dimensions, the records that the client receives.
-        """
-        return self._subscribers.add(client, selector)
-
-    def position_of(self, parked: Parked) -> FeedPosition:
-        """Return the position of a parked client, which includes the bytes that the client keeps unsent."""
-        return self._last_flush.position_of(parked)
-
-    def unpark(self, parked: Parked) -> FeedPosition:
-        """Stop sending to this client. Return its position."""
-        position = self.position_of(parked)
-        self._last_flush.unsent.pop(parked, None)
-        self._subscribers.remove(parked)
-        return position
-
-    @property
-    def parked(self) -> int:
-        """The number of parked clients."""
-        return sum(len(group.clients) for group in self._subscribers.groups)
+        """Wake all waiting readers, so that each checks whether there are frames, or whether it was stopped."""
+        changed, self._changed = self._changed, Event()
+        changed.set()

@@ -19,8 +19,8 @@ import gevent
 from gevent.event import Event
 
 from kafkasse.errors import ConfigurationError, KafkasseError, Unavailable
+from kafkasse.feed.feed_core import FeedCore
 from kafkasse.feed.ring import Place
-from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.slots import CatchUpSlots, Slot
 from kafkasse.feed.versions import Versions
 from kafkasse.log import Batch, Cursor, Log, OffsetOutOfRange, Partition, PartitionsFailed, known_offset_ranges
@@ -82,7 +82,7 @@ class Snapshot:
         idle_timeout_s: the rows are evicted this many seconds after the last client opened the snapshot.
     """
 
-    def __init__(self, feed: SharedFeed, log: Log, slots: CatchUpSlots, max_bytes: int, idle_timeout_s: float) -> None:
+    def __init__(self, feed: FeedCore, log: Log, slots: CatchUpSlots, max_bytes: int, idle_timeout_s: float) -> None:
         self._feed = feed
         self._encoder = feed.key.encoder
         self._log = log

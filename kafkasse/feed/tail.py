@@ -21,9 +21,10 @@ import gevent
 
 from kafkasse.errors import KafkasseError, KafkaUnavailable, Unavailable
 from kafkasse.feed.backlog import Backlog
+from kafkasse.feed.feed_core import FeedKey
 from kafkasse.feed.lookup import BackgroundLookups
 from kafkasse.feed.ring import Place
-from kafkasse.feed.shared_feed import FeedKey, SharedFeed
+from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.topic_watch import TopicWatch, partitions_of, topic_gone
 from kafkasse.log import UNKNOWN_EPOCH, Batch, Log, OffsetOutOfRange, OffsetRange, Partition, PartitionsFailed, Topic
 from kafkasse.process.event_loop import take_turn
@@ -332,7 +333,7 @@ class Tail:
         for feed in list(self.feeds.values()):
             if not feed.readers and now - feed.idle_since > self._idle_timeout_s:
                 self.remove(feed)
-            elif feed.heartbeat_is_due:
+            elif feed.heartbeat_is_due(now):
                 feed.flush()
         self.closed = self.closed or not self.feeds
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafkasse.feed import Reader, catch_up, shared_feed
+from kafkasse.feed import Reader, catch_up, feed_core, shared_feed
 from kafkasse.feed.reader_states import ReaderState
 from kafkasse.route import StartAt
 from tests.feed.world import World
@@ -105,5 +105,5 @@ def test_a_feed_takes_turns_while_it_sends_to_parked_clients(world, turns):
         clients.append(client)
     world.append(1)
 
-    assert 1000 // shared_feed.PARKED_CLIENTS_PER_TURN <= len(turns)
+    assert 1000 // feed_core.PARKED_CLIENTS_PER_TURN <= len(turns)
     assert all(b'"offset":0' in client.received for client in clients)

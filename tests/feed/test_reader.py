@@ -354,7 +354,7 @@ def test_a_heartbeat_contains_the_position_of_the_frames_that_were_sent(world):
     assert batch is not None
     feed.append(batch)
 
-    feed._send_heartbeat()
+    list(feed._send_heartbeat(0))
 
     [event] = Parser().receive(client.received)
     assert 3 == parse(event.id).starts[Partition("t", 0)].offset

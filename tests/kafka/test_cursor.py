@@ -279,7 +279,9 @@ def test_returns_the_records_before_damaged_ones(broker, opened, caplog):
     with pytest.raises(PartitionsFailed, match="damaged") as failed:
         cursor.poll(POLL_TIMEOUT_S)
     assert [at(0)] == list(failed.value.errors)
-    assert f"Damaged records: {at(0).topic}/0: the records after offset 1 cannot be decoded: the checksum" in caplog.text
+    assert (
+        f"Damaged records: {at(0).topic}/0: the records after offset 1 cannot be decoded: the checksum" in caplog.text
+    )
 
 
 def test_ignores_an_explicit_default_of_the_diverging_epoch(broker, opened):
