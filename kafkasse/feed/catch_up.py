@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import time
 from collections import ChainMap, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import gevent
 
+from kafkasse.feed.feed_core import gap_events
 from kafkasse.feed.lookup import BackgroundLookups
 from kafkasse.feed.stats import RouteStats
 from kafkasse.feed.topic_watch import TopicWatch, partitions_of, topic_gone
 from kafkasse.feed.versions import Versions
-from kafkasse.log import Batch, Gap, Log, OffsetOutOfRange, Partition, PartitionsFailed, known_offset_ranges
+from kafkasse.log import Batch, Log, OffsetOutOfRange, Partition, PartitionsFailed, known_offset_ranges
 from kafkasse.process.event_loop import take_turn
-from kafkasse.records import frame
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Selector
-from kafkasse.records.frame import DecoderPending, Wire
+from kafkasse.records.frame import DecoderPending
 from kafkasse.records.position import IdWriter
 
 MAX_POLL_S = 0.25  # read() calls `until` at least this often
@@ -133,7 +133,7 @@ class CatchUp:
                 self.id_sent = False
         self._cursor.seek(resumption.offsets, resumption.epochs)
         self.id_sent = self.id_sent or bool(resumption.gaps)
-        return declare(self._encoder.wire, resumption.gaps, self.ids.render())
+        return gap_events(self._encoder.wire, resumption.gaps, self.ids.render())
 
     def _frames(self) -> bytes:
         parts: list[bytes] = []
@@ -194,9 +194,3 @@ class CatchUp:
         for partition, start in starts.items():
             self.ids.set(partition, start)
             self.id_sent = False
-
-
-def declare(wire: Wire, gaps: Sequence[Gap], position_id: str) -> bytes:
-    """Return gap events. Only the last has an ID, the position after all gaps, so that the client receives all of them."""
-    last = len(gaps) - 1
-    return b"".join(frame.gap(wire, gap, position_id if at == last else "") for at, gap in enumerate(gaps))

@@ -27,12 +27,19 @@ from kafkasse.log import Batch, Gap, Partition
 from kafkasse.records import frame
 from kafkasse.records.encoder import Encoder, Piece
 from kafkasse.records.filter import Selector
+from kafkasse.records.frame import Wire
 from kafkasse.records.position import IdType, IdWriter
 from kafkasse.route import NewestBy, Route
 
 MAX_FLUSH_BYTES = 262_144  # send to parked clients at least this often while a long batch is encoded
 PARKED_CLIENTS_PER_TURN = 32  # a system call each
 RECEIVERS_PER_TURN = 1000  # a list entry each
+
+
+def gap_events(wire: Wire, gaps: Sequence[Gap], position_id: str) -> bytes:
+    """Return gap events. Only the last has an ID, the position after all gaps, so that the client receives all of them."""
+    last = len(gaps) - 1
+    return b"".join(frame.gap(wire, gap, position_id if at == last else "") for at, gap in enumerate(gaps))
 
 
 class FeedKey(NamedTuple):

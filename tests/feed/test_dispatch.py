@@ -124,7 +124,7 @@ def test_a_client_that_reads_the_ring_in_chunks_is_exactly_at_its_last_event_id(
     for _ in range(3):
         crowd.append(5, partition=1)
         crowd.append(7, partition=0)
-    reader._cursors = reader._cursors._replace(max_chunk_bytes=1)
+    reader._max_chunk_bytes = 1
     parser = Parser()
 
     for _ in range(2):

@@ -13,8 +13,8 @@ import pytest
 
 from kafkasse.client.sse import Parser
 from kafkasse.errors import FilterError
+from kafkasse.feed import StopReason
 from kafkasse.feed.catch_up import CatchUp
-from kafkasse.feed.reader import StopReason
 from kafkasse.feed.start import MAX_CLOCK_DIFFERENCE_MS
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.position import IdType, parse

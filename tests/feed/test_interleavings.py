@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import pytest
 
-from kafkasse.feed import backlog, catch_up, feed_core, feeds, lookup, reader, shared_feed
+from kafkasse.feed import backlog, catch_up, feed_core, feeds, lookup, reader, reader_core, shared_feed
 from kafkasse.feed.reader_states import CatchingUp, Waiting
 from kafkasse.records import encoder
 from kafkasse.records.encoder import Encoder
@@ -29,7 +29,7 @@ from tests.history.simulation import TOPIC, Client
 from tests.history.worlds import EVERYTHING, STEPS, VISITORS, PatternSimulation
 from tests.support.examples import examples
 
-PIECES = (encoder, "MAX_PIECE_RECORDS", 2), (reader, "MAX_PIECE_SEGMENTS", 2)
+PIECES = (encoder, "MAX_PIECE_RECORDS", 2), (reader_core, "MAX_PIECE_SEGMENTS", 2)
 LIMITS = *PIECES, (feed_core, "PARKED_CLIENTS_PER_TURN", 2)
 SEEDS = 9, 10, 13, *range(6)  # with the first three, a batch that another greenlet has removed is noticed
 SMALL_BACKLOG = (backlog, "MAX_BYTES", 2 * backlog.RECORD_BYTES)

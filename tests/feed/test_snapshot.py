@@ -45,7 +45,7 @@ class SnapshotWorld(World):
 
 def read_slowly(client: Client) -> list[Event]:
     """Receive one row, and later one row at a time."""
-    client.reader._cursors = client.reader._cursors._replace(max_chunk_bytes=1)
+    client.reader._max_chunk_bytes = 1
     return client.take(client.reader.read(TIMEOUT_S))
 
 
@@ -347,7 +347,7 @@ def test_the_limit_counts_all_memory_of_a_snapshot(selector):
     for n in range(1_500):
         world.log.append("t", b'{"n":%d}' % n, 0, b"key-%d" % n)
     client = world.client(selector=selector)
-    client.reader._cursors = client.reader._cursors._replace(max_chunk_bytes=1)
+    client.reader._max_chunk_bytes = 1
 
     kept = kept_bytes(lambda: client.reader.read(TIMEOUT_S * 4))
 

@@ -1,0 +1,392 @@
+"""The core of a reader: its state, its position, and what it reads from the ring.
+
+This module does no I/O and has no clock. Reader (reader.py) waits for frames and opens cursors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import Enum
+
+from kafkasse.feed.feed_core import FeedCore, gap_events
+from kafkasse.feed.reader_states import (
+    NAMES,
+    NEXT_STATES,
+    Behind,
+    CatchingUp,
+    Closed,
+    Joining,
+    Live,
+    Opening,
+    ReaderState,
+    ReadingSnapshot,
+    State,
+    Waiting,
+)
+from kafkasse.feed.ring import Place, Segment
+from kafkasse.feed.snapshot import SnapshotReader
+from kafkasse.feed.subscribers import FeedPosition, Parked, ParkedClient
+from kafkasse.log import Gap, Partition
+from kafkasse.records import frame
+from kafkasse.records.filter import Selector
+from kafkasse.records.frame import Wire
+from kafkasse.records.position import IdWriter
+
+MAX_PIECE_BYTES = 65_536  # of frames that a joining reader encodes at once
+MAX_PIECE_SEGMENTS = 1000  # that a reader examines at once
+
+
+class StopReason(Enum):
+    """Why read() returns no more frames."""
+
+    CLIENT_LEFT = "the client closed its connection"
+    ENDED = "the server ends the stream, and the client reconnects"
+
+
+class ReaderCore:
+    """What one client has received of a feed, and where its next frames come from.
+
+    Args:
+        ids: writes the client's own event IDs, at the client's position.
+        feed: the feed to join.
+        max_chunk_bytes: the approximate maximum size of the frames that next_frames() returns.
+        gaps: the gaps before the position, which begin() reports.
+        snapshot: the snapshot with which the stream starts, instead of at the position of `ids`. None: there is none.
+        selector: the records that the client receives, if the feed has dimensions.
+
+    Attributes:
+        stop_reason: why there are no more frames; None until then.
+        stats: the totals of the route.
+        events: the number of records sent to the client. While it is parked, without those of its group; see totals().
+        sent_bytes: the same for bytes.
+    """
+
+    __slots__ = (
+        "_feed",
+        "_gaps",
+        "_id_sent",
+        "_max_chunk_bytes",
+        "_selector",
+        "_state",
+        "events",
+        "sent_bytes",
+        "stats",
+        "stop_reason",
+    )
+
+    def __init__(
+        self,
+        ids: IdWriter,
+        feed: FeedCore,
+        max_chunk_bytes: int,
+        gaps: Sequence[Gap] = (),
+        snapshot: SnapshotReader | None = None,
+        selector: Selector | None = None,
+    ) -> None:
+        self._state: State = Opening()
+        self.stop_reason: StopReason | None = None
+        self.events = self.sent_bytes = 0
+        self.stats = feed.stats
+        self._feed = feed
+        self._max_chunk_bytes = max_chunk_bytes
+        self._selector = selector
+        self._gaps = gaps
+        self._id_sent = False  # the last event ID that the client received is its position
+        if snapshot is not None:
+            self._enter(ReadingSnapshot(snapshot))
+        else:
+            self._enter_ring_or_fall_behind(ids)
+
+    @property
+    def state(self) -> ReaderState:
+        """The state of the reader."""
+        return NAMES[type(self._state)]
+
+    # State changes.
+
+    def _enter(self, state: State) -> None:
+        former, new = type(self._state), type(state)
+        if new not in NEXT_STATES[former]:
+            raise RuntimeError(f"A reader cannot change from {former.__name__} to {new.__name__}.")
+        self._state = state
+        if former is not Opening:
+            self.stats.readers[NAMES[former]] -= 1
+        if new is not Closed:
+            self.stats.readers[NAMES[new]] += 1
+
+    def _enter_ring_or_fall_behind(self, ids: IdWriter) -> None:
+        if self._feed.covers(ids):
+            self._enter_ring(ids)
+        else:
+            self._enter(Behind(ids))
+
+    def _enter_ring(self, ids: IdWriter) -> None:
+        ring = self._feed.ring
+        segment = ring.find(ids.offsets)
+        self._enter(Joining(ids, segment))
+        if self._feed.is_at(ids):
+            self._go_live(ids, ring.head)
+        elif ring.rank(ids.offsets) == ring.rank_before(segment):
+            self._go_live(ids, segment)
+
+    def _go_live(self, ids: IdWriter, segment: int) -> None:
+        self._enter(Live(segment, self._feed.places(ids)))
+
+    def _fall_behind(self, state: Joining | Live) -> None:
+        self.stats.falls_behind += 1
+        self._enter(Behind(self._feed.ids_at(state.places) if isinstance(state, Live) else state.ids))
+
+    def park(self, client: ParkedClient) -> None:
+        """Let the feed send to `client`. Call this only if `can_park` is true."""
+        parked = self._feed.park(client, self._selector)
+        self._enter(parked)
+        position = self._feed.position_of(parked)
+        self.events -= position.events
+        self.sent_bytes -= position.bytes
+
+    def unpark(self) -> None:
+        """Take the client back from the feed."""
+        assert isinstance(self._state, Parked)  # noqa: S101 - see Stream.resume()
+        self.events, self.sent_bytes = self.totals()
+        position = self._feed.unpark(self._state)
+        self._enter(Live(position.segment, position.places))
+        self._id_sent = position.id_sent
+
+    def end_snapshot(self, position: Mapping[Partition, Place]) -> bytes:
+        """Continue at the position of the snapshot, which the client has received. Return the frames after it."""
+        self._enter_ring_or_fall_behind(self._feed.ids_at(position))
+        self._skip_filtered_records()
+        self._id_sent = True
+        return self._feed.wire.snapshot_end(self.position_id)
+
+    # What the client was sent.
+
+    def count_bytes(self, count: int) -> None:
+        """Count bytes that were sent to the client while it was not parked."""
+        self.sent_bytes += count
+        self.stats.bytes += count
+
+    def _count_events(self, count: int) -> None:
+        self.events += count
+        self.stats.events += count
+
+    def totals(self) -> tuple[int, int]:
+        """Return how many records and how many bytes the client was sent."""
+        if isinstance(self._state, Parked):
+            position = self._feed.position_of(self._state)
+            return self.events + position.events, self.sent_bytes + position.bytes
+        return self.events, self.sent_bytes
+
+    def lag(self) -> int:
+        """Return how many offsets the client is behind the feed, in all partitions together."""
+        if isinstance(self._state, Parked | ReadingSnapshot | Closed):
+            return 0
+        offsets = self._offsets()
+        return sum(max(0, end - offsets.get(each, end)) for each, end in self._feed.ids.offsets.items())
+
+    def has_passed(self, ends: Mapping[Partition, int]) -> bool:
+        """Return whether the client has received all of its records before these offsets."""
+        if isinstance(self._state, ReadingSnapshot):
+            return False
+        self._skip_filtered_records()
+        offsets = self._offsets()
+        return all(offsets.get(each, 0) >= end for each, end in ends.items())
+
+    def _offsets(self) -> Mapping[Partition, int]:
+        """Return the reader's position: the next offset of each partition, if it is known."""
+        match self._last():
+            case Live() as live:
+                return live.offsets
+            case Behind() | Waiting() | CatchingUp() | Joining() as state:
+                return state.ids.offsets
+        return {}
+
+    def _last(self) -> State:
+        """Return the state with the position: the current one, or that before the reader was closed."""
+        return self._state.last if isinstance(self._state, Closed) else self._state
+
+    # Frames.
+
+    def begin(self) -> bytes:
+        """Return the frames to send before the first record: the first event ID, and gaps."""
+        gaps, self._gaps = self._gaps, ()
+        if not gaps:
+            return self.id_if_moved()
+        self._id_sent = True
+        return gap_events(self._feed.wire, gaps, self.position_id)
+
+    def _next_frames(self, state: Joining | Live) -> bytes:
+        """Return the next frames from the ring. Fall behind if the ring has evicted them, or the log has lost records."""
+        has_lost = isinstance(state, Joining) and self._feed.epochs.has_diverged(state.ids)
+        if state.segment < self._feed.ring.first or has_lost:
+            self._fall_behind(state)
+            return b""
+        return self._read_shared(state) if isinstance(state, Live) else self._read_joining(state)
+
+    @property
+    def _is_at_head(self) -> bool:
+        """Whether the reader has read everything that is in the ring."""
+        return isinstance(self._state, Joining | Live) and self._state.segment == self._feed.ring.head
+
+    def _next_segments(self, first: int) -> tuple[Sequence[int], int]:
+        """Return the next segments that the client receives from `first` on, and the number of the segment after them."""
+        ring = self._feed.ring
+        if self._selector is None:
+            end = min(ring.head, first + MAX_PIECE_SEGMENTS)
+            return range(first, end), end
+        numbers = ring.find_selected(self._selector, first, MAX_PIECE_SEGMENTS)
+        return numbers, numbers[-1] + 1 if len(numbers) == MAX_PIECE_SEGMENTS else ring.head
+
+    def _read_shared(self, live: Live) -> bytes:
+        feed = self._feed
+        parts: list[bytes] = []
+        size, begin = 0, live.segment
+        numbers, end = self._next_segments(begin)
+        for number in numbers:
+            if size >= self._max_chunk_bytes:
+                break
+            segment = feed.ring[number]
+            frames, events = segment.frames(self._selector)
+            parts.append(frames)
+            size += len(frames)
+            live.segment = number + 1
+            self._count_events(events)
+            self._id_sent = segment.ends_at_position
+        else:
+            live.segment = end
+        if self._selector is not None and begin < live.segment == feed.ring.head:
+            self._read_to(live, feed.position)  # without reading the segments of other clients
+        else:
+            places = dict(live.places)
+            for number in range(begin, live.segment):
+                places.update(feed.ring[number].moves)
+            live.places = places
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _read_joining(self, joining: Joining) -> bytes:
+        """Return the next frames of the ring that the client has not received, with its own IDs. Go live if possible."""
+        feed = self._feed
+        frames: list[bytes] = []
+        size = 0
+        ids = joining.ids
+        ids.topic_ids.update(feed.ids.topic_ids)  # topics may have joined the feed
+        ring = feed.ring
+        rank = ring.rank(ids.offsets)
+        numbers, end = self._next_segments(joining.segment)
+        max_bytes = min(MAX_PIECE_BYTES, self._max_chunk_bytes)
+        for number in numbers:
+            if size >= max_bytes:
+                break
+            segment = ring[number]
+            joining.segment = number + 1
+            frames += (own := self._own_frames(segment, ids))
+            self._count_events(len(own) if segment.gap is None else 0)
+            size += sum(map(len, own))
+            if self._skip_to(segment.moves, ids) or own:
+                rank = ring.rank(ids.offsets)
+            if rank == segment.rank:
+                self._go_live(ids, joining.segment)
+                break
+        else:
+            joining.segment = end
+            if end == ring.head:
+                self._join_at_head(joining)
+        return b"".join(frames)
+
+    def _own_frames(self, segment: Segment, ids: IdWriter) -> list[bytes]:
+        wire, partition = self._feed.wire, segment.partition
+        position = ids.offsets.get(partition, 0)
+        if segment.gap is not None:
+            gap = segment.gap.from_offset(position)
+            if gap is None:
+                return []
+            ids.set(partition, gap.end, leader_epoch=gap.epoch)
+            self._id_sent = True
+            return [frame.gap(wire, gap, ids.render())]
+        if segment.next_offset <= position:
+            return []
+        frames = []
+        last = len(segment.offsets) - 1
+        selected = wire.split(segment.frames(self._selector)[0])
+        for index, (event, body) in zip(segment.selected(self._selector), selected, strict=True):
+            offset = segment.offsets[index]
+            if offset >= position:
+                timestamp = segment.timestamps[index] if segment.timestamps else None
+                ids.set(partition, offset + 1, timestamp, segment.leader_epoch)
+                has_id = index == last or not self._feed.has_sparse_ids
+                frames.append(wire.frame(event, ids.render() if has_id else "", body))
+                self._id_sent = has_id
+        return frames
+
+    def _skip_to(self, moves: Iterable[tuple[Partition, Place]], ids: IdWriter) -> bool:
+        """Move past records that the client does not receive. Return whether the position has changed."""
+        behind = [
+            (partition, place)
+            for partition, place in moves
+            if place.offset is not None and ids.offsets.get(partition, -1) < place.offset
+        ]
+        for partition, place in behind:
+            assert place.offset is not None  # noqa: S101 - see above
+            ids.set(partition, place.offset, leader_epoch=place.epoch)
+            self._id_sent = False
+        return bool(behind)
+
+    def _join_at_head(self, joining: Joining) -> None:
+        """Go live if only filtered records are between the reader and the position of the feed."""
+        feed = self._feed
+        self._skip_to(feed.places(feed.ids).items(), joining.ids)
+        if feed.is_at(joining.ids):
+            self._go_live(joining.ids, joining.segment)
+
+    # The position.
+
+    @property
+    def wire(self) -> Wire:
+        """The wire format of the frames."""
+        return self._feed.wire
+
+    @property
+    def partitions(self) -> Collection[Partition]:
+        """The partitions of the feed."""
+        return self._feed.partitions
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics of the feed, in alphabetical order."""
+        return sorted({partition.topic for partition in self._feed.partitions})
+
+    def id_if_moved(self) -> bytes:
+        """Return a position event if the client has not received the ID of its position, else b""."""
+        self._skip_filtered_records()
+        # Without an ID, an interrupted snapshot starts again.
+        if self._id_sent or isinstance(self._last(), ReadingSnapshot):
+            return b""
+        self._id_sent = True
+        return self._feed.wire.position(self.position_id)
+
+    @property
+    def position_id(self) -> str:
+        """The event ID of everything that read() has returned; "" during a snapshot, which cannot be resumed."""
+        self._skip_filtered_records()
+        match self._last():
+            case Live(places=places):
+                return self._feed.ids_at(places).render()
+            case Behind() | Waiting() | CatchingUp() | Joining() as state:
+                return state.ids.render()
+        return ""
+
+    @property
+    def can_park(self) -> bool:
+        """Whether the reader is live and its client has received everything."""
+        return isinstance(self._state, Live) and self.stop_reason is None and self._feed.can_park(self._state.segment)
+
+    def _skip_filtered_records(self) -> None:
+        """Move to the feed's position if only filtered records are between it and the reader's position."""
+        # Timestamps and leader epochs may differ from those of the feed, which has read other records before.
+        live, feed = self._state, self._feed
+        if isinstance(live, Live) and live.segment == feed.ring.head and live.offsets != feed.ids.offsets:
+            self._read_to(live, feed.position)
+
+    def _read_to(self, live: Live, position: FeedPosition) -> None:
+        live.segment, live.places = position.segment, position.places
+        self._id_sent = position.id_sent
