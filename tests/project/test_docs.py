@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from importlib import import_module
@@ -101,7 +102,10 @@ TABLE = {
         'new EventSource("/topn/updates")': "javascript/test_javascript.py::test_the_examples_with_eventsource",
         "import requests": "project/test_docs.py::test_the_client_in_the_readme_reads_a_stream",
     },
-    "ARCHITECTURE.md": {"─▶": DIAGRAM},
+    "ARCHITECTURE.md": {
+        "─▶": DIAGRAM,
+        "config_file": "project/test_docs.py::test_the_architecture_shows_the_layers_that_make_lint_checks",
+    },
     "docs/access.md": {
         "```js": "access/test_browser.py::test_the_script_of_the_docs_reads_a_stream_with_tickets",
         "def logout(": "project/test_docs.py::test_the_guard_names_the_user_of_the_session",
@@ -239,6 +243,15 @@ def test_each_block_is_checked():
 
     assert [] == [block.text for block in BLOCKS if not checks(block)]
     assert [] == [(page, part) for page, part in entries if not any(part in block.text for block in blocks(page))]
+
+
+def test_the_architecture_shows_the_layers_that_make_lint_checks():
+    """Without __main__, which is a way to call the commands."""
+    [shown] = [block.code for block in blocks("ARCHITECTURE.md") if "config_file" in block.code]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = next(each["layers"] for each in contracts if each["type"] == "layers")
+
+    assert ["__main__", *(" | ".join(line.split()) for line in shown.splitlines())] == layers
 
 
 def test_every_test_that_the_docs_name_exists():
