@@ -364,6 +364,11 @@ class FeedCore:
             client: the client.
             selector: with dimensions, the records that the client receives.
         """
+        # The parked clients move past the records that were filtered out since the last flush, as this client has.
+        moved = {each: self._place(self.ids, each) for each in self._moved}
+        places = self._last_flush.after.places
+        if any(places.get(each) != place for each, place in moved.items()):
+            self._change_flushed(places={**places, **moved})
         return self._subscribers.add(client, selector)
 
     def position_of(self, parked: Parked) -> FeedPosition:

@@ -76,7 +76,16 @@ class Interleaved(PatternSimulation):
 
     def _nested_moves(self) -> list[Callable[[], None]]:
         moves = [self.append, self.mark, self.turn, self.read, self.read, self.cut, self.cut_at_any_byte]
-        return [*moves, self.heartbeat, self.drop, self.park, self.fill_socket, self.end, *self._more_moves()]
+        return [
+            *moves,
+            self.heartbeat,
+            self.drop,
+            self.truncate,
+            self.park,
+            self.fill_socket,
+            self.end,
+            *self._more_moves(),
+        ]
 
     def _more_moves(self) -> Iterable[Callable[[], None]]:
         return self.create_topic, self.grow, self.revoke
@@ -95,6 +104,10 @@ class Interleaved(PatternSimulation):
             self._is_turning = True
             super().turn()
             self._is_turning = False
+
+    def truncate(self) -> None:
+        if not self._is_turning:  # the tail must notice it before a client returns
+            super().truncate()
 
     def heartbeat(self) -> None:
         if not self._is_turning:
@@ -146,6 +159,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "timestamps, hook": {"id_type": IdType.TIMESTAMP, "drops": False, "hooked": True},
     "both, hook": {"id_type": IdType.BOTH, "hooked": True},
     "sparse IDs, hook": {"sparse": True, "drops": False, "hooked": True},
+    "truncation": {"drops": False, "truncates": True},
+    "truncation, hook": {"drops": False, "truncates": True, "hooked": True},
     "JSON lines": {"is_json_lines": True},
     "JSON lines, hook": {"is_json_lines": True, "hooked": True},
 }

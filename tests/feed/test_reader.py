@@ -20,6 +20,7 @@ from kafkasse.feed.slots import MAX_START_S
 from kafkasse.log import Partition
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records.encoder import MAX_PIECE_RECORDS, Encoder
+from kafkasse.records.filter import Filter, compile_expression
 from kafkasse.records.position import parse
 from kafkasse.route import StartAt
 from tests.feed.world import ImpatientWorld, World
@@ -358,6 +359,24 @@ def test_a_heartbeat_contains_the_position_of_the_frames_that_were_sent(world):
 
     [event] = Parser().receive(client.received)
     assert 3 == parse(event.id).starts[Partition("t", 0)].offset
+
+
+def test_a_parked_client_does_not_move_back_before_filtered_records(world):
+    """Its next event ID is that with which it was parked, or a later one, although no frame was sent for these records."""
+    world.encoder = Encoder(filter=Filter.of(expressions=[compile_expression("value.n > 5")]))
+    reader = world.open()
+    reader.begin()
+    world.put(1)
+    [sent] = Parser().receive(reader.id_if_moved())
+    reader.park(ParkedClient())
+    world.log.append("t", b'{"n":9}')
+    batch = world.log.read(Partition("t", 0), 4)
+    assert batch is not None
+    world.feed.append(batch)  # and not flushed
+
+    reader.unpark()
+
+    assert sent.id == reader.position_id
 
 
 @pytest.mark.parametrize("error", [None, KafkasseError("it failed")])

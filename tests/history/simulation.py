@@ -332,7 +332,8 @@ class Simulation:
         """Return whether all event IDs with which clients may resume contain the partition's leader epoch."""
         ids = {block.id for client in self.clients for block in blocks(client.body)}
         starts = [parse(each).starts for each in {*ids, *(client.sent_id for client in self.clients)} if each]
-        return all(each[LogPartition(*partition)].leader_epoch is not None for each in starts)
+        found = [each.get(LogPartition(*partition)) for each in starts]  # an ID may be older than the partition
+        return all(each is not None and each.leader_epoch is not None for each in found)
 
     def turn(self) -> None:
         for tail in self._tails:
