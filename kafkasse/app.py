@@ -31,8 +31,8 @@ def blueprint(config: Config | None = None, log: Log | None = None, name: str = 
 
     Args:
         config: settings and hooks; loaded from the environment if omitted.
-        log: the log to read instead of the Kafka cluster of the setting `kafka`, such as a MemoryLog, or your own log that
-            wraps the result of open_kafka_log().
+        log: the log to read, such as a MemoryLog or a wrapper of app.open_kafka_log(config). None: the Kafka cluster of the
+            setting `kafka`.
         name: the blueprint's name, for an app that registers more than one.
 
     Raises:

@@ -59,7 +59,7 @@ class KafkasseError(Exception):
         name: KafkaSSE's name of the error. Clients compare it, so it never changes.
         cause: why the error occurs. docs/errors.md and the page of the error show it.
         fix: how the client or the operator can correct it.
-        reason: what happened, for operators; may be "". Clients never see it, because it may contain addresses.
+        reason: the cause, for the log and for commands; may be "". It may contain addresses, so clients never see it.
     """
 
     status: ClassVar[int] = 500

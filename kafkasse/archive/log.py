@@ -59,8 +59,8 @@ LOG_INTERVAL_S = 10.0
 Result = TypeVar("Result")
 log = logging.getLogger(__name__)
 
-# Metrics and their label `reason`.
-FILES_READ, BYTES_READ = ("archive_files_read", ""), ("archive_bytes_read", "")  # records, uncompressed
+# Each is a metric and the value of its label `reason`.
+FILES_READ, BYTES_READ = ("archive_files_read", ""), ("archive_bytes_read", "")  # bytes of uncompressed records
 UNAVAILABLE_ERRORS, DAMAGED_ERRORS = ("archive_errors", "unavailable"), ("archive_errors", "damaged")
 
 
@@ -84,7 +84,7 @@ class ArchiveReader:
         topic_prefix: the prefix that the names of topics have in Kafka.
 
     Attributes:
-        totals: what was read, by metric and reason.
+        totals: the files and bytes read and the errors, by metric and reason.
     """
 
     def __init__(self, directory: ArchiveDirectory, topic_prefix: str = "") -> None:
@@ -218,7 +218,7 @@ class ArchivedLog:
         reader: its archive.
 
     Attributes:
-        recent: the cluster. A snapshot of all that was ever archived would take too long.
+        recent: the cluster without its archive. Snapshots read it, because reading the whole archive would take too long.
     """
 
     def __init__(self, log: Log, reader: ArchiveReader) -> None:

@@ -1,7 +1,8 @@
 """The command line: the group `kafkasse` and its error handling.
 
-Each command is a module of this package that defines one click command named `command`. A module is imported only to run
-its command, so that `kafkasse cat` imports neither Spark nor Flask, and `kafkasse serve` starts gunicorn quickly.
+Each command is a module of this package that defines one click command named `command`; the other modules help them. A
+module is imported only to run its command, so that `kafkasse cat` imports neither Spark nor Flask, and `kafkasse serve`
+starts gunicorn quickly.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The topics of a cluster for commands, which report the reason if Kafka does not answer.
-
-It uses the client of the server, so it reports the same errors.
-"""
+"""Lists the topics of a cluster for commands, with the Kafka client and the errors of the web process."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ def existing_topics(config: Config, cluster: str = "") -> dict[str, int]:
 
 @contextmanager
 def _silent_kafka_python() -> Iterator[None]:
-    """kafka-python logs dozens of lines about one failure."""
+    """Silence kafka-python, which logs dozens of lines about one failure."""
     log = logging.getLogger("kafka")
     level = log.level
     log.setLevel(logging.CRITICAL)

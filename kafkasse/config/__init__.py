@@ -6,8 +6,9 @@ file, and the file overrides the defaults. Importing this package reads no confi
     sources   reads the file, the environment and the arguments, and remembers where each value comes from
     check     validates the values; uses names (suggestions for unknown names) and kafka (kafka-python's settings)
     access    checks of guards and CORS
-    settings  typed objects, one for each package that reads them
     routes    creates the routes
+    times     start times, such as -15m
+    java_properties  Kafka's own configuration files
     hooks     the functions of the application that kafkasse calls
     whole_topics  finds personal routes whose visitors can read the whole topic on another route
 """

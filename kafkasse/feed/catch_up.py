@@ -1,6 +1,6 @@
 """Catching up: read records through a cursor that serves one client, and encode frames with this client's event IDs.
 
-A reader catches up until the ring covers its position; see reader.py.
+A reader catches up until the ring covers its position; see reader_states.py.
 """
 
 from __future__ import annotations

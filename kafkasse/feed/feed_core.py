@@ -1,12 +1,12 @@
 """The core of a shared feed: its position, its ring, and what its parked clients have received.
 
-    frames ─▶ add() ─▶ ring ─▶ readers that have a greenlet take segments   (reader.py)
+    frames ─▶ add() ─▶ ring ─▶ readers that have a greenlet take segments   (reader_core.py)
                         └────▶ flush_in_steps() sends to parked clients
 
-This module does no I/O and has no clock: the caller passes in the time, and other greenlets run only between two steps of a
-generator. SharedFeed (shared_feed.py) is the feed with greenlets.
+This module has no clock and opens no socket: the caller passes in the time, and ParkedClient.try_send() sends without
+waiting. Other greenlets run only between two steps of a generator. SharedFeed (shared_feed.py) is the feed with greenlets.
 
-A parked client has received everything and needs no greenlet: flush() writes to its socket without waiting. For a thousand
+A parked client has received everything and needs no greenlet: flush_in_steps() calls its try_send(). For a thousand
 parked clients, a record is encoded once and sent with a thousand send() calls. If the encoder has dimensions, one lookup
 finds the clients that receive a record; the others cost nothing (subscribers.py).
 """
@@ -195,7 +195,7 @@ class FeedCore:
         )
 
     def declare(self, gap: Gap) -> None:
-        """Report lost records to all readers. Before a truncation, everything must be flushed."""
+        """Report lost records to all readers. If the gap is a truncation, the caller flushes first."""
         self.ids.set(gap.partition, gap.end, leader_epoch=gap.epoch)
         if gap.is_truncation:
             # A reader that joins later must not receive the records that the log has lost.
@@ -217,7 +217,7 @@ class FeedCore:
     def skip_to(self, places: Mapping[Partition, Place], topic_ids: Mapping[str, str]) -> None:
         """Continue at a later position. All readers fall behind, and read the skipped records through their own cursors.
 
-        Everything must be flushed.
+        The caller flushes first.
 
         Args:
             places: the position, which may contain new partitions.
@@ -247,7 +247,7 @@ class FeedCore:
         self.ring.evict()  # otherwise a full ring would be flushed after each segment
 
     def flush_in_steps(self, now: float) -> Iterator[None]:
-        """Send new frames to all parked clients, or send a heartbeat if one is due. No other flush may be in progress."""
+        """Send new frames to the parked clients, then a heartbeat if one is due. No other flush may be in progress."""
         if self.ring.flushed < self.ring.head:
             yield from self._send_frames(now)
             self.ring.evict()
@@ -278,7 +278,10 @@ class FeedCore:
         yield from self._send_to_parked(frames_for, groups, position)
 
     def _distribute(self, segments: Sequence[Segment]) -> Generator[None, None, NewFrames]:
-        """Find the receivers of the frames in these segments. Meanwhile, no client can park: none has these frames."""
+        """Find the receivers of the frames in these segments.
+
+        No client can park meanwhile, because the ring has frames that are not flushed.
+        """
         new = NewFrames(segments, self._subscribers)
         size = 0
         for piece_size in new.find_receivers():

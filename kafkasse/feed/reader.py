@@ -1,6 +1,6 @@
-"""A reader is one client's view of a feed: what the client has received, and where its next frames come from.
+"""A reader returns the frames of one client: a ReaderCore that waits for frames and slots, and opens cursors.
 
-reader_states.py describes the states, and what belongs to each.
+reader_states.py describes the states.
 
 A slow client costs other readers nothing: its reader falls behind, and catches up through its own cursor.
 """

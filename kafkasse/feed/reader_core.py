@@ -49,7 +49,7 @@ class ReaderCore:
     Args:
         ids: writes the client's own event IDs, at the client's position.
         feed: the feed to join.
-        max_chunk_bytes: the approximate maximum size of the frames that next_frames() returns.
+        max_chunk_bytes: the approximate maximum size of the frames that one call of read() returns.
         gaps: the gaps before the position, which begin() reports.
         snapshot: the snapshot with which the stream starts, instead of at the position of `ids`. None: there is none.
         selector: the records that the client receives, if the feed has dimensions.
@@ -57,8 +57,7 @@ class ReaderCore:
     Attributes:
         stop_reason: why there are no more frames; None until then.
         stats: the totals of the route.
-        events: the number of records sent to the client. While it is parked, without those of its group; see totals().
-        sent_bytes: the same for bytes.
+        events, sent_bytes: the numbers of records and bytes sent to the client. While it is parked, call totals() instead.
     """
 
     __slots__ = (
@@ -153,13 +152,13 @@ class ReaderCore:
         self._id_sent = position.id_sent
 
     def end_snapshot(self, position: Mapping[Partition, Place]) -> bytes:
-        """Continue at the position of the snapshot, which the client has received. Return the frames after it."""
+        """Continue at the position of the snapshot that the client has received. Return the frame that ends it."""
         self._enter_ring_or_fall_behind(self._feed.ids_at(position))
         self._skip_filtered_records()
         self._id_sent = True
         return self._feed.wire.snapshot_end(self.position_id)
 
-    # What the client was sent.
+    # Counts.
 
     def count_bytes(self, count: int) -> None:
         """Count bytes that were sent to the client while it was not parked."""
@@ -171,7 +170,7 @@ class ReaderCore:
         self.stats.events += count
 
     def totals(self) -> tuple[int, int]:
-        """Return how many records and how many bytes the client was sent."""
+        """Return how many records and how many bytes were sent to the client."""
         if isinstance(self._state, Parked):
             position = self._feed.position_of(self._state)
             return self.events + position.events, self.sent_bytes + position.bytes

@@ -1,12 +1,12 @@
-"""The states of a reader: what belongs to each, and which state may follow which. This module does no I/O.
+"""The states of a reader: the data of each state, and the transitions. This module does no I/O.
 
 state            next             when
 Opening          ReadingSnapshot  the route starts with a snapshot
                  Joining          the ring covers the client's position
                  Behind           otherwise
 ReadingSnapshot  Joining          the client has the snapshot, and the ring covers its position
-                 Behind           the client has the snapshot
-Behind           Waiting          the client wants to read
+                 Behind           the client has the snapshot, and the ring does not cover its position
+Behind           Waiting          read() is called
 Waiting          CatchingUp       the reader has a slot and a cursor
                  Behind           the cursor could not be opened, or others need the slot
 CatchingUp       Joining          the ring covers its position
@@ -15,8 +15,8 @@ Joining          Live             its position is one of the feed's
                  Behind           the ring evicted the next segment, or the log has lost records that the client read
 Live             Parked           the client has received everything
                  Behind           the ring evicted the next segment
-Parked           Live             the socket did not accept all bytes, or the stream ends
-every state      Closed
+Parked           Live             the socket did not accept all bytes, the feed skipped records, or the stream ends
+all but Opening  Closed           the stream has ended
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Live:
 
 @dataclass(slots=True, eq=False)
 class Closed:
-    """Has released everything. `last` is the state before, which still has the position."""
+    """Has released everything. `last` is the previous state, which still has the position."""
 
     last: State
 

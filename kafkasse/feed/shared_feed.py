@@ -26,7 +26,9 @@ from kafkasse.records.position import IdType, IdWriter
 
 
 class SharedFeed(FeedCore):
-    """A feed whose readers have greenlets. See FeedCore for the other arguments.
+    """A FeedCore with a clock and greenlets: it encodes batches, flushes and wakes readers.
+
+    See FeedCore for the other arguments.
 
     Args:
         versions: the versions of the records before the feed's position, if outdated records are dropped.
@@ -104,7 +106,7 @@ class SharedFeed(FeedCore):
         self.wake_readers()
 
     def flush(self) -> None:
-        """Send new frames to all parked clients and wake the waiting readers, or send a heartbeat if one is due."""
+        """Send new frames to the parked clients and wake the waiting readers. Send a heartbeat if one is due."""
         with self._flushing:
             flushed = self.ring.flushed
             for _ in self.flush_in_steps(time.monotonic()):

@@ -13,7 +13,7 @@ from typing import Protocol
 from kafkasse.log import Batch
 
 
-class CatchingUp(Protocol):
+class HasLag(Protocol):
     """A reader with a cursor of its own."""
 
     def lag(self) -> int:
@@ -36,7 +36,7 @@ class RouteStats:
         falls_behind: how often the ring evicted frames that a reader still needed.
         delay_s: the longest time between the timestamp of a record and its encoding in a shared feed, since the value was
             last set to 0.
-        readers: the number of open readers in each reader.ReaderState.
+        readers: the number of open readers in each reader_states.ReaderState.
         catching_up: the readers with a cursor of their own, as the keys of a dict.
     """
 
@@ -50,7 +50,7 @@ class RouteStats:
     falls_behind: int = 0
     delay_s: float = 0.0
     readers: Counter[Enum] = field(default_factory=Counter)
-    catching_up: dict[CatchingUp, None] = field(default_factory=dict)
+    catching_up: dict[HasLag, None] = field(default_factory=dict)
 
     def count_outdated(self, batch: Batch, newest: Batch) -> Batch:
         """Count the records of `batch` that `newest` lacks, and return `newest`."""

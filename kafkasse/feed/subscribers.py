@@ -1,4 +1,4 @@
-"""The parked clients of a feed: which of them receive a record, and where each is. This module does no I/O.
+"""The parked clients of a feed: which of them receive a record, and the position of each. This module does no I/O.
 
     dispatch values of a record ─▶ groups ─▶ parked clients
 
@@ -64,7 +64,7 @@ class Group:
     """The parked clients with one selector.
 
     Attributes:
-        selector: what they receive; None if the feed has no dimensions.
+        selector: the records that they receive; None if the feed has no dimensions.
         clients: the clients, as the keys of a dict.
         events: the number of records that a client has received that was in the group all the time.
         bytes: the number of bytes that such a client has received.
@@ -91,10 +91,11 @@ class Parked:
     """A parked client. The feed sends to it, and no greenlet is needed.
 
     Attributes:
-        client: its socket.
-        group: what it receives.
-        stopped_at: its position if its socket did not accept all bytes, which includes the bytes that the client keeps. It
-            receives nothing more until its greenlet runs. None: it receives what its group receives.
+        client: sends to the client's socket.
+        group: the clients with the same selector.
+        stopped_at: where the client stopped, because its socket did not accept all bytes or the feed skipped records. The
+            position counts the bytes that the client keeps unsent. The client receives nothing more until its greenlet
+            runs. None: it is at the position of its group.
     """
 
     client: ParkedClient
@@ -112,7 +113,7 @@ class Flush:
 
     Attributes:
         unsent: the clients that have not received the frames, as the keys of a dict.
-        sending: the group that receives frames now. Groups are sent to one after another.
+        sending: the group that receives frames now. One group after another receives the frames.
     """
 
     __slots__ = ("after", "before", "sending", "unsent")

@@ -312,14 +312,14 @@ class Tail:
         if (found := self._lookups.get("offset ranges", look_up)) is None:
             return  # the cursor will raise the error again
         error, states, ranges = found
-        # Others were removed during the lookup.
+        # Leave out the partitions that were removed during the lookup.
         states = {each: states[each] for each in ranges if self.partitions.get(each) is states[each]}
         offsets = {each: state.offset for each, state in states.items() if state.offset is not None}
         resumption = error.resume(offsets, {each: ranges[each] for each in offsets})
         for gap in resumption.gaps:
             states[gap.partition].offset, states[gap.partition].epoch = gap.end, gap.epoch
         self._cursor.seek(resumption.offsets, resumption.epochs)
-        # Feeds that open while others are flushed start after the gaps.
+        # A list, because a flush lets other greenlets open feeds. Those start after the gaps.
         affected = [(feed, gap) for gap in resumption.gaps for feed in states[gap.partition].feeds]
         for feed, gap in affected:
             self._change(feed, partial(feed.declare, gap))

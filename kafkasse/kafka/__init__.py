@@ -1,4 +1,4 @@
-"""The Kafka adapter: a log of kafkasse.log in a Kafka cluster. No other part of the web process uses kafka-python.
+"""The Kafka adapter: implements kafkasse.log.Log. No other room of the web process uses kafka-python.
 
     KafkaLog ─────▶ Client            metadata, offsets and new sockets, through kafka-python
        │              ▲

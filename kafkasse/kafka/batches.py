@@ -219,7 +219,7 @@ def decode(
         BatchTooLarge: the next batch is too large. All records before it have been yielded.
         CorruptRecordError: the checksum of the next batch is wrong, or the batch cannot be decoded. All records before it
             have been yielded.
-        OldMessageFormat: the next batch was written before Kafka 0.11. All records before it have been yielded.
+        OldMessageFormat: the next batch has a format from before Kafka 0.11. All records before it have been yielded.
     """
     run: list[Record] = []
     first_offset, run_start, epoch, cost, work = offset, offset, UNKNOWN_EPOCH, 0, 0

@@ -1,6 +1,6 @@
 """Translates kafka-python's errors into kafkasse's errors.
 
-Broker addresses, names of settings and causes of failures are in the reason of an error, because clients must not see them.
+Broker addresses, names of settings and causes go into KafkasseError.reason, which is logged and never sent to clients.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ def _translate(error: kafka_errors.KafkaError | OSError, text: str) -> tuple[Kaf
         return ConfigurationError(SETTINGS_DO_NOT_WORK), f"The Kafka settings do not work. {text}. {advice}"
     if isinstance(error, OldMessageFormat):
         return (
-            KafkasseError("The format of the next record is older than Kafka 0.11, so the stream cannot continue."),
-            f"Old records: {text}. kafkasse reads only format 2, which Kafka has had since 0.11."
-            " Copy the topic, for example with MirrorMaker, so that its records have this format.",
+            KafkasseError("The next record has a format from before Kafka 0.11, so the stream cannot continue."),
+            f"Old records: {text}. kafkasse reads only format 2, which Kafka 0.11 introduced."
+            " Copy the records to a new topic, for example with MirrorMaker.",
         )
     if isinstance(error, kafka_errors.CorruptRecordError):
         return (
@@ -122,10 +122,9 @@ def _translate(error: kafka_errors.KafkaError | OSError, text: str) -> tuple[Kaf
         return (
             KafkasseError(
                 "The records of a topic of this stream have no timestamps, because their format is that of Kafka 0.9."
-                " The stream can start at an offset, or at the first or the next record, but not at a time."
             ),
-            f"{text} has message format 0, without timestamps, so streams of it cannot start at a time."
-            " Set its message.format.version to 0.10.0 or newer.",
+            f"{text} has message format 0. kafkasse reads only format 2, which Kafka 0.11 introduced."
+            " Copy the records to a new topic, for example with MirrorMaker.",
         )
     return (
         KafkaUnavailable("The server cannot reach Kafka. Retry in a few seconds."),

@@ -1,8 +1,8 @@
 """The contract between kafkasse and the log that it reads, and a log in memory.
 
 contract       partitions, offsets, records and cursors: what every log provides
-memory         MemoryLog, a log for tests
-epoch_history  at which offsets the leader epochs of a partition began
+memory         MemoryLog, a log in the memory of this process
+epoch_history  the leader epochs in which a partition was read
 """
 
 from kafkasse.log.contract import (

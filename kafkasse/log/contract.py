@@ -119,7 +119,7 @@ class Gap(NamedTuple):
 
     @property
     def is_truncation(self) -> bool:
-        """Whether the log holds other records than the client read from `end` on."""
+        """Whether the log was truncated, so that `end` is before `start`."""
         return self.end < self.start
 
     def from_offset(self, offset: int) -> Gap | None:
@@ -133,9 +133,9 @@ class Resumption(NamedTuple):
     """Where a reader continues in partitions that were out of range.
 
     Attributes:
-        gaps: what it does not receive.
+        gaps: the offsets that it does not receive.
         offsets: the next offset of each partition.
-        epochs: the leader epochs of the records before these offsets, for Cursor.seek().
+        epochs: for each partition with a gap, the leader epoch of the record before that offset. For Cursor.seek().
     """
 
     gaps: Sequence[Gap]
@@ -169,7 +169,7 @@ class OffsetOutOfRange(Exception):
 
         Args:
             offsets: the offsets of the reader.
-            held: what the log holds. The reader cannot continue yet in the partitions that are absent.
+            held: the offsets that the log holds. The reader cannot continue yet in partitions that are absent.
         """
         gaps = [gap for each in held if (gap := self.gap(each, offsets[each], held[each])) is not None]
         ends = {gap.partition: gap.end for gap in gaps}
@@ -239,7 +239,7 @@ class Total(NamedTuple):
 
 
 class Log(Protocol):
-    """A read-only cluster. A log may wrap another one, as archive.log.ArchivedLog does.
+    """A read-only cluster. A log may wrap another log, as archive.log.ArchivedLog does.
 
     All methods raise errors.KafkaUnavailable if the cluster does not answer within the log's timeout. The methods for
     offsets raise errors.TopicNotAvailable if a partition does not exist or we may not read it.
@@ -302,11 +302,11 @@ class Log(Protocol):
 
     @property
     def recent(self) -> Log:
-        """This log without records that take long to read. A snapshot reads it. Most logs return themselves."""
+        """This log without its archive, which takes long to read. Snapshots read it. Without an archive, the log itself."""
         ...
 
     def totals(self) -> Iterable[Total]:
-        """Return what this log has done, for the metrics."""
+        """Return the values of this log's metrics."""
         ...
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
-"""What all streams of one process share.
+"""The state that all streams of one process share. This package knows neither feeds nor Kafka.
 
 open_streams  the open streams, and how they end
 limits        how many streams a process and a client may open
-control       a socket of each worker, through which an operator lists and ends streams
+control       lists and ends the streams of each worker, through a socket
 runtime       the private directory of a running gunicorn
-event_loop    giving other greenlets a turn
-log_line      one line of the log
+event_loop    lets other greenlets run during long computations
+log_line      formats text as one line of the log
 telemetry     metrics, logs and traces
 """

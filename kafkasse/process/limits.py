@@ -6,8 +6,6 @@ import re
 from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
 
-from flask import Request
-
 from kafkasse.errors import ServerFull, TooManyStreams
 
 # Proxies write an address with or without its port. Some write an IPv6 address in brackets, with its zone, or in quotes.
@@ -73,13 +71,17 @@ class StreamLimits:
         if not self._open[client]:
             del self._open[client]
 
-    def client(self, request: Request) -> str:
+    def client(self, peer: str, forwarded_for: str) -> str:
         """Return the client's address: the address of the peer, or the one that the outermost trusted proxy recorded.
 
         If a proxy recorded no valid address, return the peer's address; with trusted networks, that proxy's own address.
+
+        Args:
+            peer: the address of the connection; "" for a Unix socket.
+            forwarded_for: the header X-Forwarded-For; "" if there is none.
         """
-        peer = _canonical(request.remote_addr or "") or request.remote_addr or ""
-        forwarded = [each.strip() for each in request.headers.get("X-Forwarded-For", "").split(",") if each.strip()]
+        peer = _canonical(peer) or peer
+        forwarded = [each.strip() for each in forwarded_for.split(",") if each.strip()]
         if self._trusted_proxies and len(forwarded) >= self._trusted_proxies:
             return _canonical(forwarded[-self._trusted_proxies]) or peer
         while self._trusted_networks and forwarded and self._is_trusted(peer):

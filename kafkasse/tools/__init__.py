@@ -1,6 +1,6 @@
-"""What only development machines and pipelines need: a Java runtime, jars, and a Kafka broker. No web process imports this.
+"""Tools of commands and pipelines: a Java runtime, jars, a Kafka broker and a progress line. No web process imports them.
 
 broker    EmbeddedBroker, a Kafka broker without Docker
 java      finds a Java runtime, downloads jars and compiles our own
-progress  a line on the terminal while something takes long
+progress  a progress line on the terminal
 """

@@ -313,7 +313,7 @@ class StreamService:
         found = feeds.describe([name for name in names if route.allows(name)], position=position, since=began_at)
         route.check(names, found)
         check_id_size(route, position, found, settings)
-        address = self._limits.client(request)
+        address = self._client_address()
         self._enter(route, address)
         coding = negotiate(request.accept_encodings, settings.compression)
         if request.method == "HEAD":
@@ -419,7 +419,7 @@ class StreamService:
     def throttle(self) -> TooManyRejections | None:
         """Wait until the current request may be rejected. Return the error to send instead, if any; see web/throttle.py."""
         try:
-            self._throttle.delay(self._limits.client(request))
+            self._throttle.delay(self._client_address())
         except TooManyRejections as error:
             return error
         return None
@@ -445,7 +445,7 @@ class StreamService:
     def record_rejection(self, status: int, error: str) -> None:
         """Count and log the current request, which gets no stream. `error` is the name of a class."""
         own_id, route = request_id.request_id(request.environ), _endpoint_name()
-        self.observer.rejected(own_id, route, self._limits.client(request), status, error)
+        self.observer.rejected(own_id, route, self._client_address(), status, error)
 
     def problem_response(self, error: KafkasseError) -> Response:
         """Return an error as a response with the error's status."""
@@ -495,6 +495,9 @@ class StreamService:
                 self._feeds[cluster] = feeds
                 self.observer.observe(feeds, has_worker=ENVIRON_KEY in request.environ)
             return self._feeds[cluster]
+
+    def _client_address(self) -> str:
+        return self._limits.client(request.remote_addr or "", request.headers.get("X-Forwarded-For", ""))
 
     def _enter(self, route: Route, address: str) -> None:
         """Count a new stream.

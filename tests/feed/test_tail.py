@@ -514,7 +514,7 @@ def test_a_truncation_right_after_another_client_returned_is_reported(world):
 
 
 def test_a_stream_that_opens_while_gaps_are_sent_receives_only_the_records_after_them(world, monkeypatch):
-    """Sending to parked clients lets other greenlets run, and one of them may open another feed of the partitions."""
+    """Sending to parked clients lets other greenlets run, and one of them may open another feed with the same partitions."""
     opened: list[Reader] = []
 
     class Opening(ParkedClient):

@@ -77,7 +77,7 @@ def read(data, offset=0, **rest):
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_records_from_before_kafka_0_11_are_an_error(magic):
-    """The records before them are read, so that none is skipped in silence."""
+    """The records before them are read, so that no record is skipped silently."""
     fields = struct.pack(">bb", magic, 0) + (struct.pack(">q", 1000) if magic else b"")
     body = fields + struct.pack(">ii", -1, 1) + b"b"
     message = struct.pack(">qiI", 6, 4 + len(body), zlib.crc32(body)) + body

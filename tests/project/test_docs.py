@@ -246,7 +246,7 @@ def test_each_block_is_checked():
 
 
 def test_the_architecture_shows_the_layers_that_make_lint_checks():
-    """Without __main__, which is a way to call the commands."""
+    """ARCHITECTURE.md omits __main__, which only calls the commands."""
     [shown] = [block.code for block in blocks("ARCHITECTURE.md") if "config_file" in block.code]
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     layers = next(each["layers"] for each in contracts if each["type"] == "layers")

@@ -1,7 +1,6 @@
 """Metrics, log lines, request IDs and traces for operators. This package imports neither Flask nor Kafka.
 
 metrics      all metrics of kafkasse, in prometheus_client's own registry or its multiprocess files
-sampler      copies the totals of the feeds to the metrics at intervals
 stalls       measures how long the event loop is blocked
 multiprocess the directory of the multiprocess files: dead workers, and reading the files of all workers
 request_id   the ID of a request

@@ -20,7 +20,7 @@ import org.apache.avro.generic.GenericData;
 import org.apache.avro.generic.GenericFixed;
 import org.apache.avro.generic.IndexedRecord;
 
-/** Writes decoded Avro values as JSON text, in the same form as kafkasse/registry/avro.py. */
+/** Writes decoded Avro values as JSON text, in the same form as kafkasse/records/registry/avro.py. */
 final class JsonWriter {
     private static final JsonFactory FACTORY = new JsonFactory();
     private static final long SECONDS_PER_DAY = 86_400;
