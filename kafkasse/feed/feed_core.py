@@ -1,12 +1,12 @@
 """The core of a shared feed: its position, its ring, and what its parked clients have received.
 
     frames ─▶ add() ─▶ ring ─▶ readers that have a greenlet take segments   (reader_core.py)
-                        └────▶ flush_in_steps() sends to parked clients
+                        └────▶ send_frames() sends to parked clients
 
 This module has no clock and opens no socket: the caller passes in the time, and ParkedClient.try_send() sends without
 waiting. Other greenlets run only between two steps of a generator. SharedFeed (shared_feed.py) is the feed with greenlets.
 
-A parked client has received everything and needs no greenlet: flush_in_steps() calls its try_send(). For a thousand
+A parked client has received everything and needs no greenlet: send_frames() calls its try_send(). For a thousand
 parked clients, a record is encoded once and sent with a thousand send() calls. If the encoder has dimensions, one lookup
 finds the clients that receive a record; the others cost nothing (subscribers.py).
 """
@@ -246,20 +246,17 @@ class FeedCore:
         self._unsent_bytes += segment.size
         self.ring.evict()  # otherwise a full ring would be flushed after each segment
 
-    def flush_in_steps(self, now: float) -> Iterator[None]:
-        """Send new frames to the parked clients, then a heartbeat if one is due. No other flush may be in progress."""
-        if self.ring.flushed < self.ring.head:
-            yield from self._send_frames(now)
-            self.ring.evict()
-        if self.heartbeat_is_due(now):
-            yield from self._send_heartbeat(now)
+    @property
+    def has_new_frames(self) -> bool:
+        """Whether there are frames that the parked clients have not received."""
+        return self.ring.flushed < self.ring.head
 
     def _change_flushed(self, **changes: Any) -> None:
         """Change the position of the parked clients."""
         self._last_flush.after = self._last_flush.after._replace(**changes)
 
-    def _send_frames(self, now: float) -> Iterator[None]:
-        """Send the frames that are new since the last flush."""
+    def send_frames(self, now: float) -> Iterator[None]:
+        """Send the frames that are new since the last flush to the parked clients. No other flush may be in progress."""
         ring = self.ring
         head = ring.head
         segments = [ring[number] for number in range(ring.flushed, head)]
@@ -276,6 +273,7 @@ class FeedCore:
             frames_for, groups = lambda group: frames, self._subscribers.groups
         position = FeedPosition(head, places, segments[-1].ends_at_position and not self._moved)
         yield from self._send_to_parked(frames_for, groups, position)
+        ring.evict()
 
     def _distribute(self, segments: Sequence[Segment]) -> Generator[None, None, NewFrames]:
         """Find the receivers of the frames in these segments.
@@ -290,7 +288,8 @@ class FeedCore:
                 size = 0
         return new
 
-    def _send_heartbeat(self, now: float) -> Iterator[None]:
+    def send_heartbeat(self, now: float) -> Iterator[None]:
+        """Send a heartbeat to the parked clients. No other flush may be in progress."""
         self._heartbeat_at = now + self._heartbeat_s
         has_flushed_all = self.ring.flushed == self.ring.head  # otherwise, another greenlet has appended frames
         flushed = self._last_flush.after
@@ -302,7 +301,7 @@ class FeedCore:
         yield from self._send_to_parked(lambda group: (data, 0), self._subscribers.groups, position)
 
     def heartbeat_is_due(self, now: float) -> bool:
-        """Return whether flush_in_steps() would send a heartbeat if there were no new frames."""
+        """Return whether it is time to call send_heartbeat()."""
         return now >= self._heartbeat_at
 
     def _send_to_parked(

@@ -22,6 +22,7 @@ from kafkasse.feed.reader_states import (
     Closed,
     Joining,
     Live,
+    Opening,
     ReaderState,
     ReadingSnapshot,
     Waiting,
@@ -90,12 +91,13 @@ class Reader(ReaderCore):
             self._give_up(waiting)  # let others try; Kafka may be able to serve them
             gevent.sleep(UNAVAILABLE_BACKOFF_S)
             return
-        catching_up = CatchingUp(catch_up, slot)
         if self._state is not waiting or slot.revoked:  # another greenlet closed the reader meanwhile
-            self._give_up(waiting)
-            self._release(catching_up)
+            try:
+                catch_up.close()  # may switch greenlets
+            finally:
+                self._give_up(waiting)
             return
-        self._enter(catching_up)
+        self._enter(CatchingUp(catch_up, slot))
         self.stats.catch_ups += 1
         self.stats.catching_up[self] = None
 
@@ -143,7 +145,14 @@ class Reader(ReaderCore):
         if isinstance(self._state, Parked):
             self.unpark()
         last = self._state
-        self._enter(Closed(last))
+        # Without the cursor and its slot, which refer to this reader: no reference cycle waits for the garbage collector.
+        match last:
+            case Waiting() | CatchingUp():
+                self._enter(Closed(Behind(last.ids)))
+            case Opening() | Behind() | Joining() | Live():
+                self._enter(Closed(last))
+            case _:
+                self._enter(Closed(Opening()))
         self.stop_reason = self.stop_reason or StopReason.CLIENT_LEFT
         self._feed.readers -= 1
         self._feed.idle_since = time.monotonic()

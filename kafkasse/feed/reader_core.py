@@ -86,6 +86,7 @@ class ReaderCore:
         self.stop_reason: StopReason | None = None
         self.events = self.sent_bytes = 0
         self.stats = feed.stats
+        self.stats.readers.setdefault(ReaderState.BEHIND, 0)  # a metric that first appears with 1 seems not to grow
         self._feed = feed
         self._max_chunk_bytes = max_chunk_bytes
         self._selector = selector
@@ -358,7 +359,7 @@ class ReaderCore:
         """Return a position event if the client has not received the ID of its position, else b""."""
         self._skip_filtered_records()
         # Without an ID, an interrupted snapshot starts again.
-        if self._id_sent or isinstance(self._last(), ReadingSnapshot):
+        if self._id_sent or isinstance(self._last(), ReadingSnapshot | Opening):
             return b""
         self._id_sent = True
         return self._feed.wire.position(self.position_id)

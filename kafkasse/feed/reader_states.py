@@ -114,9 +114,9 @@ class Live:
 
 @dataclass(slots=True, eq=False)
 class Closed:
-    """Has released everything. `last` is the previous state, which still has the position."""
+    """Has released everything. `last` is where the client is; Opening if it has not received its whole snapshot."""
 
-    last: State
+    last: Opening | Behind | Joining | Live
 
 
 State = Opening | ReadingSnapshot | Behind | Waiting | CatchingUp | Joining | Live | Parked | Closed

@@ -108,11 +108,13 @@ class SharedFeed(FeedCore):
     def flush(self) -> None:
         """Send new frames to the parked clients and wake the waiting readers. Send a heartbeat if one is due."""
         with self._flushing:
-            flushed = self.ring.flushed
-            for _ in self.flush_in_steps(time.monotonic()):
-                take_turn(urgent=True)
-            if self.ring.flushed > flushed:
+            if self.has_new_frames:
+                for _ in self.send_frames(time.monotonic()):
+                    take_turn(urgent=True)
                 self.wake_readers()
+            if self.heartbeat_is_due(now := time.monotonic()):
+                for _ in self.send_heartbeat(now):
+                    take_turn(urgent=True)
 
     def fail(self, error: KafkasseError | None) -> None:
         super().fail(error)

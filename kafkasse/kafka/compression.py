@@ -19,14 +19,11 @@ PIECE_BYTES = 1 << 17  # of decompressed data; takes at most about a millisecond
 _INPUT_BYTES = 1 << 16  # given to a codec at once, because some codecs copy what they have not decompressed yet
 MAX_THREADS = 2
 
-_GZIP, _SNAPPY, LZ4, _ZSTD = range(1, 5)
+_GZIP, _SNAPPY, _LZ4, _ZSTD = range(1, 5)
 _ANY_HEADER = 32 + zlib.MAX_WBITS  # accept gzip's and zlib's header
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"  # Java's framing: the magic, two version numbers, then blocks, each after its length
 _XERIAL_HEADER_BYTES = 16
 _LENGTH = struct.Struct(">i")
-_LZ4_HEADER_BYTES = 7  # without the decompressed size; the last byte is the checksum
-_LZ4_SIZE_BYTES = 8  # of the decompressed size, which is optional
-_LZ4_FLAGS_AT, _LZ4_HAS_SIZE = 4, 0x08
 
 _threads = BoundedSemaphore(MAX_THREADS)
 
@@ -131,4 +128,4 @@ def _block_size(data: memoryview) -> int:
 
 
 _Decompress = Callable[[memoryview, int], Iterator[bytes]]
-_DECOMPRESS: dict[int, _Decompress] = {_GZIP: _gzip, _SNAPPY: _snappy, LZ4: _lz4, _ZSTD: _zstd}
+_DECOMPRESS: dict[int, _Decompress] = {_GZIP: _gzip, _SNAPPY: _snappy, _LZ4: _lz4, _ZSTD: _zstd}

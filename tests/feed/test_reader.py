@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import Mock
 
 import gevent
@@ -235,6 +236,59 @@ def test_a_reader_that_is_closed_while_it_opens_a_cursor_releases_the_cursor(wor
     assert len(world.tails) == world.log.open_cursors
 
 
+def count_readers() -> int:
+    return sum(type(each) is Reader for each in gc.get_objects())
+
+
+@pytest.mark.parametrize("state", [BEHIND, CATCHING_UP, LIVE, PARKED])
+def test_a_closed_reader_is_freed_at_once(state):
+    """No reference cycle waits for the garbage collector, and the worker exempts what survives a collection."""
+    world = ReaderWorld(max_catch_ups=2)
+    holders = [catching_up(world) for _ in range(2 if state is BEHIND else 1)]
+    reader = behind(world) if state in (BEHIND, CATCHING_UP) else world.open()
+    if state in (BEHIND, CATCHING_UP):
+        reader.read(0)
+    elif state is PARKED:
+        reader.park(ParkedClient())
+    assert state is reader.state
+    gc.collect()
+    gc.disable()
+    try:
+        before = count_readers()
+        reader.close()
+        del reader
+        assert before - 1 == count_readers()
+    finally:
+        gc.enable()
+    for holder in holders:
+        holder.close()
+    world.feeds.close()
+
+
+def test_a_cursor_is_closed_before_another_reader_gets_its_slot(waiting, monkeypatch):
+    """The slot may be revoked while the cursor opens. Closing the cursor lets other greenlets run."""
+    world, holder, reader = waiting
+    holder.close()
+    open_cursor, granted = reader._cursors.open, []
+    other = behind(world)
+
+    def open_revoked(*at: Any) -> Any:
+        catch_up = open_cursor(*at)
+        reader._state.slot.revoked = True
+        gevent.spawn(other.read, TIMEOUT_S)
+        gevent.sleep(0)
+        close = catch_up.close
+        monkeypatch.setattr(catch_up, "close", lambda: (granted.append(other._state.slot.granted), close()))
+        return catch_up
+
+    reader._cursors = reader._cursors._replace(open=open_revoked)
+    reader.read(0)
+
+    assert [False] == granted
+    assert other._state.slot.granted
+    other.close()
+
+
 def test_a_reader_that_is_closed_while_it_joins_stays_closed(world):
     """Closing the cursor lets other greenlets run, and one of them may close the stream."""
     reader = catching_up(world)
@@ -355,7 +409,7 @@ def test_a_heartbeat_contains_the_position_of_the_frames_that_were_sent(world):
     assert batch is not None
     feed.append(batch)
 
-    list(feed._send_heartbeat(0))
+    list(feed.send_heartbeat(0))
 
     [event] = Parser().receive(client.received)
     assert 3 == parse(event.id).starts[Partition("t", 0)].offset
