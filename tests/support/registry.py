@@ -9,18 +9,21 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 Answer = tuple[int, Any]  # the status, and the JSON of the body
+_numbers = count()
 
 
 class Registry:
     """A registry on a free port of 127.0.0.1. Close it after use.
 
     Attributes:
+        path: the path of its URL.
         login: the user name and password that each request must have; None: none.
         failure: returns the answer to a request instead of the registry, or None for the usual answer.
     """
@@ -36,7 +39,9 @@ class Registry:
         if tls is not None:
             # The handshake happens in the thread of the connection, so that a client that fails delays no other client.
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
-        self.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{self._server.server_port}"
+        # A process, such as a JVM, may cache the schemas of an earlier registry that had the same port.
+        self.path = f"/{next(_numbers)}"
+        self.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{self._server.server_port}{self.path}"
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def close(self) -> None:
@@ -109,11 +114,12 @@ def _handler(registry: Registry) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            status, found = registry.answer(self.path, self.headers.get("Authorization"))
+            status, found = registry.answer(self.path.removeprefix(registry.path), self.headers.get("Authorization"))
             body = json.dumps(found).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
             self.send_header("Content-Length", str(len(body)))
+            self.send_header("Connection", "close")  # or this thread would also answer for a later registry at this port
             self.end_headers()
             self.wfile.write(body)
 
