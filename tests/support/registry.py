@@ -119,7 +119,8 @@ def _handler(registry: Registry) -> type[BaseHTTPRequestHandler]:
             self.send_response(status)
             self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
             self.send_header("Content-Length", str(len(body)))
-            self.send_header("Connection", "close")  # or this thread would also answer for a later registry at this port
+            # Otherwise, this thread would also answer for a later registry at this port.
+            self.send_header("Connection", "close")
             self.end_headers()
             self.wfile.write(body)
 
