@@ -8,7 +8,7 @@ The methods of this module may let other greenlets run. Those of FeedCore do not
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from gevent.event import Event
 from gevent.lock import BoundedSemaphore
@@ -109,12 +109,10 @@ class SharedFeed(FeedCore):
         """Send new frames to the parked clients and wake the waiting readers. Send a heartbeat if one is due."""
         with self._flushing:
             if self.has_new_frames:
-                for _ in self.send_frames(time.monotonic()):
-                    take_turn(urgent=True)
+                _run(self.send_frames(time.monotonic()))
                 self.wake_readers()
             if self.heartbeat_is_due(now := time.monotonic()):
-                for _ in self.send_heartbeat(now):
-                    take_turn(urgent=True)
+                _run(self.send_heartbeat(now))
 
     def fail(self, error: KafkasseError | None) -> None:
         super().fail(error)
@@ -131,3 +129,9 @@ class SharedFeed(FeedCore):
         """Wake all waiting readers, so that each checks whether there are frames, or whether it was stopped."""
         changed, self._changed = self._changed, Event()
         changed.set()
+
+
+def _run(steps: Iterator[None]) -> None:
+    """Run a generator of the core, and let other greenlets run before each step."""
+    for _ in steps:
+        take_turn(urgent=True)
