@@ -147,12 +147,12 @@ class Reader(ReaderCore):
         last = self._state
         # Without the cursor and its slot, which refer to this reader: no reference cycle waits for the garbage collector.
         match last:
+            case ReadingSnapshot():
+                self._enter(Closed(Opening()))
             case Waiting() | CatchingUp():
                 self._enter(Closed(Behind(last.ids)))
-            case Opening() | Behind() | Joining() | Live():
+            case Behind() | Joining() | Live():
                 self._enter(Closed(last))
-            case _:
-                self._enter(Closed(Opening()))
         self.stop_reason = self.stop_reason or StopReason.CLIENT_LEFT
         self._feed.readers -= 1
         self._feed.idle_since = time.monotonic()

@@ -22,6 +22,10 @@ OLDEST_KAFKA = "0.11"
 KAFKA_TOO_OLD = f"The Kafka cluster is too old for this server, which needs Kafka {OLDEST_KAFKA} or newer."
 TOO_OLD_RETRY_AFTER_S = 60
 SETTINGS_DO_NOT_WORK = "The server cannot use Kafka with its current settings. The server's log gives the reason."
+COPY_OLD_RECORDS = (
+    "kafkasse reads only format 2, which Kafka 0.11 introduced."
+    " Copy the records to a new topic, for example with MirrorMaker."
+)
 TOPIC_NOT_AVAILABLE = "A topic of this stream no longer exists, or the server may no longer read it."
 
 # All of them result in the same response, so that a client cannot find out which topics exist.
@@ -103,8 +107,7 @@ def _translate(error: kafka_errors.KafkaError | OSError, text: str) -> tuple[Kaf
     if isinstance(error, OldMessageFormat):
         return (
             KafkasseError("The next record has a format from before Kafka 0.11, so the stream cannot continue."),
-            f"Old records: {text}. kafkasse reads only format 2, which Kafka 0.11 introduced."
-            " Copy the records to a new topic, for example with MirrorMaker.",
+            f"Old records: {text}. {COPY_OLD_RECORDS}",
         )
     if isinstance(error, kafka_errors.CorruptRecordError):
         return (
@@ -123,8 +126,7 @@ def _translate(error: kafka_errors.KafkaError | OSError, text: str) -> tuple[Kaf
             KafkasseError(
                 "The records of a topic of this stream have no timestamps, because their format is that of Kafka 0.9."
             ),
-            f"{text} has message format 0. kafkasse reads only format 2, which Kafka 0.11 introduced."
-            " Copy the records to a new topic, for example with MirrorMaker.",
+            f"{text} has message format 0. {COPY_OLD_RECORDS}",
         )
     return (
         KafkaUnavailable("The server cannot reach Kafka. Retry in a few seconds."),
