@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 
 import gevent
 
-from kafkasse.feed.feed_core import gap_events
+from kafkasse.feed.core.feed import gap_events
+from kafkasse.feed.core.stats import RouteStats
 from kafkasse.feed.lookup import BackgroundLookups
-from kafkasse.feed.stats import RouteStats
 from kafkasse.feed.topic_watch import TopicWatch, partitions_of, topic_gone
 from kafkasse.feed.versions import Versions
 from kafkasse.log import Batch, Log, OffsetOutOfRange, Partition, PartitionsFailed, known_offset_ranges

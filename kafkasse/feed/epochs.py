@@ -1,7 +1,7 @@
 """Detects clients that have read records which a truncation removed from the log, by the leader epochs of their positions.
 
 A leader epoch ends at the offset where the next epoch starts. A client that has read records of the epoch after this offset
-has read lost records. See feed_epochs.py for the clients whose position a feed covers.
+has read lost records. See core/epochs.py for the clients whose position a feed covers.
 """
 
 from __future__ import annotations

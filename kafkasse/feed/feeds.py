@@ -15,11 +15,12 @@ from weakref import WeakKeyDictionary
 
 from kafkasse.errors import TopicNotAvailable
 from kafkasse.feed.catch_up import CatchUp
+from kafkasse.feed.core.feed import FeedKey
+from kafkasse.feed.core.ring import RingLimits
+from kafkasse.feed.core.stats import RouteStats
 from kafkasse.feed.epochs import EpochEnds
-from kafkasse.feed.feed_core import FeedKey
 from kafkasse.feed.lookup import OffsetRanges, SharedLookup
 from kafkasse.feed.reader import Cursors, Reader
-from kafkasse.feed.ring import RingLimits
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.slots import CatchUpSlots, has_its_share, no_place
 from kafkasse.feed.snapshot import Snapshot, SnapshotReader
@@ -32,7 +33,6 @@ from kafkasse.feed.start import (
     timestamps_at_end,
     with_whole_topics,
 )
-from kafkasse.feed.stats import RouteStats
 from kafkasse.feed.tail import Tail, TailPartition
 from kafkasse.feed.topic_watch import TopicWatch
 from kafkasse.feed.versions import Versions

@@ -15,6 +15,7 @@ import gevent
 
 from kafkasse.errors import Unavailable
 from kafkasse.feed.catch_up import CatchUp
+from kafkasse.feed.core.subscribers import Parked
 from kafkasse.feed.reader_core import ReaderCore, StopReason
 from kafkasse.feed.reader_states import (
     Behind,
@@ -30,7 +31,6 @@ from kafkasse.feed.reader_states import (
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.slots import CatchUpSlots
 from kafkasse.feed.snapshot import SnapshotReader
-from kafkasse.feed.subscribers import Parked
 from kafkasse.log import Gap
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records.filter import Selector

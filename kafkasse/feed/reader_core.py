@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 
-from kafkasse.feed.feed_core import FeedCore, gap_events
+from kafkasse.feed.core.feed import FeedCore, gap_events
+from kafkasse.feed.core.ring import Place, Segment
+from kafkasse.feed.core.subscribers import FeedPosition, Parked, ParkedClient
 from kafkasse.feed.reader_states import (
     NAMES,
     NEXT_STATES,
@@ -23,9 +25,7 @@ from kafkasse.feed.reader_states import (
     State,
     Waiting,
 )
-from kafkasse.feed.ring import Place, Segment
 from kafkasse.feed.snapshot import SnapshotReader
-from kafkasse.feed.subscribers import FeedPosition, Parked, ParkedClient
 from kafkasse.log import Gap, Partition
 from kafkasse.records import frame
 from kafkasse.records.filter import Selector

@@ -26,10 +26,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kafkasse.feed.catch_up import CatchUp
-from kafkasse.feed.ring import Place
+from kafkasse.feed.core.ring import Place
+from kafkasse.feed.core.subscribers import Parked
 from kafkasse.feed.slots import Slot
 from kafkasse.feed.snapshot import SnapshotReader
-from kafkasse.feed.subscribers import Parked
 from kafkasse.log import Partition
 from kafkasse.records.position import IdWriter
 

@@ -14,10 +14,10 @@ from gevent.event import Event
 from gevent.lock import BoundedSemaphore
 
 from kafkasse.errors import KafkasseError
-from kafkasse.feed.feed_core import FeedCore, FeedKey
-from kafkasse.feed.ring import Place, RingLimits
+from kafkasse.feed.core.feed import FeedCore, FeedKey
+from kafkasse.feed.core.ring import Place, RingLimits
+from kafkasse.feed.core.stats import RouteStats
 from kafkasse.feed.snapshot import Snapshot
-from kafkasse.feed.stats import RouteStats
 from kafkasse.feed.versions import Versions
 from kafkasse.log import Batch, Gap, Partition
 from kafkasse.process.event_loop import take_turn

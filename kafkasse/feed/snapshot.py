@@ -19,8 +19,8 @@ import gevent
 from gevent.event import Event
 
 from kafkasse.errors import ConfigurationError, KafkasseError, Unavailable
-from kafkasse.feed.feed_core import FeedCore
-from kafkasse.feed.ring import Place
+from kafkasse.feed.core.feed import FeedCore
+from kafkasse.feed.core.ring import Place
 from kafkasse.feed.slots import CatchUpSlots, Slot
 from kafkasse.feed.versions import Versions
 from kafkasse.log import Batch, Cursor, Log, OffsetOutOfRange, Partition, PartitionsFailed, known_offset_ranges

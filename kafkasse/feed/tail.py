@@ -21,9 +21,9 @@ import gevent
 
 from kafkasse.errors import KafkasseError, KafkaUnavailable, Unavailable
 from kafkasse.feed.backlog import Backlog
-from kafkasse.feed.feed_core import FeedKey
+from kafkasse.feed.core.feed import FeedKey
+from kafkasse.feed.core.ring import Place
 from kafkasse.feed.lookup import BackgroundLookups
-from kafkasse.feed.ring import Place
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.topic_watch import TopicWatch, partitions_of, topic_gone
 from kafkasse.log import UNKNOWN_EPOCH, Batch, Log, OffsetOutOfRange, OffsetRange, Partition, PartitionsFailed, Topic

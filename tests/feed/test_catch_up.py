@@ -13,9 +13,9 @@ from kafkasse.client.sse import Event
 from kafkasse.errors import FilterError, KafkaUnavailable, TopicGone
 from kafkasse.feed import Reader, StopReason, catch_up
 from kafkasse.feed.catch_up import CatchUp
-from kafkasse.feed.feed_core import FeedKey
+from kafkasse.feed.core.feed import FeedKey
+from kafkasse.feed.core.ring import RingLimits
 from kafkasse.feed.reader import Cursors
-from kafkasse.feed.ring import RingLimits
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.slots import CatchUpSlots
 from kafkasse.feed.start import resolve

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from kafkasse.client.sse import Parser
-from kafkasse.feed.ring import Segment
+from kafkasse.feed.core.ring import Segment
 from kafkasse.log import Partition
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Dimension, Dimensions, Selector

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kafkasse.feed import Reader, catch_up, feed_core, shared_feed
+from kafkasse.feed import Reader, catch_up, shared_feed
+from kafkasse.feed.core import feed as feed_core
 from kafkasse.feed.reader_states import ReaderState
 from kafkasse.route import StartAt
 from tests.feed.world import World

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkasse.feed.feed_core import FeedKey
-from kafkasse.feed.ring import INDEX_ENTRY_BYTES, Place, RingLimits
+from kafkasse.feed.core.feed import FeedKey
+from kafkasse.feed.core.ring import INDEX_ENTRY_BYTES, Place, RingLimits
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.log import UNKNOWN_EPOCH, Batch, Partition
 from kafkasse.log.memory import MemoryRecord

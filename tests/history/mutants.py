@@ -17,13 +17,13 @@ from typing import Any
 
 from kafkasse.feed import feeds
 from kafkasse.feed.catch_up import CatchUp
+from kafkasse.feed.core.ring import Ring, Segment
+from kafkasse.feed.core.subscribers import NewFrames, Subscribers
 from kafkasse.feed.epochs import EpochEnds
 from kafkasse.feed.reader import Reader
 from kafkasse.feed.reader_states import Joining, ReaderState
-from kafkasse.feed.ring import Ring, Segment
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.snapshot import Snapshot, SnapshotReader
-from kafkasse.feed.subscribers import NewFrames, Subscribers
 from kafkasse.feed.tail import Tail
 from kafkasse.feed.topic_watch import TopicWatch
 from kafkasse.kafka import batches, decoding

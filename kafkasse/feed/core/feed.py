@@ -19,10 +19,10 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from kafkasse.errors import KafkasseError
-from kafkasse.feed.feed_epochs import FeedEpochs
-from kafkasse.feed.ring import Place, Ring, RingLimits, Segment
-from kafkasse.feed.stats import RouteStats
-from kafkasse.feed.subscribers import FeedPosition, Flush, Group, NewFrames, Parked, ParkedClient, Subscribers
+from kafkasse.feed.core.epochs import FeedEpochs
+from kafkasse.feed.core.ring import Place, Ring, RingLimits, Segment
+from kafkasse.feed.core.stats import RouteStats
+from kafkasse.feed.core.subscribers import FeedPosition, Flush, Group, NewFrames, Parked, ParkedClient, Subscribers
 from kafkasse.log import Batch, Gap, Partition
 from kafkasse.records import frame
 from kafkasse.records.encoder import Encoder, Piece

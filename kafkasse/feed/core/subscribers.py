@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple, Protocol
 
-from kafkasse.feed.ring import Place, Segment
+from kafkasse.feed.core.ring import Place, Segment
 from kafkasse.log import Partition
 from kafkasse.records.filter import Selector
 from kafkasse.records.filter.dimensions import Values
