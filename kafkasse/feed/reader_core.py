@@ -313,7 +313,7 @@ class ReaderCore:
             if offset >= position:
                 timestamp = segment.timestamps[index] if segment.timestamps else None
                 ids.set(partition, offset + 1, timestamp, segment.leader_epoch)
-                has_id = index == last or not self._feed.has_sparse_ids
+                has_id = index == last or self._feed.id_frequency == "event"
                 frames.append(wire.frame(event, ids.render() if has_id else "", body))
                 self._id_sent = has_id
         return frames

@@ -77,8 +77,9 @@ class Encoder:
             stream ends, because the server cannot know whether the client may see the record.
         on_skipped: called with the topic, partition, offset, reason and kind of reason of each record that cannot be
             deserialized.
-        sparse_ids: only the last frame of a piece has an ID, which saves bytes. A client whose connection breaks within a
-            piece receives the piece again. Ignored with dimensions, because a client may not receive the last frame.
+        id_frequency: "event": each frame has an ID. "run": only the last frame of a piece has one, which saves bytes. A
+            client whose connection breaks within a piece receives the piece again. With dimensions, each frame has an ID,
+            because a client may not receive the last frame.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Encoder:
         deserializer: Deserializer | None = None,
         filterer: Filterer | None = None,
         on_skipped: Callable[[str, int, int, str, str], None] = lambda *skipped: None,
-        sparse_ids: bool = False,
+        id_frequency: str = "event",
         decoder: Callable[[RecordView], Any] | None = None,
         filter: RecordFilter | None = None,
         projection: Projection | None = None,
@@ -104,7 +105,7 @@ class Encoder:
         self._deserializer = deserializer
         self._filterer = filterer
         self._on_skipped = on_skipped
-        self.sparse_ids = sparse_ids and not dimensions
+        self.id_frequency = "event" if dimensions else id_frequency
         # Hooks and decoders may wait for I/O.
         self.has_hooks = deserializer is not None or filterer is not None or decoder is not None
         is_default = self._format is as_kafkasse and type(self.wire) is ServerSentEvents
@@ -193,6 +194,7 @@ class Encoder:
         id_prefix, format_offset, id_suffix = id_template
         is_decimal = format_offset is str
         template, template_with_id = _frame_templates(partition, id_template)
+        every_frame_has_id = self.id_frequency == "event"
         has_dimensions = self.dimensions is not None
         is_selective = has_dimensions or self._filter is not None
         frames: list[bytes] = []
@@ -226,11 +228,11 @@ class Encoder:
             ):
                 # The common case. One template produces the same bytes as encode() and frame(), in less time.
                 key_json = b"null" if key is None else b'"%b"' % key
-                if self.sparse_ids:
-                    frame = template % (value[:-1], offset, timestamp, key_json)
-                else:
+                if every_frame_has_id:
                     next_offset = offset + 1 if is_decimal else format_offset(offset + 1).encode()
                     frame = template_with_id % (value[:-1], offset, timestamp, key_json, next_offset)
+                else:
+                    frame = template % (value[:-1], offset, timestamp, key_json)
             else:
                 try:
                     if not is_selective:
@@ -244,14 +246,14 @@ class Encoder:
                     end, size = end + 1, size + len(value or b"")
                     continue
                 event, body = encoded
-                position_id = "" if self.sparse_ids else f"{id_prefix}{format_offset(offset + 1)}{id_suffix}"
+                position_id = f"{id_prefix}{format_offset(offset + 1)}{id_suffix}" if every_frame_has_id else ""
                 frame = self.wire.frame(event, position_id, body)
             end, size = end + 1, size + len(frame)
             frames.append(frame)
             offsets.append(offset)
             if has_dimensions:
                 piece_values.append(values)
-        if self.sparse_ids and frames:
+        if frames and not every_frame_has_id:
             last_id = f"{id_prefix}{format_offset(offsets[-1] + 1)}{id_suffix}"
             frames[-1] = self.wire.with_id(frames[-1], last_id)
         return Piece(frames, offsets, [], end, _next_offset(batch, end), piece_values)
@@ -287,12 +289,12 @@ class Encoder:
             ids.set(partition, record.offset + 1, record.timestamp, batch.leader_epoch)
             if each is not None:
                 last_id, (selected, (event, body)) = ids.render(), each
-                frames.append(self.wire.frame(event, "" if self.sparse_ids else last_id, body))
+                frames.append(self.wire.frame(event, last_id if self.id_frequency == "event" else "", body))
                 offsets.append(record.offset)
                 timestamps.append(record.timestamp)
                 if self.dimensions is not None:
                     values.append(selected)
-        if self.sparse_ids and frames:
+        if frames and self.id_frequency == "run":
             frames[-1] = self.wire.with_id(frames[-1], last_id)
         return Piece(frames, offsets, timestamps, end, _next_offset(batch, end), values)
 

@@ -83,7 +83,7 @@ class Encoders:
             hooks.deserializer,
             hooks.filterer,
             self._on_skipped,
-            sparse_ids=self._config.web.id_frequency == "run",
+            id_frequency=self._config.web.id_frequency,
             decoder=self._decoders.get(route.name),
             filter=selection.filter,
             dimensions=selection.dimensions,

@@ -126,7 +126,7 @@ class Interleaved(PatternSimulation):
 
     def connect(self, client: Client) -> None:
         chosen = self._choice(client).selection
-        settings = {"filter": chosen.filter, "dimensions": chosen.dimensions, "sparse_ids": self.sparse}
+        settings = {"filter": chosen.filter, "dimensions": chosen.dimensions, "id_frequency": self.id_frequency}
         shared = Encoder(wire=self._wire, **settings, **self._hook)
         self._busy.append(client)
         began = self.now
@@ -159,7 +159,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "timestamps": {"id_type": IdType.TIMESTAMP, "drops": False},  # they do not show that records are missing
     "timestamps, hook": {"id_type": IdType.TIMESTAMP, "drops": False, "hooked": True},
     "both, hook": {"id_type": IdType.BOTH, "hooked": True},
-    "sparse IDs, hook": {"sparse": True, "drops": False, "hooked": True},
+    "an ID per run, hook": {"id_frequency": "run", "drops": False, "hooked": True},
     "truncation": {"drops": False, "truncates": True},
     "truncation, hook": {"drops": False, "truncates": True, "hooked": True},
     "JSON lines": {"is_json_lines": True},

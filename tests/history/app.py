@@ -27,7 +27,7 @@ def create() -> Flask:
     # A warning for each record that a format skips would be thousands of lines.
     logging.getLogger("kafkasse").setLevel(logging.ERROR)
     app = Flask(__name__)
-    for name, more in {"plain": {}, "filtered": {"filterer": shows}, "sparse": {"id_frequency": "run"}}.items():
+    for name, more in {"plain": {}, "filtered": {"filterer": shows}, "run": {"id_frequency": "run"}}.items():
         app.register_blueprint(blueprint(Config.load(**more), name=name), url_prefix=f"/{name}")
     app.add_url_rule("/-/mutants", view_func=lambda: dict(mutants.applied))
     return app

@@ -616,7 +616,7 @@ MUTANTS |= {
     "id_one_too_far": _on_frames("id_one_too_far", _shift_last_offset(1)),
     "id_one_too_near": _on_frames("id_one_too_near", _shift_last_offset(-1)),
     "id_before_its_data": _on_frames("id_before_its_data", _id_first),
-    "sparse_id_too_early": _on_frames("sparse_id_too_early", _id_of_the_last_on_the_first),
+    "id_of_run_too_early": _on_frames("id_of_run_too_early", _id_of_the_last_on_the_first),
     "last_of_a_batch_dropped": _on_frames("last_of_a_batch_dropped", lambda frames: frames[:-1]),
     "two_of_a_batch_swapped": _on_frames("two_of_a_batch_swapped", lambda frames: [*frames[-2:][::-1], *frames[:-2]]),
     "number_rewritten": _on_frames(

@@ -180,15 +180,15 @@ class Simulation:
         self,
         draws: Draws,
         filtered: bool = False,
-        sparse: bool = False,
+        id_frequency: str = "event",
         drops: bool = True,
         late_reconnects: bool = False,
         truncates: bool = False,
     ) -> None:
         self.draws = draws
         self.reached: Counter[str] = Counter()
-        self.filtered, self.sparse, self.drops, self.late_reconnects = filtered, sparse, drops, late_reconnects
-        self.truncates = truncates
+        self.filtered, self.id_frequency, self.drops = filtered, id_frequency, drops
+        self.late_reconnects, self.truncates = late_reconnects, truncates
         self.log = BusyLog()
         self.log.while_closing = self._run_others
         self.stored: list[StoredRecord] = []
@@ -205,7 +205,7 @@ class Simulation:
         # Refresh the metadata whenever a tail or a cursor checks it.
         self._feeds = Feeds(self._readable_log(), replace(config.feed, metadata_refresh_s=0.0), self._add_tail)
         self.create(TOPIC, PARTITIONS)
-        self._encoder = Encoder(filterer=_is_shown if filtered else None, sparse_ids=sparse)
+        self._encoder = Encoder(filterer=_is_shown if filtered else None, id_frequency=id_frequency)
 
     def play(self, steps: int) -> list[str]:
         """Run this many steps, or the recorded ones. Return the violations."""
@@ -455,13 +455,13 @@ class Simulation:
 
     def _history(self, number: int, client: Client) -> History:
         promises = {"keeps": _keeps} if self.filtered else {}
-        return self._promised(number, client, self.sparse, **promises)
+        return self._promised(number, client, self.id_frequency, **promises)
 
-    def _promised(self, number: int, client: Client, is_sparse: bool, **promises: Any) -> History:
+    def _promised(self, number: int, client: Client, id_frequency: str, **promises: Any) -> History:
         """Return the history of a client. The server may end all of its streams."""
         connections = client.connections
         start = self._route.start.value
-        limits = {"start": start, "id_frequency": "run" if is_sparse else "event", "max_ended": len(connections)}
+        limits = {"start": start, "id_frequency": id_frequency, "max_ended": len(connections)}
         topics = sorted({topic for topic, _ in self.ends})
         return History(f"client {number}", topics, connections, **limits, **promises)
 
@@ -492,11 +492,11 @@ class SelectingSimulation(Simulation):
         chosen = self._choice(client).selection
         encoder = self._encoders.setdefault(
             (chosen.filter, chosen.dimensions),
-            Encoder(filter=chosen.filter, dimensions=chosen.dimensions, sparse_ids=self.sparse),
+            Encoder(filter=chosen.filter, dimensions=chosen.dimensions, id_frequency=self.id_frequency),
         )
         self._open(client, encoder, chosen.selector)
 
     def _history(self, number: int, client: Client) -> History:
         choice = self._choice(client)
-        is_sparse = self.sparse and choice.selection.selector is None
-        return self._promised(number, client, is_sparse, keeps=choice.keeps)
+        id_frequency = self.id_frequency if choice.selection.selector is None else "event"
+        return self._promised(number, client, id_frequency, keeps=choice.keeps)

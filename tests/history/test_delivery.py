@@ -28,7 +28,7 @@ from tests.support.kafka import Cluster
 from tests.support.server import Server
 
 SEED = 1
-WITH_EVERY_CUT = ("from the start", "timestamps", "sparse", "table"), ("filtered", "both", "compact", "personal")
+WITH_EVERY_CUT = ("from the start", "timestamps", "an ID per run", "table"), ("filtered", "both", "compact", "personal")
 
 
 @pytest.fixture

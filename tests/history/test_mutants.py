@@ -22,7 +22,7 @@ SERVERS_AT_ONCE = 7
 BATCHES = 10
 MAX_PLAYS = 4  # whether a fault shows in one play depends on where reads and cuts happen
 # A server with a fault has only these clients, so that many servers can run at once.
-CLIENT_TYPES = "live", "from the start", "value", "timestamps", "filtered", "sparse", "table", "lines"
+CLIENT_TYPES = "live", "from the start", "value", "timestamps", "filtered", "an ID per run", "table", "lines"
 SEED = 1
 # What the checker must report for each mutant. A client that gave up also lacks records at the end, which does not count.
 LOST, REPEATED = "would be lost", "would be repeated"
@@ -54,7 +54,7 @@ BLACK_BOX = {
     "resume_forgets_a_partition": LOST,
     "ring_segment_lost": LOST,
     "snapshot_lacks_a_key": "the snapshot lacks",
-    "sparse_id_too_early": OUT_OF_ORDER,
+    "id_of_run_too_early": OUT_OF_ORDER,
     "times_one_too_far": "the event ID has timestamp",
     "tombstones_hidden": MISSING,
     "two_of_a_batch_swapped": OUT_OF_ORDER,

@@ -102,7 +102,7 @@ class FeedCore:
         self.epochs = FeedEpochs(ids)
         self.ring = Ring(limits, ids.offsets, has_index=key.encoder.dimensions is not None)
         self.wire = key.encoder.wire
-        self.has_sparse_ids = key.encoder.sparse_ids
+        self.id_frequency = key.encoder.id_frequency
         self.readers = 0
         self.stats = stats
         self.idle_since = now

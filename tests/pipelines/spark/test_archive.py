@@ -37,7 +37,7 @@ START_MS = 20_000 * DAY_MS  # 2024-10-04
 BATCHES = 20
 SEED = 1
 CLIENTS = (
-    "from the start", "value", "envelope", "both", "timestamps", "compact", "filtered", "sparse", "personal", "lines",
+    "from the start", "value", "envelope", "both", "timestamps", "compact", "filtered", "an ID per run", "personal", "lines",
 )  # fmt: skip
 DAYS = "2024-10-04", "2024-10-05", "2024-10-06"
 
