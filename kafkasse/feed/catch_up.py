@@ -13,9 +13,10 @@ import gevent
 
 from kafkasse.feed.core.feed import gap_events
 from kafkasse.feed.core.stats import RouteStats
+from kafkasse.feed.core.versions import Versions
 from kafkasse.feed.lookup import BackgroundLookups
 from kafkasse.feed.topic_watch import TopicWatch, partitions_of, topic_gone
-from kafkasse.feed.versions import Versions
+from kafkasse.feed.versions import without_outdated
 from kafkasse.log import Batch, Log, OffsetOutOfRange, Partition, PartitionsFailed, known_offset_ranges
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records.encoder import Encoder
@@ -113,15 +114,13 @@ class CatchUp:
     def _fetch(self, timeout_s: float) -> bytes:
         """Fetch the next batches. Return gap events if the log has lost records that the client needs."""
         try:
-            self._batches.extend(map(self._newest, self._cursor.poll(timeout_s)))
+            for batch in self._cursor.poll(timeout_s):
+                self._batches.append(without_outdated(batch, self._versions, self._stats))
         except OffsetOutOfRange as error:
             return self._recover(error)
         except PartitionsFailed as error:
             raise next(iter(error.errors.values())) from error
         return b""
-
-    def _newest(self, batch: Batch) -> Batch:
-        return batch if self._versions is None else self._stats.count_outdated(batch, self._versions.newest(batch))
 
     def _recover(self, error: OffsetOutOfRange) -> bytes:
         """Continue at the next offset that the log holds, and report the lost records as gaps."""

@@ -18,6 +18,7 @@ from kafkasse.feed.catch_up import CatchUp
 from kafkasse.feed.core.feed import FeedKey
 from kafkasse.feed.core.ring import RingLimits
 from kafkasse.feed.core.stats import RouteStats
+from kafkasse.feed.core.versions import Versions
 from kafkasse.feed.epochs import EpochEnds
 from kafkasse.feed.lookup import OffsetRanges, SharedLookup
 from kafkasse.feed.reader import Cursors, Reader
@@ -35,7 +36,7 @@ from kafkasse.feed.start import (
 )
 from kafkasse.feed.tail import Tail, TailPartition
 from kafkasse.feed.topic_watch import TopicWatch
-from kafkasse.feed.versions import Versions
+from kafkasse.feed.versions import read_versions
 from kafkasse.log import UNKNOWN_EPOCH, EpochPosition, Gap, Log, Partition, Topic
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records.encoder import Encoder
@@ -231,7 +232,7 @@ class Feeds:
         Raises:
             KafkasseError: Kafka does not send the records.
         """
-        versions.read(self.log, offsets, self._offset_ranges.get(offsets), self._settings.kafka_timeout_s)
+        read_versions(versions, self.log, offsets, self._offset_ranges.get(offsets), self._settings.kafka_timeout_s)
 
     def _ids_in_ring(
         self, feed: SharedFeed, route: Route, position: Position, topics: Mapping[str, Topic], since: int | None

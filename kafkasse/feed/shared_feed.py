@@ -17,8 +17,9 @@ from kafkasse.errors import KafkasseError
 from kafkasse.feed.core.feed import FeedCore, FeedKey
 from kafkasse.feed.core.ring import Place, RingLimits
 from kafkasse.feed.core.stats import RouteStats
+from kafkasse.feed.core.versions import Versions
 from kafkasse.feed.snapshot import Snapshot
-from kafkasse.feed.versions import Versions
+from kafkasse.feed.versions import without_outdated
 from kafkasse.log import Batch, Gap, Partition
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records.frame import DecoderPending
@@ -58,7 +59,7 @@ class SharedFeed(FeedCore):
 
     def newest(self, batch: Batch) -> Batch:
         """Return the batch without its outdated records."""
-        return batch if self._versions is None else self.stats.count_outdated(batch, self._versions.newest(batch))
+        return without_outdated(batch, self._versions, self.stats)
 
     @property
     def versions_bytes(self) -> int:

@@ -21,8 +21,9 @@ from gevent.event import Event
 from kafkasse.errors import ConfigurationError, KafkasseError, Unavailable
 from kafkasse.feed.core.feed import FeedCore
 from kafkasse.feed.core.ring import Place
+from kafkasse.feed.core.versions import Versions
 from kafkasse.feed.slots import CatchUpSlots, Slot
-from kafkasse.feed.versions import Versions
+from kafkasse.feed.versions import without_outdated
 from kafkasse.log import Batch, Cursor, Log, OffsetOutOfRange, Partition, PartitionsFailed, known_offset_ranges
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records.filter import Selector
@@ -237,7 +238,7 @@ class Snapshot:
             return
         for batch in batches:
             slot.started()
-            self._add(batch if self._versions is None else self._versions.newest(batch), ids)
+            self._add(without_outdated(batch, self._versions), ids)
 
     def _recover(self, error: OffsetOutOfRange, cursor: Cursor, ids: IdWriter) -> None:
         resumption = error.resume(ids.offsets, known_offset_ranges(self._log, error.partitions))

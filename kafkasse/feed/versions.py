@@ -1,148 +1,81 @@
-"""Versions: drop the records that are older than a record before them. The setting `newest_by` of a route.
-
-If a producer repeats records after a failure, clients would otherwise see older values again. A record is outdated if
-one of the `look_back` offsets before it in its partition has the same key and a version that is as high or higher. This
-depends on the log alone, so a shared feed, a client that catches up and a snapshot drop the same records, and a client that
-resumes receives no record that is older than those that it received before.
-"""
+"""Drop outdated records, and read the versions of the records before a position. See core/versions.py."""
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections import OrderedDict
 from collections.abc import Mapping
 
 from kafkasse.errors import KafkaUnavailable
+from kafkasse.feed.core.stats import RouteStats
+from kafkasse.feed.core.versions import Versions
 from kafkasse.log import Batch, Cursor, Log, OffsetOutOfRange, OffsetRange, Partition, PartitionsFailed, Record
 from kafkasse.process.event_loop import take_turn
-from kafkasse.route import NewestBy
 
-MAX_BYTES = 1_048_576  # of one Versions object: those of about 3,000 keys
-ENTRY_BYTES = 330  # the memory that a key takes up in addition to its bytes; a test measures it
-MAX_KEY_BYTES = 64  # the hash of a longer key takes its place
-MAX_VERSION_DIGITS = 19  # of a 64-bit integer
 MAX_PIECE_RECORDS = 1000
 MAX_POLL_S = 0.25
 
 
-class Versions:
-    """The newest version of each key among the latest records of some partitions.
+def without_outdated(batch: Batch, versions: Versions | None, stats: RouteStats | None = None) -> Batch:
+    """Return the batch without its outdated records, and count these."""
+    if versions is None:
+        return batch
+    newest: list[Record] = []
+    for start in range(0, len(batch.records), MAX_PIECE_RECORDS):
+        take_turn()
+        newest += versions.newest(batch.partition, batch.records[start : start + MAX_PIECE_RECORDS])
+    versions.ends[batch.partition] = batch.next_offset
+    outdated = len(batch.records) - len(newest)
+    if stats is not None:
+        stats.outdated += outdated
+    return batch._replace(records=newest) if outdated else batch
+
+
+def read_versions(
+    versions: Versions, log: Log, ends: Mapping[Partition, int], held: Mapping[Partition, OffsetRange], timeout_s: float
+) -> None:
+    """Read the versions of the records before these offsets.
 
     Args:
-        newest_by: the header with the version, and how far to look back.
+        versions: receives the versions.
+        log: the log to read.
+        ends: for each partition, the offset before which to read.
+        held: the offsets that the partitions hold. Partitions that are absent are not read.
+        timeout_s: how long to wait at most.
 
-    Attributes:
-        bytes: about the memory that the keys and versions take up; MAX_BYTES at most. The oldest are removed first.
-        ends: for each partition, the offset after the records that newest() or read() has received.
+    Raises:
+        KafkasseError: the log cannot be read, or not within the timeout.
     """
+    missing = versions.missing(ends, held)
+    if missing:
+        _read(versions, log, missing, timeout_s)
+    versions.ends |= {partition: max(versions.ends.get(partition, 0), end) for partition, end in ends.items()}
 
-    def __init__(self, newest_by: NewestBy) -> None:
-        self._newest_by = newest_by
-        # For each key, the version and the offset of its newest record. The entry that was added first is the first one.
-        self._versions: OrderedDict[tuple[Partition, bytes], tuple[int, int]] = OrderedDict()
-        self.bytes = 0
-        self.ends: dict[Partition, int] = {}
 
-    def newest(self, batch: Batch) -> Batch:
-        """Return the batch without its outdated records, and remember the versions of the others."""
-        kept = []
-        for start in range(0, len(batch.records), MAX_PIECE_RECORDS):
-            take_turn()
-            kept += [
-                record
-                for record in batch.records[start : start + MAX_PIECE_RECORDS]
-                if self._is_newest(batch.partition, record)
-            ]
-        self.ends[batch.partition] = batch.next_offset
-        return batch if len(kept) == len(batch.records) else batch._replace(records=kept)
+def _read(versions: Versions, log: Log, missing: dict[Partition, OffsetRange], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    cursor = log.cursor({partition: offsets.start for partition, offsets in missing.items()})
+    try:
+        while missing:
+            if time.monotonic() > deadline:
+                raise KafkaUnavailable(f"Kafka did not send the records before the position within {timeout_s:g} s.")
+            for batch in _poll(cursor, missing):
+                end = missing[batch.partition].end if batch.partition in missing else 0
+                before_end = batch._replace(records=[record for record in batch.records if record.offset < end])
+                without_outdated(before_end, versions)
+                if batch.next_offset >= end:
+                    missing.pop(batch.partition, None)
+                    cursor.remove([batch.partition])
+    finally:
+        cursor.close()
 
-    def _is_newest(self, partition: Partition, record: Record) -> bool:
-        version = self._version(record)
-        if version is None or record.key is None:
-            return True
-        key = partition, record.key if len(record.key) <= MAX_KEY_BYTES else hashlib.sha256(record.key).digest()
-        former = self._versions.get(key)
-        if former is not None:
-            if version <= former[0] and record.offset - former[1] <= self._newest_by.look_back:
-                return False
-            self._remove(key)
-        self._versions[key] = version, record.offset
-        self.bytes += ENTRY_BYTES + len(key[1])
-        self._evict(partition, record.offset)
-        return True
 
-    def _version(self, record: Record) -> int | None:
-        values = [value for name, value in record.headers if name == self._newest_by.header]
-        text = values[-1] if values else None
-        return int(text) if text is not None and text.isdigit() and len(text) <= MAX_VERSION_DIGITS else None
-
-    def _remove(self, key: tuple[Partition, bytes]) -> None:
-        del self._versions[key]
-        self.bytes -= ENTRY_BYTES + len(key[1])
-
-    def _evict(self, partition: Partition, offset: int) -> None:
-        """Remove the oldest entries while they are too far back, or exceed the limit."""
-        while True:
-            key = next(iter(self._versions))
-            is_too_far_back = key[0] == partition and offset - self._versions[key][1] > self._newest_by.look_back
-            if not is_too_far_back and self.bytes <= MAX_BYTES:
-                return
-            self._remove(key)
-
-    def has_read(self, ends: Mapping[Partition, int]) -> bool:
-        """Return whether the versions include those of all records before these offsets."""
-        return all(self.ends.get(partition, 0) >= end for partition, end in ends.items())
-
-    def read(
-        self, log: Log, ends: Mapping[Partition, int], held: Mapping[Partition, OffsetRange], timeout_s: float
-    ) -> None:
-        """Read the versions of the records before these offsets. Other greenlets may run meanwhile.
-
-        Args:
-            log: the log to read.
-            ends: for each partition, the offset before which to read.
-            held: the offsets that the partitions hold. Partitions that are absent are not read.
-            timeout_s: how long to wait at most.
-
-        Raises:
-            KafkasseError: the log cannot be read, or not within the timeout.
-        """
-        missing = {}
-        for partition, end in ends.items():
-            first = max(self.ends.get(partition, 0), end - self._newest_by.look_back)
-            if partition in held:
-                missing[partition] = OffsetRange(max(first, held[partition].start), min(end, held[partition].end))
-        missing = {partition: offsets for partition, offsets in missing.items() if offsets.start < offsets.end}
-        if missing:
-            self._read(log, missing, timeout_s)
-        self.ends |= {partition: max(self.ends.get(partition, 0), end) for partition, end in ends.items()}
-
-    def _read(self, log: Log, missing: dict[Partition, OffsetRange], timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        cursor = log.cursor({partition: offsets.start for partition, offsets in missing.items()})
-        try:
-            while missing:
-                if time.monotonic() > deadline:
-                    raise KafkaUnavailable(
-                        f"Kafka did not send the records before the position within {timeout_s:g} s."
-                    )
-                for batch in self._poll(cursor, missing):
-                    end = missing[batch.partition].end if batch.partition in missing else 0
-                    self.newest(batch._replace(records=[each for each in batch.records if each.offset < end]))
-                    if batch.next_offset >= end:
-                        missing.pop(batch.partition, None)
-                        cursor.remove([batch.partition])
-        finally:
-            cursor.close()
-
-    def _poll(self, cursor: Cursor, missing: dict[Partition, OffsetRange]) -> list[Batch]:
-        try:
-            return cursor.poll(MAX_POLL_S)
-        except OffsetOutOfRange as error:  # retention or a truncation has just removed the records
-            cursor.remove(error.partitions)
-            for partition in error.partitions:
-                missing.pop(partition, None)
-            return []
-        except PartitionsFailed as error:
-            raise next(iter(error.errors.values())) from error
+def _poll(cursor: Cursor, missing: dict[Partition, OffsetRange]) -> list[Batch]:
+    try:
+        return cursor.poll(MAX_POLL_S)
+    except OffsetOutOfRange as error:  # retention or a truncation has just removed the records
+        cursor.remove(error.partitions)
+        for partition in error.partitions:
+            missing.pop(partition, None)
+        return []
+    except PartitionsFailed as error:
+        raise next(iter(error.errors.values())) from error

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from kafkasse.client.sse import Event
 from kafkasse.errors import KafkaUnavailable
 from kafkasse.feed import versions as module
-from kafkasse.feed.versions import MAX_BYTES, Versions
-from kafkasse.log import Batch, OffsetRange, Partition
+from kafkasse.feed.core.versions import MAX_BYTES, Versions
+from kafkasse.log import OffsetRange, Partition
 from kafkasse.log.memory import MemoryLog, MemoryRecord
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Dimension, Dimensions, Selector
@@ -197,10 +197,6 @@ def follow(client: VersionsClient, newest: dict[tuple[int, int], int]) -> None:
 # The memory.
 
 
-def batch(*records: MemoryRecord) -> Batch:
-    return Batch(PARTITION, records, records[-1].offset + 1)
-
-
 def record(offset: int, key: bytes, version: int = 1) -> MemoryRecord:
     return MemoryRecord(offset, 0, key, b"", [(VERSION, b"%d" % version)])
 
@@ -211,7 +207,7 @@ def test_the_memory_is_limited_and_counted():
 
     def add() -> None:
         for offset in range(6_000):
-            versions.newest(batch(record(offset, b"key-%d-%s" % (offset, b"x" * (offset % 200)))))
+            versions.newest(PARTITION, [record(offset, b"key-%d-%s" % (offset, b"x" * (offset % 200)))])
 
     kept = kept_bytes(add)
 
@@ -223,9 +219,9 @@ def test_the_versions_of_records_too_far_back_are_removed():
     """They would take up memory without an effect."""
     versions = Versions(NewestBy(VERSION, 10))
     for offset in range(1000):
-        versions.newest(batch(record(offset, b"%d" % offset)))
+        versions.newest(PARTITION, [record(offset, b"%d" % offset)])
     one = Versions(NewestBy(VERSION, 10))
-    one.newest(batch(record(0, b"999")))
+    one.newest(PARTITION, [record(0, b"999")])
 
     assert 11 * one.bytes >= versions.bytes
 
@@ -237,7 +233,7 @@ def test_a_log_that_does_not_answer_ends_the_search(log, monkeypatch):
     monkeypatch.setattr("kafkasse.log.memory.MemoryCursor.poll", lambda *_: [])
 
     with pytest.raises(KafkaUnavailable):
-        Versions(NewestBy(VERSION, 10)).read(log, {PARTITION: 1}, {PARTITION: OffsetRange(0, 1)}, 0.05)
+        module.read_versions(Versions(NewestBy(VERSION, 10)), log, {PARTITION: 1}, {PARTITION: OffsetRange(0, 1)}, 0.05)
 
 
 def test_records_that_retention_removes_meanwhile_are_not_searched(log):
@@ -246,6 +242,6 @@ def test_records_that_retention_removes_meanwhile_are_not_searched(log):
     log.drop_before("t", 3)
     versions = Versions(NewestBy(VERSION, 10))
 
-    versions.read(log, {PARTITION: 3}, {PARTITION: OffsetRange(0, 3)}, 5)
+    module.read_versions(versions, log, {PARTITION: 3}, {PARTITION: OffsetRange(0, 3)}, 5)
 
     assert versions.has_read({PARTITION: 3})

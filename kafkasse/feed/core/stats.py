@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from kafkasse.log import Batch
-
 
 class HasLag(Protocol):
     """A reader with a cursor of its own."""
@@ -51,8 +49,3 @@ class RouteStats:
     delay_s: float = 0.0
     readers: Counter[Enum] = field(default_factory=Counter)
     catching_up: dict[HasLag, None] = field(default_factory=dict)
-
-    def count_outdated(self, batch: Batch, newest: Batch) -> Batch:
-        """Count the records of `batch` that `newest` lacks, and return `newest`."""
-        self.outdated += len(batch.records) - len(newest.records)
-        return newest

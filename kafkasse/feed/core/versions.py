@@ -1,0 +1,97 @@
+"""Versions: drop the records that are older than a record before them. The setting `newest_by` of a route.
+
+If a producer repeats records after a failure, clients would otherwise see older values again. A record is outdated if
+one of the `look_back` offsets before it in its partition has the same key and a version that is as high or higher. This
+depends on the log alone, so a shared feed, a client that catches up and a snapshot drop the same records, and a client that
+resumes receives no record that is older than those that it received before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+
+from kafkasse.log import OffsetRange, Partition, Record
+from kafkasse.route import NewestBy
+
+MAX_BYTES = 1_048_576  # of one Versions object: those of about 3,000 keys
+ENTRY_BYTES = 330  # the memory that a key takes up in addition to its bytes; a test measures it
+MAX_KEY_BYTES = 64  # the hash of a longer key takes its place
+MAX_VERSION_DIGITS = 19  # of a 64-bit integer
+
+
+class Versions:
+    """The newest version of each key among the latest records of some partitions.
+
+    Args:
+        newest_by: the header with the version, and how far to look back.
+
+    Attributes:
+        bytes: about the memory that the keys and versions take up; MAX_BYTES at most. The oldest are removed first.
+        ends: for each partition, the offset after the records whose versions are known.
+    """
+
+    def __init__(self, newest_by: NewestBy) -> None:
+        self._newest_by = newest_by
+        # For each key, the version and the offset of its newest record. The entry that was added first is the first one.
+        self._versions: OrderedDict[tuple[Partition, bytes], tuple[int, int]] = OrderedDict()
+        self.bytes = 0
+        self.ends: dict[Partition, int] = {}
+
+    def newest(self, partition: Partition, records: Sequence[Record]) -> list[Record]:
+        """Return the records that are not outdated, and remember their versions. The caller then moves `ends`."""
+        return [record for record in records if self._is_newest(partition, record)]
+
+    def _is_newest(self, partition: Partition, record: Record) -> bool:
+        version = self._version(record)
+        if version is None or record.key is None:
+            return True
+        key = partition, record.key if len(record.key) <= MAX_KEY_BYTES else hashlib.sha256(record.key).digest()
+        former = self._versions.get(key)
+        if former is not None:
+            if version <= former[0] and record.offset - former[1] <= self._newest_by.look_back:
+                return False
+            self._remove(key)
+        self._versions[key] = version, record.offset
+        self.bytes += ENTRY_BYTES + len(key[1])
+        self._evict(partition, record.offset)
+        return True
+
+    def _version(self, record: Record) -> int | None:
+        values = [value for name, value in record.headers if name == self._newest_by.header]
+        text = values[-1] if values else None
+        return int(text) if text is not None and text.isdigit() and len(text) <= MAX_VERSION_DIGITS else None
+
+    def _remove(self, key: tuple[Partition, bytes]) -> None:
+        del self._versions[key]
+        self.bytes -= ENTRY_BYTES + len(key[1])
+
+    def _evict(self, partition: Partition, offset: int) -> None:
+        """Remove the oldest entries while they are too far back, or exceed the limit."""
+        while True:
+            key = next(iter(self._versions))
+            is_too_far_back = key[0] == partition and offset - self._versions[key][1] > self._newest_by.look_back
+            if not is_too_far_back and self.bytes <= MAX_BYTES:
+                return
+            self._remove(key)
+
+    def has_read(self, ends: Mapping[Partition, int]) -> bool:
+        """Return whether the versions include those of all records before these offsets."""
+        return all(self.ends.get(partition, 0) >= end for partition, end in ends.items())
+
+    def missing(
+        self, ends: Mapping[Partition, int], held: Mapping[Partition, OffsetRange]
+    ) -> dict[Partition, OffsetRange]:
+        """Return the offsets that newest() must receive before the records at `ends`.
+
+        Args:
+            ends: the next offset of each partition.
+            held: the offsets that the partitions hold. Partitions that are absent need no offsets.
+        """
+        missing = {}
+        for partition in ends.keys() & held.keys():
+            end = ends[partition]
+            first = max(self.ends.get(partition, 0), end - self._newest_by.look_back)
+            missing[partition] = OffsetRange(max(first, held[partition].start), min(end, held[partition].end))
+        return {partition: offsets for partition, offsets in missing.items() if offsets.start < offsets.end}
