@@ -23,9 +23,10 @@ from kafkasse.errors import KafkasseError, KafkaUnavailable, Unavailable
 from kafkasse.feed.backlog import Backlog
 from kafkasse.feed.core.feed import FeedKey
 from kafkasse.feed.core.ring import Place
+from kafkasse.feed.core.topics import topic_gone
 from kafkasse.feed.lookup import BackgroundLookups
 from kafkasse.feed.shared_feed import SharedFeed
-from kafkasse.feed.topic_watch import TopicWatch, partitions_of, topic_gone
+from kafkasse.feed.topic_watch import TopicWatch, partitions_of
 from kafkasse.log import UNKNOWN_EPOCH, Batch, Log, OffsetOutOfRange, OffsetRange, Partition, PartitionsFailed, Topic
 from kafkasse.process.event_loop import take_turn
 from kafkasse.route import Route
@@ -339,7 +340,7 @@ class Tail:
 
     def _check_topics(self) -> None:
         """End the feeds of topics that were deleted or recreated, and add partitions."""
-        changes = self._watch.check({name: topic.topic_id for name, topic in self.topics.items()}, ())
+        changes = self._watch.check({name: topic.topic_id for name, topic in self.topics.items()})
         for name in changes.deleted:
             for feed in self._feeds_of(name):
                 # A client of a route with patterns reconnects, and continues without the topic.
@@ -348,7 +349,9 @@ class Tail:
             self.fail(self._feeds_of(name), None)
         self._add_topics(changes.matching)
         pending = {each: state.start_ms for each, state in self.partitions.items() if state.offset is None}
-        existing = dict.fromkeys([*changes.added, *partitions_of(changes.matching)])  # the order in event IDs
+        existing = dict.fromkeys(
+            [*partitions_of(changes.whole), *partitions_of(changes.matching)]
+        )  # the order in event IDs
         added = []
         for each in existing:
             take_turn(urgent=True)

@@ -19,13 +19,13 @@ from kafkasse.feed import feeds
 from kafkasse.feed.catch_up import CatchUp
 from kafkasse.feed.core.ring import Ring, Segment
 from kafkasse.feed.core.subscribers import NewFrames, Subscribers
+from kafkasse.feed.core.topics import KnownTopics
 from kafkasse.feed.epochs import EpochEnds
 from kafkasse.feed.reader import Reader
 from kafkasse.feed.reader_states import Joining, ReaderState
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.snapshot import Snapshot, SnapshotReader
 from kafkasse.feed.tail import Tail
-from kafkasse.feed.topic_watch import TopicWatch
 from kafkasse.kafka import batches, decoding
 from kafkasse.kafka.broker_node import BrokerNode
 from kafkasse.kafka.connection import Connection
@@ -332,11 +332,14 @@ def records_of_another_partition(original: Any, self: Any, response: Any) -> Any
     return iter([(state, data) for state, (_, data) in zip([*states[1:], *states[:1]], pairs, strict=True)])
 
 
-@mutant(TopicWatch, "check")
-def added_partitions_ignored(original: Any, self: Any, *args: Any) -> Any:
-    changes = original(self, *args)
-    applied["added_partitions_ignored"] += bool(changes.added)
-    return changes._replace(added=[])
+@mutant(KnownTopics, "compare")
+def added_partitions_ignored(original: Any, self: Any, names: Any, matching: Any, *args: Any) -> Any:
+    """Only the partitions that a topic had when it was compared first are known."""
+    changes = original(self, names, matching, *args)
+    known = memory["added_partitions_ignored"]
+    whole = {name: known.setdefault((self, name), topic) for name, topic in changes.whole.items()}
+    applied["added_partitions_ignored"] += whole != changes.whole
+    return changes._replace(whole=whole)
 
 
 @mutant(ClientSocket, "try_send")
