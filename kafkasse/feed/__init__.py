@@ -13,9 +13,9 @@ These modules run the core with greenlets:
     reader         reads from the snapshot, the reader's own cursor and the ring: snapshot, slots, catch_up
 """
 
+from kafkasse.feed.core.reader import StopReason
 from kafkasse.feed.core.subscribers import ParkedClient
 from kafkasse.feed.feeds import Feeds
 from kafkasse.feed.reader import Reader
-from kafkasse.feed.reader_core import StopReason
 
 __all__ = ["Feeds", "ParkedClient", "Reader", "StopReason"]

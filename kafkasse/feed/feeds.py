@@ -24,7 +24,7 @@ from kafkasse.feed.lookup import OffsetRanges, SharedLookup
 from kafkasse.feed.reader import Cursors, Reader
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.slots import CatchUpSlots, has_its_share, no_place
-from kafkasse.feed.snapshot import Snapshot, SnapshotReader
+from kafkasse.feed.snapshot import Snapshot
 from kafkasse.feed.start import (
     ResolvedPosition,
     check_partitions,
@@ -204,13 +204,15 @@ class Feeds:
         take_turn()  # with 2,500 partitions, parsing the request and finding the feed take as long as opening the reader
         ids = self._ids_in_ring(feed, route, position, topics, since)
         gaps: list[Gap] = []
-        snapshot: SnapshotReader | None = None
+        snapshot: Snapshot | None = None
         if ids is None:
             start = resolve(
                 self.log, position, topics, route.start, since, route.id_type, self._epoch_ends, self._offset_ranges
             )
             ids, gaps = _ids(start, route), start.gaps
-            snapshot = SnapshotReader(self._snapshot(feed), selector) if start.snapshot else None
+            if start.snapshot:
+                snapshot = self._snapshot(feed)
+                snapshot.request()
 
         return Reader(ids, feed, self._cursors, client, gaps, snapshot, selector)
 

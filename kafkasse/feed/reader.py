@@ -1,6 +1,6 @@
 """A reader returns the frames of one client: a ReaderCore that waits for frames and slots, and opens cursors.
 
-reader_states.py describes the states.
+core/reader_states.py describes the states.
 
 A slow client costs other readers nothing: its reader falls behind, and catches up through its own cursor.
 """
@@ -15,9 +15,8 @@ import gevent
 
 from kafkasse.errors import Unavailable
 from kafkasse.feed.catch_up import CatchUp
-from kafkasse.feed.core.subscribers import Parked
-from kafkasse.feed.reader_core import ReaderCore, StopReason
-from kafkasse.feed.reader_states import (
+from kafkasse.feed.core.reader import ReaderCore, StopReason
+from kafkasse.feed.core.reader_states import (
     Behind,
     CatchingUp,
     Closed,
@@ -27,10 +26,12 @@ from kafkasse.feed.reader_states import (
     ReaderState,
     ReadingSnapshot,
     Waiting,
+    WaitingForSnapshot,
 )
+from kafkasse.feed.core.subscribers import Parked
 from kafkasse.feed.shared_feed import SharedFeed
-from kafkasse.feed.slots import CatchUpSlots
-from kafkasse.feed.snapshot import SnapshotReader
+from kafkasse.feed.slots import CatchUpSlots, Slot
+from kafkasse.feed.snapshot import Snapshot
 from kafkasse.log import Gap
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records.filter import Selector
@@ -74,7 +75,7 @@ class Reader(ReaderCore):
         cursors: Cursors,
         client: str,
         gaps: Sequence[Gap] = (),
-        snapshot: SnapshotReader | None = None,
+        snapshot: Snapshot | None = None,
         selector: Selector | None = None,
     ) -> None:
         super().__init__(ids, feed, cursors.max_chunk_bytes, gaps, snapshot, selector)
@@ -109,7 +110,8 @@ class Reader(ReaderCore):
     def _release(self, catching_up: CatchingUp) -> None:
         self.stats.catching_up.pop(self, None)
         try:
-            catching_up.catch_up.close()  # may switch greenlets
+            if isinstance(catching_up.catch_up, CatchUp):
+                catching_up.catch_up.close()  # may switch greenlets
         finally:
             catching_up.slot.release()
 
@@ -131,9 +133,9 @@ class Reader(ReaderCore):
         if self.stop_reason is not StopReason.CLIENT_LEFT:
             self.stop_reason = reason
         match self._state:
-            case ReadingSnapshot(snapshot):
+            case WaitingForSnapshot(Snapshot() as snapshot):
                 snapshot.wake()
-            case Waiting(slot=slot):
+            case Waiting(slot=Slot() as slot):
                 slot.wake()
             case Joining() | Live():
                 self._feed.wake_readers()
@@ -147,7 +149,7 @@ class Reader(ReaderCore):
         last = self._state
         # Without the cursor and its slot, which refer to this reader: no reference cycle waits for the garbage collector.
         match last:
-            case ReadingSnapshot():
+            case WaitingForSnapshot() | ReadingSnapshot():
                 self._enter(Closed(Opening()))
             case Waiting() | CatchingUp():
                 self._enter(Closed(Behind(last.ids)))
@@ -184,13 +186,20 @@ class Reader(ReaderCore):
 
     def _read_once(self, deadline: float) -> bytes:
         match self._state:
+            case WaitingForSnapshot(Snapshot() as snapshot):
+                return self._wait_for_snapshot(snapshot, deadline)
             case ReadingSnapshot() as state:
-                return self._read_snapshot(state, deadline)
-            case Behind() | Waiting() as state:
-                self._wait_for_slot(state, deadline)
+                return self._next_rows(state)
+            case Behind(ids):
+                slot = self._cursors.slots.request(self._address, self._on_revoked)
+                self._enter(waiting := Waiting(ids, slot))
+                self._wait_for_slot(waiting, slot, deadline)
                 return b""
-            case CatchingUp() as state:
-                return self._read_cursor(state, deadline)
+            case Waiting(slot=Slot() as slot) as waiting:
+                self._wait_for_slot(waiting, slot, deadline)
+                return b""
+            case CatchingUp(CatchUp() as catch_up, Slot() as slot) as state:
+                return self._read_cursor(state, catch_up, slot, deadline)
             case Joining() | Live() as state:
                 return self._read_ring(state, deadline)
         raise RuntimeError(f"A reader that is {self.state.value} cannot read.")
@@ -215,36 +224,31 @@ class Reader(ReaderCore):
         if self._feed.ended:
             self.stop_reason = StopReason.ENDED
 
-    def _read_snapshot(self, state: ReadingSnapshot, deadline: float) -> bytes:
-        snapshot = state.snapshot
-        rows = snapshot.rows_read
-        data = snapshot.read(max(0.0, deadline - time.monotonic()), self._max_chunk_bytes)
-        self._count_events(snapshot.rows_read - rows)
-        if snapshot.position is not None and self._state is state:
-            data += self.end_snapshot(snapshot.position)
-        elif not data and self.stop_reason is None:
+    def _wait_for_snapshot(self, snapshot: Snapshot, deadline: float) -> bytes:
+        version = snapshot.version(max(0.0, deadline - time.monotonic()), self._selector)
+        if isinstance(self._state, Closed):  # during the wait
+            return b""
+        if version is not None:
+            return self._start_snapshot(version)
+        if self.stop_reason is None:
             self._check_feed()
-        return data
+        return b""
 
-    def _wait_for_slot(self, state: Behind | Waiting, deadline: float) -> None:
-        if isinstance(state, Behind):
-            state = Waiting(state.ids, self._cursors.slots.request(self._address, self._on_revoked))
-            self._enter(state)
-        if state.slot.wait(max(0.0, deadline - time.monotonic())) and self.stop_reason is None:
-            self._open_cursor(state)
+    def _wait_for_slot(self, waiting: Waiting, slot: Slot, deadline: float) -> None:
+        if slot.wait(max(0.0, deadline - time.monotonic())) and self.stop_reason is None:
+            self._open_cursor(waiting)
 
-    def _read_cursor(self, state: CatchingUp, deadline: float) -> bytes:
+    def _read_cursor(self, state: CatchingUp, catch_up: CatchUp, slot: Slot, deadline: float) -> bytes:
         def must_stop() -> bool:
             return self.stop_reason is not None or self._state is not state or self._may_join(state)
 
-        catch_up = state.catch_up
         catch_up.id_sent = self._id_sent
         events = catch_up.events
         data = catch_up.read(max(0.0, deadline - time.monotonic()), must_stop)
         self._count_events(catch_up.events - events)
         self._id_sent = catch_up.id_sent
         if data:
-            state.slot.started()
+            slot.started()
         if catch_up.ended and self.stop_reason is None:
             self.stop_reason = StopReason.ENDED
         if not data and self.stop_reason is None and self._state is state and self._may_join(state):

@@ -16,9 +16,10 @@ from unittest.mock import patch
 
 import pytest
 
-from kafkasse.feed import backlog, catch_up, feeds, lookup, reader, reader_core, shared_feed
+from kafkasse.feed import backlog, catch_up, feeds, lookup, reader, shared_feed
 from kafkasse.feed.core import feed as feed_core
-from kafkasse.feed.reader_states import CatchingUp, Waiting
+from kafkasse.feed.core import reader as reader_core
+from kafkasse.feed.core.reader_states import CatchingUp, Waiting
 from kafkasse.records import encoder
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.frame import JsonLines, ServerSentEvents

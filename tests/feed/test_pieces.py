@@ -6,7 +6,7 @@ import pytest
 
 from kafkasse.feed import Reader, catch_up, shared_feed
 from kafkasse.feed.core import feed as feed_core
-from kafkasse.feed.reader_states import ReaderState
+from kafkasse.feed.core.reader_states import ReaderState
 from kafkasse.route import StartAt
 from tests.feed.world import World
 from tests.support.parked_client import ParkedClient

@@ -16,7 +16,7 @@ from kafkasse.client.sse import Parser
 from kafkasse.errors import KafkasseError, KafkaUnavailable
 from kafkasse.feed import Reader, StopReason
 from kafkasse.feed import reader as readers
-from kafkasse.feed.reader_states import ReaderState
+from kafkasse.feed.core.reader_states import ReaderState
 from kafkasse.feed.slots import MAX_START_S
 from kafkasse.log import Partition
 from kafkasse.process.event_loop import take_turn

@@ -13,7 +13,7 @@ from kafkasse.client.sse import Event
 from kafkasse.errors import ConfigurationError, TopicGone, Unavailable
 from kafkasse.feed import StopReason
 from kafkasse.feed import snapshot as snapshots
-from kafkasse.feed.reader_states import ReaderState
+from kafkasse.feed.core.reader_states import ReaderState
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Dimension, Dimensions, Selector
@@ -272,7 +272,7 @@ def test_at_most_two_versions_are_in_memory(world):
         client = world.client()
         read_slowly(client)
         if client.reader.state is ReaderState.SNAPSHOT:  # otherwise its version had one row
-            versions.add(id(client.reader._state.snapshot._version.rows))
+            versions.add(id(client.reader._state.version.rows))
         clients.append(client)
 
     assert 2 == len(versions)
@@ -282,7 +282,7 @@ def test_at_most_two_versions_are_in_memory(world):
 @pytest.mark.parametrize("selector", [None, Selector.of(["bob"])])
 def test_a_version_that_clients_receive_too_slowly_is_removed(monkeypatch, selector):
     """Their streams end with an error, and they start again. So a slow client keeps at most two versions in memory."""
-    monkeypatch.setattr(snapshots, "MAX_SUPERSEDED_S", 0.0)
+    monkeypatch.setattr("kafkasse.feed.core.snapshot.MAX_SUPERSEDED_S", 0.0)
     world = SnapshotWorld(Encoder(dimensions=BY_OWNER if selector else Dimensions()))
     for n in range(3):
         put_for(world, "bob", n, b"%d" % n)

@@ -26,7 +26,7 @@ from kafkasse.errors import (
     TopicNotAvailable,
 )
 from kafkasse.feed import Feeds, Reader, StopReason, feeds, tail
-from kafkasse.feed.reader_states import ReaderState
+from kafkasse.feed.core.reader_states import ReaderState
 from kafkasse.feed.tail import MIN_REST_S, MIN_TURN_S, TURN_CREDIT_S
 from kafkasse.log import OffsetOutOfRange, Partition
 from kafkasse.process import event_loop

@@ -12,7 +12,7 @@ import gevent
 from kafkasse.client.sse import Event, Parser
 from kafkasse.config import Config
 from kafkasse.feed import Feeds, Reader
-from kafkasse.feed.reader_states import ReaderState
+from kafkasse.feed.core.reader_states import ReaderState
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.tail import Tail
 from kafkasse.log import Topic

@@ -17,14 +17,14 @@ from typing import Any
 
 from kafkasse.feed import feeds
 from kafkasse.feed.catch_up import CatchUp
+from kafkasse.feed.core.reader_states import Joining, ReaderState
 from kafkasse.feed.core.ring import Ring, Segment
 from kafkasse.feed.core.subscribers import NewFrames, Subscribers
 from kafkasse.feed.core.topics import KnownTopics
 from kafkasse.feed.epochs import EpochEnds
 from kafkasse.feed.reader import Reader
-from kafkasse.feed.reader_states import Joining, ReaderState
 from kafkasse.feed.shared_feed import SharedFeed
-from kafkasse.feed.snapshot import Snapshot, SnapshotReader
+from kafkasse.feed.snapshot import Snapshot
 from kafkasse.feed.tail import Tail
 from kafkasse.kafka import batches, decoding
 from kafkasse.kafka.broker_node import BrokerNode
@@ -248,11 +248,11 @@ def tombstones_hidden(original: Any, self: Any, view: Any) -> Any:
     return None if view.record.value is None else original(self, view)
 
 
-@mutant(Snapshot, "_make_version")
-def snapshot_lacks_a_key(original: Any, self: Any, ids: Any) -> None:
+@mutant(Snapshot, "make_version")
+def snapshot_lacks_a_key(original: Any, self: Any, now: float) -> None:
     """The oldest key of a snapshot is not sent."""
-    original(self, ids)
-    rows = self._newest.rows
+    original(self, now)
+    rows = self.newest.rows
     if rows and len(rows) == len(self._rows):  # not a version that lacks a row already
         applied["snapshot_lacks_a_key"] += 1
         del rows[0]
@@ -514,16 +514,12 @@ def snapshot_out_of_order(original: Any, self: Any, timeout_s: float, selector: 
     return replace(found, rows=type(found.rows)(reversed(found.rows)))
 
 
-@mutant(SnapshotReader, "read")
-def after_snapshot_at_the_end(original: Any, self: Any, *args: Any) -> bytes:
+@mutant(Reader, "_end_snapshot")
+def after_snapshot_at_the_end(original: Any, self: Any, places: Any) -> bytes:
     """After a snapshot, a client continues at the feed's position."""
-    data = bytes(original(self, *args))
-    if self.position is not None:
-        feed = self._snapshot._feed
-        now = feed.places(feed.ids)
-        applied["after_snapshot_at_the_end"] += self.position != now
-        self.position = now
-    return data
+    now = self._feed.places(self._feed.ids)
+    applied["after_snapshot_at_the_end"] += places != now
+    return bytes(original(self, now))
 
 
 def _archive_transition(name: str, by: int) -> Callable[[], None]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from kafkasse.config import Config
 from kafkasse.errors import KafkasseError
 from kafkasse.feed import Feeds, Reader, StopReason
-from kafkasse.feed.reader_states import ReaderState
+from kafkasse.feed.core.reader_states import ReaderState
 from kafkasse.feed.tail import Tail
 from kafkasse.log import Log
 from kafkasse.log import Partition as LogPartition

@@ -12,7 +12,7 @@ import pytest
 
 from kafkasse.config import Config
 from kafkasse.feed import Feeds
-from kafkasse.feed.reader_states import ReaderState
+from kafkasse.feed.core.reader_states import ReaderState
 from kafkasse.feed.tail import Tail
 from kafkasse.log.memory import MemoryLog
 from kafkasse.records.encoder import Encoder

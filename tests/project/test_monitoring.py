@@ -68,7 +68,7 @@ def test_every_expression_uses_metrics_and_labels_that_exist(root):
 def test_every_value_in_an_expression_exists(root):
     """Buckets, error classes and states are spelled as kafkasse spells them."""
     from kafkasse import errors
-    from kafkasse.feed.reader_states import ReaderState
+    from kafkasse.feed.core.reader_states import ReaderState
     from kafkasse.web.stream import UNEXPECTED_ERROR
 
     for expression in expressions(root):

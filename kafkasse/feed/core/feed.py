@@ -1,6 +1,6 @@
 """The core of a shared feed: its position, its ring, and what its parked clients have received.
 
-    frames ─▶ add() ─▶ ring ─▶ readers that have a greenlet take segments   (reader_core.py)
+    frames ─▶ add() ─▶ ring ─▶ readers that have a greenlet take segments   (reader.py)
                         └────▶ send_frames() sends to parked clients
 
 This module has no clock and opens no socket: the caller passes in the time, and ParkedClient.try_send() sends without

@@ -1,22 +1,23 @@
-"""The states of a reader: the data of each state, and the transitions. This module does no I/O.
+"""The states of a reader: the data of each state, and the transitions.
 
-state            next             when
-Opening          ReadingSnapshot  the route starts with a snapshot
-                 Joining          the ring covers the client's position
-                 Behind           otherwise
-ReadingSnapshot  Joining          the client has the snapshot, and the ring covers its position
-                 Behind           the client has the snapshot, and the ring does not cover its position
-Behind           Waiting          read() is called
-Waiting          CatchingUp       the reader has a slot and a cursor
-                 Behind           the cursor could not be opened, or others need the slot
-CatchingUp       Joining          the ring covers its position
-                 Behind           others need the slot
-Joining          Live             its position is one of the feed's
-                 Behind           the ring evicted the next segment, or the log has lost records that the client read
-Live             Parked           the client has received everything
-                 Behind           the ring evicted the next segment
-Parked           Live             the socket did not accept all bytes, the feed skipped records, or the stream ends
-all but Opening  Closed           the stream has ended
+state               next                when
+Opening             WaitingForSnapshot  the route starts with a snapshot
+                    Joining             the ring covers the client's position
+                    Behind              otherwise
+WaitingForSnapshot  ReadingSnapshot     the snapshot is complete
+ReadingSnapshot     Joining             the client has the snapshot, and the ring covers its position
+                    Behind              the client has the snapshot, and the ring does not cover its position
+Behind              Waiting             read() is called
+Waiting             CatchingUp          the reader has a slot and a cursor
+                    Behind              the cursor could not be opened, or others need the slot
+CatchingUp          Joining             the ring covers its position
+                    Behind              others need the slot
+Joining             Live                its position is one of the feed's
+                    Behind              the ring evicted the next segment, or the log has lost records that the client read
+Live                Parked              the client has received everything
+                    Behind              the ring evicted the next segment
+Parked              Live                the socket did not accept all bytes, the feed skipped records, or the stream ends
+all but Opening     Closed              the stream has ended
 """
 
 from __future__ import annotations
@@ -24,14 +25,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
-from kafkasse.feed.catch_up import CatchUp
+from kafkasse.feed.core.catch_up import CatchUpCore
 from kafkasse.feed.core.ring import Place
+from kafkasse.feed.core.snapshot import SnapshotCore, SnapshotVersion
 from kafkasse.feed.core.subscribers import Parked
-from kafkasse.feed.slots import Slot
-from kafkasse.feed.snapshot import SnapshotReader
 from kafkasse.log import Partition
 from kafkasse.records.position import IdWriter
+
+
+class Slot(Protocol):
+    """The right of a reader to have a cursor of its own."""
+
+    revoked: bool
+
+    def release(self) -> None:
+        """Let another reader have a cursor."""
+        ...
 
 
 class ReaderState(Enum):
@@ -52,10 +63,18 @@ class Opening:
 
 
 @dataclass(slots=True, eq=False)
-class ReadingSnapshot:
-    """Sends the rows of the feed's snapshot."""
+class WaitingForSnapshot:
+    """Waits until the feed's snapshot is complete."""
 
-    snapshot: SnapshotReader
+    snapshot: SnapshotCore
+
+
+@dataclass(slots=True, eq=False)
+class ReadingSnapshot:
+    """Sends the rows of a snapshot, from `next_row` on."""
+
+    version: SnapshotVersion
+    next_row: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -77,7 +96,7 @@ class Waiting:
 class CatchingUp:
     """Reads through its own cursor, and encodes frames with its own event IDs."""
 
-    catch_up: CatchUp
+    catch_up: CatchUpCore
     slot: Slot
 
     @property
@@ -119,9 +138,12 @@ class Closed:
     last: Opening | Behind | Joining | Live
 
 
-State = Opening | ReadingSnapshot | Behind | Waiting | CatchingUp | Joining | Live | Parked | Closed
+State = (
+    Opening | WaitingForSnapshot | ReadingSnapshot | Behind | Waiting | CatchingUp | Joining | Live | Parked | Closed
+)
 
 NAMES: Mapping[type[State], ReaderState] = {
+    WaitingForSnapshot: ReaderState.SNAPSHOT,
     ReadingSnapshot: ReaderState.SNAPSHOT,
     Behind: ReaderState.BEHIND,
     Waiting: ReaderState.BEHIND,
@@ -133,7 +155,8 @@ NAMES: Mapping[type[State], ReaderState] = {
 }
 
 NEXT_STATES: Mapping[type[State], tuple[type[State], ...]] = {
-    Opening: (ReadingSnapshot, Joining, Behind),
+    Opening: (WaitingForSnapshot, Joining, Behind),
+    WaitingForSnapshot: (ReadingSnapshot, Closed),
     ReadingSnapshot: (Joining, Behind, Closed),
     Behind: (Waiting, Closed),
     Waiting: (CatchingUp, Behind, Closed),

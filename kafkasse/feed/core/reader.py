@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 
+from kafkasse.errors import Unavailable
 from kafkasse.feed.core.feed import FeedCore, gap_events
-from kafkasse.feed.core.ring import Place, Segment
-from kafkasse.feed.core.subscribers import FeedPosition, Parked, ParkedClient
-from kafkasse.feed.reader_states import (
+from kafkasse.feed.core.reader_states import (
     NAMES,
     NEXT_STATES,
     Behind,
@@ -24,8 +23,11 @@ from kafkasse.feed.reader_states import (
     ReadingSnapshot,
     State,
     Waiting,
+    WaitingForSnapshot,
 )
-from kafkasse.feed.snapshot import SnapshotReader
+from kafkasse.feed.core.ring import Place, Segment
+from kafkasse.feed.core.snapshot import SnapshotCore, SnapshotVersion
+from kafkasse.feed.core.subscribers import FeedPosition, Parked, ParkedClient
 from kafkasse.log import Gap, Partition
 from kafkasse.records import frame
 from kafkasse.records.filter import Selector
@@ -79,7 +81,7 @@ class ReaderCore:
         feed: FeedCore,
         max_chunk_bytes: int,
         gaps: Sequence[Gap] = (),
-        snapshot: SnapshotReader | None = None,
+        snapshot: SnapshotCore | None = None,
         selector: Selector | None = None,
     ) -> None:
         self._state: State = Opening()
@@ -93,7 +95,7 @@ class ReaderCore:
         self._gaps = gaps
         self._id_sent = False  # the last event ID that the client received is its position
         if snapshot is not None:
-            self._enter(ReadingSnapshot(snapshot))
+            self._enter(WaitingForSnapshot(snapshot))
         else:
             self._enter_ring_or_fall_behind(ids)
 
@@ -152,13 +154,6 @@ class ReaderCore:
         self._enter(Live(position.segment, position.places))
         self._id_sent = position.id_sent
 
-    def end_snapshot(self, position: Mapping[Partition, Place]) -> bytes:
-        """Continue at the position of the snapshot that the client has received. Return the frame that ends it."""
-        self._enter_ring_or_fall_behind(self._feed.ids_at(position))
-        self._skip_filtered_records()
-        self._id_sent = True
-        return self._feed.wire.snapshot_end(self.position_id)
-
     # Counts.
 
     def count_bytes(self, count: int) -> None:
@@ -179,14 +174,14 @@ class ReaderCore:
 
     def lag(self) -> int:
         """Return how many offsets the client is behind the feed, in all partitions together."""
-        if isinstance(self._state, Parked | ReadingSnapshot | Closed):
+        if isinstance(self._state, Parked | WaitingForSnapshot | ReadingSnapshot | Closed):
             return 0
         offsets = self._offsets()
         return sum(max(0, end - offsets.get(each, end)) for each, end in self._feed.ids.offsets.items())
 
     def has_passed(self, ends: Mapping[Partition, int]) -> bool:
         """Return whether the client has received all of its records before these offsets."""
-        if isinstance(self._state, ReadingSnapshot):
+        if isinstance(self._state, WaitingForSnapshot | ReadingSnapshot):
             return False
         self._skip_filtered_records()
         offsets = self._offsets()
@@ -214,6 +209,36 @@ class ReaderCore:
             return self.id_if_moved()
         self._id_sent = True
         return gap_events(self._feed.wire, gaps, self.position_id)
+
+    def _start_snapshot(self, version: SnapshotVersion) -> bytes:
+        self._enter(state := ReadingSnapshot(version))
+        return self._next_rows(state)
+
+    def _next_rows(self, state: ReadingSnapshot) -> bytes:
+        """Return the next rows of the snapshot. After the last one, continue at the position of the snapshot.
+
+        Raises:
+            Unavailable: this client has received the snapshot too slowly.
+        """
+        rows = state.version.rows
+        if rows.is_expired:
+            raise Unavailable("The client received the snapshot too slowly. Reconnect to start again.")
+        frames: list[bytes] = []
+        size = 0
+        while state.next_row < len(rows) and size < self._max_chunk_bytes:
+            frames.append(rows[state.next_row])
+            size += len(frames[-1])
+            state.next_row += 1
+        self._count_events(len(frames))
+        if state.next_row == len(rows):
+            frames.append(self._end_snapshot(state.version.places))
+        return b"".join(frames)
+
+    def _end_snapshot(self, places: Mapping[Partition, Place]) -> bytes:
+        self._enter_ring_or_fall_behind(self._feed.ids_at(places))
+        self._skip_filtered_records()
+        self._id_sent = True
+        return self._feed.wire.snapshot_end(self.position_id)
 
     def _next_frames(self, state: Joining | Live) -> bytes:
         """Return the next frames from the ring. Fall behind if the ring has evicted them, or the log has lost records."""
@@ -359,7 +384,7 @@ class ReaderCore:
         """Return a position event if the client has not received the ID of its position, else b""."""
         self._skip_filtered_records()
         # Without an ID, an interrupted snapshot starts again.
-        if self._id_sent or isinstance(self._last(), ReadingSnapshot | Opening):
+        if self._id_sent or isinstance(self._last(), WaitingForSnapshot | ReadingSnapshot | Opening):
             return b""
         self._id_sent = True
         return self._feed.wire.position(self.position_id)
