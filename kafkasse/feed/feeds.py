@@ -18,6 +18,7 @@ from kafkasse.feed.catch_up import CatchUp
 from kafkasse.feed.core.feed import FeedKey
 from kafkasse.feed.core.ring import RingLimits
 from kafkasse.feed.core.stats import RouteStats
+from kafkasse.feed.core.tail import TailPartition
 from kafkasse.feed.core.versions import Versions
 from kafkasse.feed.epochs import EpochEnds
 from kafkasse.feed.lookup import OffsetRanges, SharedLookup
@@ -34,7 +35,7 @@ from kafkasse.feed.start import (
     timestamps_at_end,
     with_whole_topics,
 )
-from kafkasse.feed.tail import Tail, TailPartition
+from kafkasse.feed.tail import Tail
 from kafkasse.feed.topic_watch import TopicWatch
 from kafkasse.feed.versions import read_versions
 from kafkasse.log import UNKNOWN_EPOCH, EpochPosition, Gap, Log, Partition, Topic
@@ -334,7 +335,7 @@ class Feeds:
             key = FeedKey(encoder, follows=route, newest_by=route.newest_by)
         versions = Versions(route.newest_by) if route.newest_by is not None else None
         now_ms = time.time_ns() // 1_000_000  # taken before the ends, so that no record written meanwhile is skipped
-        found: dict[Partition, TailPartition] = {}
+        found: dict[Partition, TailPartition[SharedFeed]] = {}
         while True:  # other greenlets may add and remove feeds during a lookup
             tail = self._open_tail()
             tail.end_recreated(topics)
@@ -361,7 +362,7 @@ class Feeds:
         self,
         tail: Tail,
         key: FeedKey,
-        states: Mapping[Partition, TailPartition],
+        states: Mapping[Partition, TailPartition[SharedFeed]],
         route: Route,
         topics: Mapping[str, Topic],
         now_ms: int,

@@ -14,22 +14,18 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 
 import gevent
 
 from kafkasse.errors import KafkasseError, KafkaUnavailable, Unavailable
 from kafkasse.feed.backlog import Backlog
-from kafkasse.feed.core.feed import FeedKey
-from kafkasse.feed.core.ring import Place
-from kafkasse.feed.core.topics import topic_gone
+from kafkasse.feed.core.tail import TailCore, TailPartition
 from kafkasse.feed.lookup import BackgroundLookups
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.topic_watch import TopicWatch, partitions_of
-from kafkasse.log import UNKNOWN_EPOCH, Batch, Log, OffsetOutOfRange, OffsetRange, Partition, PartitionsFailed, Topic
+from kafkasse.log import Batch, Log, OffsetOutOfRange, OffsetRange, Partition, PartitionsFailed, Topic
 from kafkasse.process.event_loop import take_turn
-from kafkasse.route import Route
 
 log = logging.getLogger(__name__)
 
@@ -54,34 +50,7 @@ READING_FAILED = "Reading from Kafka failed. Reconnect with your last event ID."
 ENCODING_FAILED = "The server could not encode a record, so it ended the stream."
 
 
-@dataclass(eq=False, slots=True)
-class TailPartition:
-    """A partition that the tail reads.
-
-    Attributes:
-        offset: the next offset to append to the feeds; None while it is unknown, because the partition has no leader.
-        start_ms: the timestamp at which the partition starts as soon as it has a leader.
-        timestamp: the timestamp of the last record, or None.
-        epoch: the leader epoch of the record before `offset`, or UNKNOWN_EPOCH.
-        feeds: the feeds that contain the partition.
-    """
-
-    offset: int | None = None
-    start_ms: int = 0
-    timestamp: int | None = None
-    epoch: int = UNKNOWN_EPOCH
-    feeds: dict[SharedFeed, None] = field(default_factory=dict)
-
-
-@dataclass(eq=False, slots=True)
-class TailTopic:
-    """A topic that the tail reads, and the feeds that contain all or some of its partitions."""
-
-    topic_id: str
-    feeds: dict[SharedFeed, None] = field(default_factory=dict)
-
-
-class Tail:
+class Tail(TailCore[SharedFeed]):
     """Tails the topics of all shared feeds, in its own greenlet. It closes when it has no feeds.
 
     Args:
@@ -91,17 +60,12 @@ class Tail:
         heartbeat_s: how often the feeds send heartbeats.
 
     Attributes:
-        feeds: the open feeds.
-        topics: the topics that the tail reads.
-        partitions: the partitions that the tail reads.
         backlogs: the backlogs of the feeds with hooks.
         closed: the tail has stopped, or is about to stop.
     """
 
     def __init__(self, log: Log, watch: TopicWatch, idle_timeout_s: float, heartbeat_s: float) -> None:
-        self.feeds: dict[FeedKey, SharedFeed] = {}
-        self.topics: dict[str, TailTopic] = {}
-        self.partitions: dict[Partition, TailPartition] = {}
+        super().__init__()
         self.closed = False
         self.backlogs: dict[SharedFeed, Backlog] = {}
         self._log = log
@@ -141,65 +105,25 @@ class Tail:
 
     def end_recreated(self, topics: Mapping[str, Topic]) -> None:
         """End the streams of those topics that have another topic ID now."""
-        for name, topic in topics.items():
-            if name in self.topics and self.topics[name].topic_id != topic.topic_id:
-                self.fail(self._feeds_of(name), None)
+        for name in self.recreated(topics):
+            self.fail(self._feeds_of(name), None)
 
-    def partitions_of(self, key: FeedKey, topics: Mapping[str, Topic]) -> list[Partition]:
-        """Return the partitions with which a feed starts.
-
-        If there are feeds of a whole topic, these are the same partitions. Added partitions are added to all these feeds at
-        once, and start at their first record.
-        """
-        partitions: list[Partition] = []
-        for name in sorted(topics):
-            if name in key.partial_topics:
-                partitions += sorted(each for each in key.selected if each.topic == name)
-            elif whole_feeds := self._whole_feeds(name):
-                partitions += [each for each in whole_feeds[0].partitions if each.topic == name]
-            else:
-                partitions += [Partition(name, index) for index in range(topics[name].partitions)]
-        return partitions
-
-    def add(self, feed: SharedFeed, states: Mapping[Partition, TailPartition]) -> None:
+    def add(self, feed: SharedFeed, states: Mapping[Partition, TailPartition[SharedFeed]]) -> None:
         """Append new records to a feed from now on.
 
         Args:
             feed: the feed.
             states: the partitions of the feed, at the feed's position. Those that the tail reads are in `partitions`.
         """
-        self.feeds[feed.key] = feed
         if feed.key.encoder.has_hooks:
-            self.backlogs[feed] = Backlog(feed, partial(self._skip, feed))
-        for name, topic_id in feed.ids.topic_ids.items():
-            self.topics.setdefault(name, TailTopic(topic_id)).feeds[feed] = None
-        starts = {}
-        for partition, state in states.items():
-            if partition not in self.partitions:
-                self.partitions[partition] = state
-                if state.offset is not None:
-                    starts[partition] = state.offset
-            state.feeds[feed] = None
-        self._cursor.seek(starts)
+            self.backlogs[feed] = Backlog(feed, lambda: feed.skip_to(*self.position_of(feed)))
+        self._cursor.seek(self._add(feed, states))
 
     def remove(self, feed: SharedFeed) -> None:
         """Remove a feed, and stop reading the partitions that no other feed contains."""
-        if self.feeds.get(feed.key) is not feed:
-            return
-        del self.feeds[feed.key]
-        self.backlogs.pop(feed, None)
-        unused = []
-        for partition in feed.partitions:
-            state = self.partitions[partition]
-            del state.feeds[feed]
-            if not state.feeds:
-                del self.partitions[partition]
-                unused.append(partition)
-        self._cursor.remove(unused)
-        for name, topic in list(self.topics.items()):
-            topic.feeds.pop(feed, None)
-            if not topic.feeds:
-                del self.topics[name]
+        if self.feeds.get(feed.key) is feed:
+            self.backlogs.pop(feed, None)
+            self._cursor.remove(self._remove(feed))
 
     def fail(self, feeds: Iterable[SharedFeed], error: KafkasseError | None) -> None:
         """Remove feeds, and end their streams with this error. If it is None, the clients reconnect."""
@@ -207,40 +131,14 @@ class Tail:
             self.remove(feed)
             feed.fail(error)
 
-    def _skip(self, feed: SharedFeed) -> None:
-        """Continue a feed at the tail's position."""
-        states = {partition: self.partitions[partition] for partition in feed.partitions}
-        places = {at: Place(state.offset, state.timestamp, state.epoch) for at, state in states.items()}
-        feed.skip_to(places, {at.topic: self.topics[at.topic].topic_id for at in places})
-
-    @property
-    def followed(self) -> list[Route]:
-        """The routes with patterns that feeds follow."""
-        return [feed.key.follows for feed in self.feeds.values() if feed.key.follows is not None]
-
-    def _feeds_of(self, topic: str) -> list[SharedFeed]:
-        """Return the feeds that contain all or some partitions of a topic."""
-        return list(self.topics[topic].feeds) if topic in self.topics else []
-
-    def _whole_feeds(self, topic: str) -> list[SharedFeed]:
-        """Return the feeds that contain all partitions of a topic."""
-        return [feed for feed in self._feeds_of(topic) if topic not in feed.key.partial_topics]
-
     # Records.
 
     def turn(self, timeout_s: float) -> float:
         """Append the next records to their feeds, and send them. Return the seconds to rest before the next turn."""
         batches = self._poll(timeout_s)
         changed: dict[SharedFeed, None] = {}
-        # Encoding may switch greenlets, and other greenlets may add and remove feeds. A partition that is removed and added
-        # again has another TailPartition, which must not receive the batches of the former one.
-        polled = [(state, batch) for batch in batches if (state := self.partitions.get(batch.partition))]
-        for state, batch in polled:
-            state.offset, state.epoch = batch.next_offset, batch.leader_epoch
-            timestamp = batch.records[-1].timestamp if batch.records else None
-            if timestamp is not None and timestamp >= 0:
-                state.timestamp = timestamp
-            for feed in list(state.feeds):
+        for batch, feeds in self.deliveries(batches):
+            for feed in feeds:
                 newest = feed.newest(batch)  # before the backlog, which may drop the batch
                 self._change(feed, partial(self._append, feed, newest), newest)
                 changed[feed] = None
@@ -307,22 +205,16 @@ class Tail:
         """Continue at the next offset that the log holds, and report the lost records as a gap."""
         states = {each: self.partitions[each] for each in error.partitions if each in self.partitions}
 
-        def look_up() -> tuple[OffsetOutOfRange, dict[Partition, TailPartition], Mapping[Partition, OffsetRange]]:
+        def look_up() -> tuple[
+            OffsetOutOfRange, Mapping[Partition, TailPartition[SharedFeed]], Mapping[Partition, OffsetRange]
+        ]:
             return error, states, self._log.offset_ranges(states)
 
-        if (found := self._lookups.get("offset ranges", look_up)) is None:
+        if (response := self._lookups.get("offset ranges", look_up)) is None:
             return  # the cursor will raise the error again
-        error, states, ranges = found
-        # Leave out the partitions that were removed during the lookup.
-        states = {each: states[each] for each in ranges if self.partitions.get(each) is states[each]}
-        offsets = {each: state.offset for each, state in states.items() if state.offset is not None}
-        resumption = error.resume(offsets, {each: ranges[each] for each in offsets})
-        for gap in resumption.gaps:
-            states[gap.partition].offset, states[gap.partition].epoch = gap.end, gap.epoch
+        resumption, gaps = self.resume(*response)
         self._cursor.seek(resumption.offsets, resumption.epochs)
-        # A list, because a flush lets other greenlets open feeds. Those start after the gaps.
-        affected = [(feed, gap) for gap in resumption.gaps for feed in states[gap.partition].feeds]
-        for feed, gap in affected:
+        for feed, gap in gaps:
             self._change(feed, partial(feed.declare, gap))
             feed.flush()
 
@@ -341,54 +233,31 @@ class Tail:
     def _check_topics(self) -> None:
         """End the feeds of topics that were deleted or recreated, and add partitions."""
         changes = self._watch.check({name: topic.topic_id for name, topic in self.topics.items()})
-        for name in changes.deleted:
-            for feed in self._feeds_of(name):
-                # A client of a route with patterns reconnects, and continues without the topic.
-                self.fail([feed], topic_gone([name]) if feed.key.follows is None else None)
-        for name in changes.recreated:
-            self.fail(self._feeds_of(name), None)
-        self._add_topics(changes.matching)
-        pending = {each: state.start_ms for each, state in self.partitions.items() if state.offset is None}
+        for feed, error in self.ended(changes):
+            self.fail([feed], error)
+        self.add_topics(changes.matching)
+        pending = self.pending
         existing = dict.fromkeys(
             [*partitions_of(changes.whole), *partitions_of(changes.matching)]
         )  # the order in event IDs
         added = []
-        for each in existing:
+        for partition in existing:
             take_turn(urgent=True)
-            if each not in pending and self._feeds_without(each):
-                added.append(each)
+            if self.lacks(partition):
+                added.append(partition)
         if added:
             ranges = self._lookups.get("added partitions", lambda: self._log.offset_ranges(added)) or {}
-            self._add_partitions({each: held.start for each, held in ranges.items()})
+            self._add_partitions({partition: held.start for partition, held in ranges.items()})
         if pending:
             self._add_partitions(self._lookups.get("pending partitions", lambda: self._log.offsets_at(pending)) or {})
-
-    def _add_topics(self, matching: Mapping[str, Topic]) -> None:
-        """Add new topics to the feeds whose patterns they match. Their partitions are added as soon as they have leaders."""
-        for feed in self.feeds.values():
-            for name in feed.key.follows.matching(matching) if feed.key.follows is not None else ():
-                self.topics.setdefault(name, TailTopic(matching[name].topic_id)).feeds[feed] = None
-
-    def _feeds_without(self, partition: Partition) -> list[SharedFeed]:
-        """Return the feeds that must contain this partition and do not contain it yet."""
-        if (state := self.partitions.get(partition)) is not None and state.offset is None:
-            return list(state.feeds)
-        return [feed for feed in self._whole_feeds(partition.topic) if partition not in feed.partitions]
 
     def _add_partitions(self, offsets: Mapping[Partition, int]) -> None:
         """Add partitions that were created, or that have a leader again, to the feeds of their topics."""
         for partition, offset in offsets.items():
-            feeds = self._feeds_without(partition)
-            if not feeds:
-                continue
-            state = self.partitions.setdefault(partition, TailPartition())
-            if state.offset is not None:  # a feed of selected partitions reads it already, from a later offset
-                self.fail(feeds, None)
-                continue
-            state.offset = offset
+            feeds, ended = self.start_partition(partition, offset)
+            self.fail(ended, None)
             for feed in feeds:
                 topic_ids = {partition.topic: self.topics[partition.topic].topic_id}
                 self._change(feed, partial(feed.add_partitions, {partition: offset}, topic_ids))
-                feed.partitions[partition] = None
-                state.feeds[feed] = None
-            self._cursor.seek({partition: offset})
+            if feeds:
+                self._cursor.seek({partition: offset})

@@ -467,7 +467,7 @@ def new_topic_from_its_end(original: Any, self: Any, offsets: Any) -> None:
     original(self, ends)
 
 
-@mutant(Tail, "_add_topics")
+@mutant(Tail, "add_topics")
 def new_topic_ignored_by_the_tail(original: Any, self: Any, matching: Any) -> None:
     """A live stream does not contain new topics."""
     applied["new_topic_ignored_by_the_tail"] += bool(matching.keys() - self.topics.keys())

@@ -135,8 +135,9 @@ class SnapshotCore:
 
     def begin(self, starts: Mapping[Partition, int]) -> None:
         """Start to read the partitions that are new at these offsets."""
-        for partition in starts.keys() - self.ids.offsets.keys():
-            self.ids.set(partition, starts[partition])
+        for partition, start in starts.items():
+            if partition not in self.ids.offsets:
+                self.ids.set(partition, start)
 
     def resume(self, error: OffsetOutOfRange, held: Mapping[Partition, OffsetRange]) -> Resumption:
         """Move to the next offsets that the log holds.

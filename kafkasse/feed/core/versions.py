@@ -90,8 +90,8 @@ class Versions:
             held: the offsets that the partitions hold. Partitions that are absent need no offsets.
         """
         missing = {}
-        for partition in ends.keys() & held.keys():
-            end = ends[partition]
+        for partition, end in ends.items():
             first = max(self.ends.get(partition, 0), end - self._newest_by.look_back)
-            missing[partition] = OffsetRange(max(first, held[partition].start), min(end, held[partition].end))
+            if partition in held:
+                missing[partition] = OffsetRange(max(first, held[partition].start), min(end, held[partition].end))
         return {partition: offsets for partition, offsets in missing.items() if offsets.start < offsets.end}
