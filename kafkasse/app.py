@@ -90,7 +90,7 @@ def create_app(config: Config | None = None, log: Log | None = None) -> Flask:
     catalog = config.web.catalog is not False
     console = config.web.console if config.web.console is not None else catalog
     app.register_blueprint(_blueprint(config, log, "kafkasse", catalog=catalog, console=console))
-    if config.web.pages and any(route.path == f"/{PAGE_STREAM}" for route in config.routes):
+    if any(route.path == f"/{PAGE_STREAM}" for route in config.routes):
         app.register_blueprint(pages())
     service: StreamService = app.extensions["kafkasse"]["kafkasse"]
     add_health(app, service)

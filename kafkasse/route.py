@@ -41,7 +41,7 @@ class NewestBy:
     """
 
     header: str
-    look_back: int
+    look_back: int = 1000
 
 
 @dataclass(frozen=True, slots=True)

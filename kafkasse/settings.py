@@ -32,14 +32,15 @@ class FeedSettings:
     heartbeat_s: float
     metadata_refresh_s: float
     idle_feed_timeout_s: float
-    max_chunk_bytes: int
     max_ring_bytes: int
-    max_ring_records: int
     max_total_ring_bytes: int
     max_catch_ups: int
     max_snapshot_bytes: int
     archive: str
     archives: Mapping[str, str]
+    # No settings; only tests pass other values. A chunk is what is written at once to a client.
+    max_chunk_bytes: int = 131_072
+    max_ring_records: int = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +64,8 @@ class WebSettings:
     compression: tuple[str, ...]
     cors_origins: tuple[str, ...]
     cors_credentials: bool
-    pages: bool
     catalog: bool | None
     console: bool | None
-    documentation_url: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

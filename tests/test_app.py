@@ -177,13 +177,11 @@ def test_every_counter_is_described_and_starts_at_0(client):
 
 
 @pytest.mark.parametrize("path", ["/-/demo", "/-/page/page.js"])
-@pytest.mark.parametrize(
-    ("pages", "stream", "status"), [(True, "/topn/updates", 200), (False, "/topn/updates", 404), (True, "/other", 404)]
-)
-def test_serves_the_demo_page_next_to_its_stream(path, pages, stream, status):
+@pytest.mark.parametrize(("stream", "status"), [("/topn/updates", 200), ("/other", 404)])
+def test_serves_the_demo_page_next_to_its_stream(path, stream, status):
     """Without the stream, the page of the countries could only wait for it, for example on a user's own Kafka."""
     routes = {"topn": {"path": stream, "topics": ["topn"]}}
-    client = create_app(Config(pages=pages, routes=routes, public=True), MemoryLog()).test_client()
+    client = create_app(Config(routes=routes, public=True), MemoryLog()).test_client()
 
     assert status == client.get(path).status_code
 
@@ -212,20 +210,19 @@ def test_no_redirect_repeats_the_host_of_the_request(path, status):
     assert "Location" not in response.headers
 
 
-@pytest.mark.parametrize("pages", [False, True])
 @pytest.mark.parametrize(
     "path",
     ["/t", "/missing", "/-/health", "/-/metrics", "/a/b", "/", "/-/demo", "/-/page/kafkasse.js", "/-/console/app.js"],
 )
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PUT", "PROPFIND"])
-def test_no_response_may_be_sniffed_or_cached(method, path, pages):
+def test_no_response_may_be_sniffed_or_cached(method, path):
     """Every response has nosniff. The files of the demo's page may be cached, but only if the cache revalidates them."""
     log = MemoryLog()
     log.create("t")
     routes = {"topn": {"path": "/topn/updates", "topics": ["t"]}}
 
     response = (
-        create_app(Config(pages=pages, routes=routes, allowed_topics=["*"], public=True), log)
+        create_app(Config(routes=routes, allowed_topics=["*"], public=True), log)
         .test_client()
         .open(path, method=method)
     )

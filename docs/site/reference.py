@@ -16,7 +16,7 @@ from pygments.util import ClassNotFound
 
 from kafkasse import schemas
 from kafkasse.commands import SUMMARIES
-from kafkasse.config.check import expected
+from kafkasse.config.messages import expected
 from kafkasse.errors import URN
 from kafkasse.web.describe import problems
 

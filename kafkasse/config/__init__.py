@@ -3,9 +3,9 @@
 schemas/config.schema.json defines all settings. A setting in code overrides the environment, the environment overrides the
 file, and the file overrides the defaults. Importing this package reads no configuration. The package opens no connection.
 
-    sources   reads the file, the environment and the arguments, and remembers where each value comes from
-    check     validates the values; uses names (suggestions for unknown names) and kafka (kafka-python's settings)
-    access    checks of guards and CORS
+    sources   reads the file (with yaml_file), the environment and the arguments, and remembers where each value comes from
+    check     validates the values; uses names (suggestions for unknown names) and messages (the words of errors)
+    rules     checks settings that depend on each other; uses kafka (kafka-python's settings)
     routes    creates the routes
     times     start times, such as -15m
     java_properties  Kafka's own configuration files
@@ -20,10 +20,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafkasse import config_file
-from kafkasse.config import check, hooks, kafka, sources
+from kafkasse.config import check, hooks, kafka, messages, sources
 from kafkasse.config.hooks import Hooks
 from kafkasse.errors import ConfigurationError
 from kafkasse.settings import (
@@ -46,7 +46,13 @@ NOTHING_TO_SERVE = (
     'Example: allowed_topics: [orders, "events.*"] in the file, or KAFKASSE_ALLOWED_TOPICS=orders,events.*'
 )
 
-Settings = TypeVar("Settings", KafkaSettings, FeedSettings, WebSettings, RouteSettings, AccessSettings)
+_TYPES: Mapping[str, Any] = {
+    "kafka": KafkaSettings,
+    "feed": FeedSettings,
+    "web": WebSettings,
+    "route": RouteSettings,
+    "access": AccessSettings,
+}
 
 
 class Effective(NamedTuple):
@@ -104,15 +110,8 @@ class Config:
         layer = sources.merged(*layers, sources.arguments(settings))
         if problems := [*layer.problems, *check.problems(layer), *hooks.problems(given_hooks)]:
             raise ConfigurationError(_report(problems))
-        for name, value in (
-            ("kafka", _typed(KafkaSettings, layer.values)),
-            ("feed", _typed(FeedSettings, layer.values)),
-            ("web", _typed(WebSettings, layer.values)),
-            ("route", _typed(RouteSettings, layer.values)),
-            ("access", _typed(AccessSettings, layer.values)),
-            ("hooks", Hooks(**given_hooks)),
-            ("_layer", layer),
-        ):
+        typed = {name: _typed(settings_class, layer.values) for name, settings_class in _TYPES.items()}
+        for name, value in {**typed, "hooks": Hooks(**given_hooks), "_layer": layer}.items():
             object.__setattr__(self, name, value)
 
     @cached_property
@@ -147,7 +146,7 @@ class Config:
         """
         if not self.route.allowed_topics and not self.route.routes:
             raise ConfigurationError(NOTHING_TO_SERVE)
-        if problems := list(check.problems_of_access(self._layer)):
+        if problems := check.problems_of_access(self._layer):
             raise ConfigurationError(_report(problems))
         from kafkasse.access import Guards  # imported here for the same reason as in routes()
 
@@ -183,7 +182,7 @@ class Config:
             for name, each in value.items():
                 yield from self._effective((*path, name), each)
         else:
-            yield Effective(".".join(map(str, path)), check.masked(path, value), self._layer.source(path).text)
+            yield Effective(".".join(map(str, path)), messages.masked(path, value), self._layer.source(path).text)
 
 
 def _report(problems: list[str]) -> str:
@@ -192,10 +191,7 @@ def _report(problems: list[str]) -> str:
     return "\n".join(problems[:MAX_PROBLEMS_SHOWN] + ([f"There are {more} more problems."] if more > 0 else []))
 
 
-def _typed(settings_class: type[Settings], values: Mapping[str, Any]) -> Settings:
+def _typed(settings_class: Any, values: Mapping[str, Any]) -> Any:
     """Create a typed object from its settings in `values`, whose types have been checked. Lists become tuples."""
-    own: dict[str, Any] = {each.name: values[each.name] for each in fields(settings_class)}
-    arguments: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in own.items()
-    }
-    return settings_class(**arguments)
+    own = {each.name: values[each.name] for each in fields(settings_class) if each.name in values}
+    return settings_class(**{name: tuple(value) if isinstance(value, list) else value for name, value in own.items()})

@@ -13,11 +13,12 @@ from kafkasse import config_file
 
 PREFIX = "KAFKASSE_"
 KAFKA_PREFIX = "KAFKASSE_KAFKA_"
+SERVERS_VARIABLE = "KAFKASSE_BOOTSTRAP_SERVERS"
 DOCS = "docs/configuration.md"
 
 OTHER_VARIABLES = {
     config_file.VARIABLE: "the path of a YAML file of settings",
-    "KAFKASSE_BOOTSTRAP_SERVERS": "the addresses of the brokers; also read by the commands load, pipeline and serve",
+    SERVERS_VARIABLE: "the addresses of the brokers; also read by the commands load, pipeline and serve",
     "KAFKASSE_BIND": "the address that gunicorn listens on; read by gunicorn.conf.py",
     "KAFKASSE_OPERATIONS_BIND": "a second address, for /-/metrics and /-/streams; read by gunicorn.conf.py",
     "KAFKASSE_RUNTIME_DIR": "where each server creates its private directory",

@@ -6,66 +6,61 @@ from collections.abc import Mapping
 from typing import Any
 
 from kafkasse.access import grants
-from kafkasse.config.check import OPEN_PATH, OPEN_ROUTE, STARTS
+from kafkasse.config.rules import OPEN_PATH, OPEN_ROUTE, STARTS
 from kafkasse.config.times import parse_start_time
 from kafkasse.records.filter import Where
 from kafkasse.records.position import IdType
 from kafkasse.route import NewestBy, Route, StartAt
 from kafkasse.settings import RouteSettings
 
-DEFAULT_LOOK_BACK = 1000
-
 
 def routes(settings: RouteSettings) -> tuple[Route, ...]:
     """Return the named routes and then the open route."""
-    open_route = Route(
-        OPEN_ROUTE,
-        OPEN_PATH,
-        None,
-        settings.allowed_topics,
-        settings.topic_prefix,
-        groups=tuple((name, tuple(topics)) for name, topics in settings.topic_groups.items()),
-        decoder=settings.decoder,
-        validate_values=settings.validate_values,
-        id_type=IdType(settings.id_type),
-        compact_ids=settings.compact_ids,
-        access=grants(settings.access),
-        cors_origins=settings.cors_origins,
-        cors_credentials=settings.cors_credentials,
-        client_filters=settings.client_filters,
+    groups = tuple((name, tuple(topics)) for name, topics in settings.topic_groups.items())
+    named = (
+        _route(name, given["path"], tuple(given["topics"]), given, settings) for name, given in settings.routes.items()
     )
-    return (*(_named(name, given, settings) for name, given in settings.routes.items()), open_route)
+    return (*named, _route(OPEN_ROUTE, OPEN_PATH, None, {}, settings, allowed=settings.allowed_topics, groups=groups))
 
 
-def _named(name: str, given: Mapping[str, Any], settings: RouteSettings) -> Route:
+def _route(
+    name: str,
+    path: str,
+    topics: tuple[str, ...] | None,
+    given: Mapping[str, Any],
+    general: RouteSettings,
+    **of_open_route: Any,
+) -> Route:
+    """Return the route with the settings `given`, and the general settings in place of those that are missing."""
+
+    def setting(name: str) -> Any:
+        return given.get(name, getattr(general, name))
+
     start = given.get("start", "latest")
     is_time = start not in STARTS
     return Route(
         name,
-        given["path"],
-        tuple(given["topics"]),
-        topic_prefix="" if "cluster" in given else settings.topic_prefix,
+        path,
+        topics,
+        topic_prefix="" if "cluster" in given else general.topic_prefix,
         format=given.get("format", "kafkasse"),
         start=StartAt.LATEST if is_time else StartAt(start),
         start_time_ms=parse_start_time(start) if is_time else None,
-        decoder=given.get("decoder", settings.decoder),
-        validate_values=given.get("validate_values", settings.validate_values),
-        id_type=IdType(given.get("id_type", settings.id_type)),
-        compact_ids=given.get("compact_ids", settings.compact_ids),
+        decoder=setting("decoder"),
+        validate_values=setting("validate_values"),
+        id_type=IdType(setting("id_type")),
+        compact_ids=setting("compact_ids"),
         fields=tuple(given.get("fields", ())),
         redact=tuple(given.get("redact", ())),
         cluster=given.get("cluster", ""),
         heartbeat_s=given.get("heartbeat_s"),
-        access=grants(given.get("access", settings.access)),
-        cors_origins=tuple(given.get("cors_origins", settings.cors_origins)),
-        cors_credentials=given.get("cors_credentials", settings.cors_credentials),
+        access=grants(setting("access")),
+        cors_origins=tuple(setting("cors_origins")),
+        cors_credentials=setting("cors_credentials"),
         where=Where.parse(given.get("where", {})),
-        client_filters=tuple(given.get("client_filters", settings.client_filters)),
-        newest_by=_newest_by(given["newest_by"]) if "newest_by" in given else None,
+        client_filters=tuple(setting("client_filters")),
+        newest_by=NewestBy(**given["newest_by"]) if "newest_by" in given else None,
         description=given.get("description", ""),
         listed=given.get("listed"),
+        **of_open_route,
     )
-
-
-def _newest_by(given: Mapping[str, Any]) -> NewestBy:
-    return NewestBy(given["header"], given.get("look_back", DEFAULT_LOOK_BACK))

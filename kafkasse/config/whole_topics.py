@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from kafkasse.access import Grant
-from kafkasse.config.check import OPEN_ROUTE
+from kafkasse.config.rules import OPEN_ROUTE
 from kafkasse.records.filter.where import CLAIMS, EVERY_RECORD
 from kafkasse.route import Route
 

@@ -7,11 +7,10 @@ Kafka or on a Spark session.
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import yaml
 from jsonschema.exceptions import ValidationError, best_match
 
 from kafkasse import schemas
@@ -92,43 +91,23 @@ class Definitions:
             raise CommandError(f"cannot read {self._path}: {error.strerror}") from error
         if len(content) > MAX_FILE_BYTES:
             raise CommandError(f"{self._path} has more than {MAX_FILE_BYTES} bytes")
-        loader = _Loader(content)
+        from kafkasse.config import yaml_file  # here, because it takes long to import
+
         try:
-            node = loader.get_single_node()
-            if node is not None:
-                self._index(node, ())
-            value = loader.construct_document(node) if node is not None else {}
-        except yaml.MarkedYAMLError as error:
-            line, reason = error.problem_mark.line + 1 if error.problem_mark else 1, str(error.problem or error.context)
-            hint = "; indent with spaces instead of tabs" if "'\\t'" in reason else ""
-            raise CommandError(f"{self._path}:{line}: not YAML: {reason}{hint}") from error
-        except (yaml.YAMLError, ValueError) as error:
-            raise CommandError(f"{self._path}: not YAML: {error}") from error
-        finally:
-            loader.dispose()
+            document = yaml_file.parse(content)
+        except yaml_file.NotYaml as error:
+            raise CommandError(f"{self._path}:{error.line or 1}: {error}".rstrip(".")) from error
+        for path, _, line in document.repeated:
+            raise CommandError(f"{self._path}:{line}: {path[-1]} is set twice; remove one")
+        self._lines = document.lines
+        value = {} if document.value is None else document.value
         problem = best_match(schemas.validator(SCHEMA).iter_errors(value))
         if problem is not None:
             raise self._mismatch(problem)
         return value
 
-    def _index(self, node: yaml.Node, path: _Path) -> None:
-        """Store the line of each value: for a value of a mapping, the line of its key."""
-        self._lines.setdefault(path, node.start_mark.line + 1)
-        if isinstance(node, yaml.SequenceNode):
-            for number, item in enumerate(node.value):
-                self._index(item, (*path, number))
-        elif isinstance(node, yaml.MappingNode):
-            seen: set[str] = set()
-            for key, item in node.value:
-                name = str(key.value)
-                if name in seen:
-                    raise yaml.MarkedYAMLError(problem=f"{name} occurs twice", problem_mark=key.start_mark)
-                seen.add(name)
-                self._lines[*path, name] = key.start_mark.line + 1
-                self._index(item, (*path, name))
-
     def _mismatch(self, error: ValidationError) -> CommandError:
-        from kafkasse.config import check  # here, because it takes long to import
+        from kafkasse.config.messages import expected, shown  # here, because they take long to import
 
         error = schemas.deepest(error)
         while error.parent is not None and not error.relative_path:  # the whole anyOf, and not one of its alternatives
@@ -142,7 +121,7 @@ class Definitions:
             hint = did_you_mean(name, known) or f"; use one of: {', '.join(known)}"
             return self.error((*path, name), f"is not a setting{hint}")
         if "propertyNames" in error.absolute_schema_path:
-            return self.error((*path, given), f"is not a valid name; it must be {check.expected(schema)}")
+            return self.error((*path, given), f"is not a valid name; it must be {expected(schema)}")
         if error.validator == "required" and error.validator_value == ["properties"]:  # no form of a schema
             for name in given:
                 if hint := did_you_mean(name, SCHEMA_FORMS):
@@ -153,9 +132,9 @@ class Definitions:
         if error.validator in EMPTY:
             return self.error(path, "must not be empty")
         if any(part in NOT_SHOWN for part in path):
-            return self.error(path, f"must be {check.expected(schema)}")
+            return self.error(path, f"must be {expected(schema)}")
         hint = did_you_mean(str(given), schema.get("enum", []))
-        return self.error(path, f"must be {check.expected(schema)}, not {check.shown(path, given)}{hint}")
+        return self.error(path, f"must be {expected(schema)}, not {shown(path, given)}{hint}")
 
 
 def _missing(error: ValidationError) -> str:
@@ -167,20 +146,6 @@ def _missing(error: ValidationError) -> str:
         return f"needs {', '.join(others)} and {last}" if others else f"needs {last}"
     alternatives = ", or ".join(" with ".join(each["required"]) for each in required)
     return f"needs {alternatives}" if error.context else f"has contradictory settings; use only {alternatives}"
-
-
-class _Loader(yaml.SafeLoader):
-    """Reads times and all names as text. In YAML 1.1, the name `on` is the value true."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        self.flatten_mapping(node)
-        for name, _ in node.value:
-            if isinstance(name, yaml.ScalarNode):
-                name.tag = "tag:yaml.org,2002:str"
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda _, node: str(node.value))
 
 
 class Named(NamedTuple):

@@ -22,7 +22,7 @@ from werkzeug.exceptions import HTTPException
 
 from kafkasse.access import Guards, Visitor
 from kafkasse.config import Config
-from kafkasse.config.check import OPEN_ROUTE
+from kafkasse.config.rules import OPEN_ROUTE
 from kafkasse.errors import (
     UNEXPECTED,
     ConfigurationError,
@@ -177,9 +177,7 @@ class StreamService:
         self._encoders = Encoders(config, skipped.add, registries)
         # The documents name schemas by topic, so they can contain those of only one registry.
         described = {name: each for name, each in registries.items() if name not in config.route.schema_registries}
-        self.catalog = Catalog(
-            self, catalog, Console(self) if console else None, ValueSchemas(described), config.web.documentation_url
-        )
+        self.catalog = Catalog(self, catalog, Console(self) if console else None, ValueSchemas(described))
         self.registry = StreamRegistry()
         self._open_log = open_log
         self._feeds: dict[str, Feeds] = {}  # by cluster

@@ -67,17 +67,13 @@ class Catalog:
         is_on: serve the catalog and its documents. If not, only the pages of errors are served.
         console: the page for browsers at the root, or None if browsers get the catalog there, too.
         schemas: the schemas of the topics' values.
-        documentation_url: the address of the documentation site, or "".
     """
 
-    def __init__(
-        self, service: Service, is_on: bool, console: Console | None, schemas: ValueSchemas, documentation_url: str
-    ) -> None:
+    def __init__(self, service: Service, is_on: bool, console: Console | None, schemas: ValueSchemas) -> None:
         self.is_on = is_on
         self._console = console
         self._schemas = schemas
         self._service = service
-        self._documentation_url = documentation_url
         self._document = lru_cache(MAX_DOCUMENTS)(self._create_document)
         self._blueprint: Blueprint | None = None
         self._name = ""  # under which an app has registered the blueprint
@@ -128,8 +124,7 @@ class Catalog:
         error = pages().get(name)
         if error is None:
             raise NotFound("There is no error with this name.")
-        page = self._documentation_url and f"{self._documentation_url}problems/{name}/"
-        return _page("problem.html", error=error, page=page)
+        return _page("problem.html", error=error)
 
     def links(self, route: Route | None = None) -> dict[str, str]:
         """Return the header that links a response to the documents that describe the server and, if given, a route."""

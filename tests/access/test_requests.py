@@ -344,10 +344,10 @@ def test_a_slow_client_gets_no_records_after_its_visitor_has_expired(monkeypatch
     log = MemoryLog()
     log.create("t")
     for n in range(1000):
-        log.append("t", b'{"n":%d}' % n)
+        log.append("t", b'{"n":%d,"text":"%b"}' % (n, b"x" * 1000))
     expires_at, now = time.time() + 3600, time.monotonic
     guards = {"session": lambda _: Visitor(expires_at=expires_at)}
-    settings = {"guards": guards, "access": ["session"], "public": False, "max_chunk_bytes": 1024}
+    settings = {"guards": guards, "access": ["session"], "public": False}
     response = clients.client_of(log, None, **settings).get("/t?timestamp=0", buffered=False)
     chunks = iter(response.response)
     first = [next(chunks), next(chunks)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from kafkasse.config import Config
 from kafkasse.schemas import read
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -14,6 +15,7 @@ STREAM_BYTES = 24 * KIB
 PARTITION_BYTES = 8 * KIB
 CURSOR_PARTITION_BYTES = 4 * KIB
 CHUNKS_PER_STALLED_CLIENT = 2
+CHUNK_BYTES = Config().feed.max_chunk_bytes
 FETCHES_PER_CURSOR = 3
 MIN_CURSOR_BYTES = 3 * MIB
 FETCHES_OF_TAIL = 8
@@ -46,14 +48,14 @@ class Load(NamedTuple):
 def growth(load: Load, settings: Mapping[str, Any]) -> int:
     """Return how much memory a worker may use for this load, in addition to the memory of an idle worker."""
     limits = {**DEFAULTS, **settings}
-    chunk, fetch = limits["max_chunk_bytes"], limits["max_fetch_bytes"]
+    fetch = limits["max_fetch_bytes"]
     cursors = min(load.catching_up, limits["max_catch_ups"]) + 1  # and that of the tail
     return int(
         RESERVE_BYTES
         + min(load.feeds * limits["max_ring_bytes"], limits["max_total_ring_bytes"])
         + 2 * load.snapshots * limits["max_snapshot_bytes"]
         + load.streams * STREAM_BYTES
-        + load.stalled * CHUNKS_PER_STALLED_CLIENT * chunk
+        + load.stalled * CHUNKS_PER_STALLED_CLIENT * CHUNK_BYTES
         + (cursors - 1) * max(FETCHES_PER_CURSOR * fetch, MIN_CURSOR_BYTES)
         + max(FETCHES_OF_TAIL * fetch, MIN_TAIL_BYTES)
         + min(load.large_batches, cursors) * limits["max_decompressed_bytes"]

@@ -56,7 +56,7 @@ def test_capacity_md_states_the_bound_on_memory():
         ("idle worker", f"{memory.IDLE_WORKER_BYTES // mib} MiB"),
         ("reserve for requests and garbage", f"{memory.RESERVE_BYTES // mib} MiB"),
         ("stream", f"{memory.STREAM_BYTES // memory.KIB} KiB"),
-        ("slow client", f"{memory.CHUNKS_PER_STALLED_CLIENT} \u00d7 `max_chunk_bytes`"),
+        ("slow client", f"{memory.CHUNKS_PER_STALLED_CLIENT * memory.CHUNK_BYTES // memory.KIB} KiB"),
         ("cursor", f"{memory.FETCHES_PER_CURSOR} \u00d7 `max_fetch_bytes`, but at least {cursor} MiB"),
         ("tail", f"{memory.FETCHES_OF_TAIL} \u00d7 `max_fetch_bytes`, but at least {tail} MiB"),
         ("partition", f"{memory.PARTITION_BYTES // memory.KIB} KiB"),

@@ -63,7 +63,7 @@ SETTINGS: dict[str, Any] = {
     "write_timeout_s": 2,
     "idle_feed_timeout_s": 1,
     # So small that clients fall out of the ring and join it again.
-    "max_ring_records": 100,
+    "max_ring_bytes": 50_000,
     "max_fetch_bytes": 65_536,
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kafkasse import schemas
 from kafkasse.config import Config
 from kafkasse.errors import ConfigurationError
 
@@ -40,4 +41,5 @@ def settings_of(config: Config) -> dict[str, Any]:
         name: list(value) if isinstance(value, tuple) else value
         for part in (config.kafka, config.feed, config.web)
         for name, value in asdict(part).items()
+        if name in schemas.read("config")["properties"]  # and not a constant
     }

@@ -201,9 +201,10 @@ class Simulation:
         self._bounds: dict[Partition, list[Bounds]] = {}
         self._tails: list[Tail] = []
         ring = self.draws.choice([1, 3, 8])
-        config = Config(max_ring_records=ring, heartbeat_s=300, idle_feed_timeout_s=3600, max_chunk_bytes=1024)
+        config = Config(heartbeat_s=300, idle_feed_timeout_s=3600)
         # Refresh the metadata whenever a tail or a cursor checks it.
-        self._feeds = Feeds(self._readable_log(), replace(config.feed, metadata_refresh_s=0.0), self._add_tail)
+        limits = replace(config.feed, metadata_refresh_s=0.0, max_ring_records=ring, max_chunk_bytes=1024)
+        self._feeds = Feeds(self._readable_log(), limits, self._add_tail)
         self.create(TOPIC, PARTITIONS)
         self._encoder = Encoder(filterer=_is_shown if filtered else None, id_frequency=id_frequency)
 

@@ -235,18 +235,18 @@ def test_an_invalid_field_is_an_error_with_its_line_and_path(file, change, error
         ("[]", "1: must be a mapping with pipelines, not an empty list"),
         ("pipeline: {}", "1: pipeline: is not a setting (did you mean pipelines?)"),
         ("pipelines:\n  x:", "2: pipelines.x: must be a mapping with source, query and sink, not null"),
-        (
-            "pipelines:\n\tx: 1",
-            "2: not YAML: found character '\\t' that cannot start any token; indent with spaces instead of tabs",
-        ),
+        ("pipelines:\n\tx: 1", "2: this is not valid YAML: a line is indented with a tab: use spaces"),
         (
             ORDERS.replace("large-orders:", "large orders:"),
             "2: pipelines.large orders: is not a valid name; it must be up to 100 letters, digits, dots, underscores and "
             "hyphens, beginning with a letter or digit",
         ),
         (ORDERS.replace("    sink: large-orders", ""), "2: pipelines.large-orders: it needs either sink or sinks"),
-        (ORDERS.replace("topic: orders", "topic: orders\n      topic: more"), "5: not YAML: topic occurs twice"),
-        (ORDERS.replace("topic: orders", "topic: ["), "6: not YAML: expected ',' or ']', but got '<scalar>'"),
+        (ORDERS.replace("topic: orders", "topic: orders\n      topic: more"), "5: topic is set twice; remove one"),
+        (
+            ORDERS.replace("topic: orders", "topic: ["),
+            "6: this is not valid YAML: expected ',' or ']', but got '<scalar>'",
+        ),
     ],
 )
 def test_an_invalid_file_is_an_error_with_its_line(file, content, expected):

@@ -239,14 +239,6 @@ class TestErrors:
             assert error.title in page
             assert "`" not in page
 
-    def test_a_page_links_to_the_same_page_of_the_documentation(self, log):
-        """The site has a page for each type. Without the setting, there is no link."""
-        linked = mounted(log, documentation_url="https://docs.example/kafkasse/").get("/streams/-/problems/topic-gone")
-        alone = mounted(log).get("/streams/-/problems/topic-gone")
-
-        assert 'href="https://docs.example/kafkasse/problems/topic-gone/"' in linked.text
-        assert "href" not in alone.text
-
     def test_an_error_event_has_the_same_type(self, log):
         client = mounted(log, metadata_refresh_s=0.05, heartbeat_s=0.05)
         body = b""

@@ -81,7 +81,7 @@ class TestFiles:
     @pytest.fixture
     def client(self) -> FlaskClient:
         routes = ROUTES | {"topn": {"path": "/topn/updates", "topics": ["orders"], "access": "public"}}
-        return app(pages=True, routes=routes)
+        return app(routes=routes)
 
     @pytest.mark.parametrize(
         "path",

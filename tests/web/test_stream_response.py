@@ -161,7 +161,7 @@ def mounted(**options: Any) -> FlaskClient:
     app.config["SERVER_NAME"] = "shop.example"
     app.subdomain_matching = True
     routes = {"r": {"path": "/r/{key}", "topics": ["orders"], "where": {"key": "{key}"}, "start": "earliest"}}
-    config = kafkasse.Config(allowed_topics=["orders"], public=True, routes=routes, pages=True)
+    config = kafkasse.Config(allowed_topics=["orders"], public=True, routes=routes)
     app.register_blueprint(kafkasse.blueprint(config, log), **options)
     return app.test_client()
 
