@@ -153,11 +153,12 @@ diagrams: setup ## draw the diagrams of the documentation
 jar: setup ## compile the Java classes of the pipelines, without a JDK
 	@$(VENV)/bin/python -m kafkasse.tools.java.compiler
 
-# The SBOM lists the packages in requirements.txt. All three are reproducible.
+# The SBOM lists the packages in requirements.txt. All files are reproducible.
 RELEASE := build/release
-dist: setup ## build and check the wheel, the sdist and the SBOM in build/release
+dist: setup ## build and check the wheels, the sdists and the SBOM in build/release
 	@rm -rf $(RELEASE)
 	@$(VENV)/bin/python -m hatchling build -d $(CURDIR)/$(RELEASE)
+	@cd kafkasse_client && $(CURDIR)/$(VENV)/bin/python -m hatchling build -d $(CURDIR)/$(RELEASE)
 	@"$(PYTHON)" -m venv $(VENV)/release
 	@$(VENV)/release/bin/python -m pip install --disable-pip-version-check -q twine==7.0.0 cyclonedx-bom==7.5.0
 	@$(VENV)/release/bin/twine check --strict $(RELEASE)/*

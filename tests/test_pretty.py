@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from kafkasse.client.sse import Event
 from kafkasse.commands.pretty import pretty
+from kafkasse_client.sse import Event
 
 KAFKA = '"_kafka":{"topic":"countries","partition":0,"offset":12,"timestamp":1790000000000,"key":"FR"}'
 

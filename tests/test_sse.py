@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkasse.client.sse import Event, EventTooLarge, Parser
+from kafkasse_client.sse import Event, EventTooLarge, Parser
 
 MAX_BYTES = 64
 LINE_ENDS = b"\n", b"\r", b"\r\n"

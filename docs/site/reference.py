@@ -35,8 +35,7 @@ API: dict[str, tuple[str, ...]] = {
     "kafkasse.config.hooks": ("Hooks",),
     "kafkasse.records.frame": ("TopicRecord",),
     "kafkasse.errors": ("KafkasseError",),
-    "kafkasse.client.sse": ("Parser", "Event", "EventTooLarge"),
-    "kafkasse.client": (),
+    "kafkasse_client": (),
     "kafkasse.pipelines": (),
 }
 MEMBERS = {"Config": " load"}  # its other members are for kafkasse itself

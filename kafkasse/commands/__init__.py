@@ -34,7 +34,14 @@ SUMMARIES = {
     "archive": "Keep records for longer than Kafka does.",
     "broker": "Run a Kafka broker for development.",
 }
-EXTRAS = {"archive": "archive,pipelines", "broker": "broker", "pipeline": "pipelines", "demo": "pipelines"}
+# What pip installs from the source of kafkasse for the commands that need more packages than the server.
+INSTALLS = {
+    "archive": "'.[archive,pipelines]'",
+    "broker": "'.[broker]'",
+    "cat": "./kafkasse_client",
+    "demo": "'.[pipelines]'",
+    "pipeline": "'.[pipelines]'",
+}
 
 EPILOG = """\b
 Exit codes: 0 success, 1 a failure whose reason is on stderr, 2 wrong usage, 130 Ctrl-C.
@@ -66,10 +73,11 @@ class _LazyGroup(click.Group):
         except KafkasseError as error:
             problem = error.detail
         except ImportError as error:
-            extra = EXTRAS.get(ctx.invoked_subcommand or "")
-            if extra is None or (error.name or "").startswith("kafkasse"):
+            installs = INSTALLS.get(ctx.invoked_subcommand or "")
+            package = (error.name or "").partition(".")[0]
+            if installs is None or package == "kafkasse":
                 raise
-            problem = f"needs {error.name}; run pip install '.[{extra}]' in kafkasse's folder"
+            problem = f"needs {package}; run pip install {installs} in kafkasse's folder"
         click.echo(f"kafkasse {ctx.invoked_subcommand}: {problem}", err=True)
         return ctx.exit(1)
 

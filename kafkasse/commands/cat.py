@@ -20,10 +20,10 @@ from threading import Thread
 
 import click
 
-from kafkasse.client.sse import Event
 from kafkasse.commands.event_source import EventSource, address, one_line
 from kafkasse.commands.pretty import pretty
 from kafkasse.errors import CommandError
+from kafkasse_client.sse import Event
 
 POSITIONS = ("{}", '{"snapshot":"complete"}')  # the data of kafkasse's own position events, which contain no record
 SAVE_INTERVAL_S = 1.0

@@ -1,6 +1,6 @@
-"""The client of `kafkasse cat`, on the standard library, so that the command needs no further package.
+"""The client of `kafkasse cat`, on the standard library, so that the command needs neither requests nor aiohttp.
 
-kafkasse.client.core has the rules: what to send, which errors to retry, and how long to wait.
+kafkasse_client.core has the rules: what to send, which errors to retry, and how long to wait.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 from urllib.request import Request, urlopen
 
 from kafkasse import __version__
-from kafkasse.client.core import MAX_PROBLEM_BYTES, MAX_SILENCE_S, Core, Retryable, StreamError
-from kafkasse.client.sse import Event
 from kafkasse.errors import CommandError
 from kafkasse.tools.progress import waiting
+from kafkasse_client.core import MAX_PROBLEM_BYTES, MAX_SILENCE_S, Core, Retryable, StreamError
+from kafkasse_client.sse import Event
 
 MAX_CHUNK_BYTES = 64 * 1024
 MAX_DETAIL_CHARS = 500

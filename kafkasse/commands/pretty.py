@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from kafkasse.client.sse import Event
+from kafkasse_client.sse import Event
 
 MAX_HEAD_CHARS = 200
 RESET = "\x1b[0m"

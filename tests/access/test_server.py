@@ -14,7 +14,7 @@ import gevent
 import pytest
 
 from kafkasse.access.api_keys import create_key
-from kafkasse.client.sse import Event
+from kafkasse_client.sse import Event
 from tests.access.conftest import environment, signed
 from tests.support.client import Client, fetch, numbers
 from tests.support.server import Server

@@ -17,7 +17,6 @@ from kafka.errors import CorruptRecordError
 from kafka.record.memory_records import MemoryRecordsBuilder
 from kafka.record.util import calc_crc32c
 
-from kafkasse.client.sse import Parser
 from kafkasse.config import Config
 from kafkasse.errors import ConfigurationError, InvalidPosition
 from kafkasse.kafka.batches import BatchSlots, BatchTooLarge, decode
@@ -27,6 +26,7 @@ from kafkasse.records.encoder import Encoder
 from kafkasse.records.frame import FORMATS, JsonLines
 from kafkasse.records.position import IdWriter, parse
 from kafkasse.schemas import first_error, read
+from kafkasse_client.sse import Parser
 from tests.config.conftest import settings_of
 from tests.support.sse import read_blocks, read_events
 

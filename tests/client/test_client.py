@@ -19,7 +19,7 @@ import pytest
 import requests
 import responses
 
-from kafkasse.client import AsyncStream, Event, FileStore, State, Stream, StreamError, core
+from kafkasse_client import AsyncStream, Event, FileStore, State, Stream, StreamError, core
 from tests.client.script import START, Answers, Sends, failure, message, sent_ids
 from tests.client.script import serve as serve
 from tests.support.docs import code

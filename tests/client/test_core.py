@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkasse.client.core import MAX_BACKOFF_S, MAX_RETRY_S, Core, Retryable, StreamError, retry_after_s, wait_s
-from kafkasse.client.sse import Event
+from kafkasse_client.core import MAX_BACKOFF_S, MAX_RETRY_S, Core, Retryable, StreamError, retry_after_s, wait_s
+from kafkasse_client.sse import Event
 from tests.client.script import message
 
 NOW = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)

@@ -130,8 +130,8 @@ PROGRAMS = [
     Program("kafkasse.js in Chromium", CHROMIUM, _browser(_chromium, "read"), has_token=True),
     Program("kafkasse.js in Chromium, shared", CHROMIUM, _browser(_chromium, "share"), has_token=True),
     Program("kafkasse.js in Firefox", FIREFOX, _browser(_firefox, "read"), has_token=True),
-    Program("kafkasse.client on requests", PYTHON, _python("with_kafkasse.py"), True, signal.SIGKILL),
-    Program("kafkasse.client on aiohttp", PYTHON, _python("with_kafkasse_async.py"), True, signal.SIGKILL),
+    Program("kafkasse-client on requests", PYTHON, _python("with_kafkasse.py"), True, signal.SIGKILL),
+    Program("kafkasse-client on aiohttp", PYTHON, _python("with_kafkasse_async.py"), True, signal.SIGKILL),
     Program("kafkasse cat", PYTHON, _cat, end=signal.SIGTERM),
     Program("EventSource in Chromium", CHROMIUM, _browser(_chromium, "follow")),
     Program("EventSource in Firefox", FIREFOX, _browser(_firefox, "follow")),
@@ -156,8 +156,8 @@ PROGRAMS = [
 # `make test` runs these clients: ours, and what browsers provide. tests/web has kafkasse.js in Chromium.
 IN_GATE = {
     "kafkasse.js in Node",
-    "kafkasse.client on requests",
-    "kafkasse.client on aiohttp",
+    "kafkasse-client on requests",
+    "kafkasse-client on aiohttp",
     "EventSource in Chromium",
 }
 

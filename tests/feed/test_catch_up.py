@@ -9,7 +9,6 @@ from typing import Any
 import gevent
 import pytest
 
-from kafkasse.client.sse import Event
 from kafkasse.errors import FilterError, KafkaUnavailable, TopicGone
 from kafkasse.feed import Reader, StopReason, catch_up
 from kafkasse.feed.catch_up import CatchUp
@@ -25,6 +24,7 @@ from kafkasse.log.memory import MemoryLog
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.position import IdType, IdWriter, of_topics, parse
 from kafkasse.route import StartAt
+from kafkasse_client.sse import Event
 from tests.feed.world import Client
 from tests.support.waiting import wait_until
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from kafkasse.client.sse import Parser
 from kafkasse.feed.core.ring import Segment
 from kafkasse.log import Partition
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Dimension, Dimensions, Selector
 from kafkasse.records.frame.record_view import RecordView
 from kafkasse.records.position import parse
+from kafkasse_client.sse import Parser
 from tests.feed.world import World
 from tests.support.parked_client import ParkedClient
 from tests.support.turns import most_lines_in_a_piece

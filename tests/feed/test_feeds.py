@@ -11,13 +11,13 @@ from typing import Any
 import gevent
 import pytest
 
-from kafkasse.client.sse import Parser
 from kafkasse.errors import FilterError
 from kafkasse.feed import StopReason
 from kafkasse.feed.catch_up import CatchUp
 from kafkasse.feed.start import MAX_CLOCK_DIFFERENCE_MS
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.position import IdType, parse
+from kafkasse_client.sse import Parser
 from tests.feed.world import Client, World
 from tests.support.parked_client import ParkedClient
 from tests.support.sse import numbers_in, read_events

@@ -12,7 +12,6 @@ import gevent
 import pytest
 from gevent.event import Event
 
-from kafkasse.client.sse import Parser
 from kafkasse.errors import KafkasseError, KafkaUnavailable
 from kafkasse.feed import Reader, StopReason
 from kafkasse.feed import reader as readers
@@ -24,6 +23,7 @@ from kafkasse.records.encoder import MAX_PIECE_RECORDS, Encoder
 from kafkasse.records.filter import Filter, compile_expression
 from kafkasse.records.position import parse
 from kafkasse.route import StartAt
+from kafkasse_client.sse import Parser
 from tests.feed.world import ImpatientWorld, World
 from tests.support.parked_client import ParkedClient
 from tests.support.turns import turn

@@ -9,7 +9,6 @@ from typing import Any
 import gevent
 import pytest
 
-from kafkasse.client.sse import Event
 from kafkasse.errors import ConfigurationError, TopicGone, Unavailable
 from kafkasse.feed import StopReason
 from kafkasse.feed import snapshot as snapshots
@@ -20,6 +19,7 @@ from kafkasse.records.filter import Dimension, Dimensions, Selector
 from kafkasse.records.frame import JsonLines
 from kafkasse.records.position import parse
 from kafkasse.route import StartAt
+from kafkasse_client.sse import Event
 from tests.feed.world import Client, World
 from tests.support.memory import kept_bytes
 from tests.support.waiting import TIMEOUT_S, wait_until

@@ -13,7 +13,6 @@ from unittest.mock import Mock
 import gevent
 import pytest
 
-from kafkasse.client.sse import Parser
 from kafkasse.config import Config
 from kafkasse.errors import (
     ConfigurationError,
@@ -34,6 +33,7 @@ from kafkasse.records.encoder import Encoder
 from kafkasse.records.position import IdType, of_topics
 from kafkasse.records.position.position import INT32_MAX
 from kafkasse.route import Route, StartAt
+from kafkasse_client.sse import Parser
 from tests.feed.world import CountingLog, ImpatientWorld
 from tests.support.parked_client import ParkedClient
 from tests.support.sse import numbers_in

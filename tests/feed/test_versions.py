@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafkasse.client.sse import Event
 from kafkasse.errors import KafkaUnavailable
 from kafkasse.feed import versions as module
 from kafkasse.feed.core.versions import MAX_BYTES, Versions
@@ -19,6 +18,7 @@ from kafkasse.log.memory import MemoryLog, MemoryRecord
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Dimension, Dimensions, Selector
 from kafkasse.route import NewestBy, StartAt
+from kafkasse_client.sse import Event
 from tests.feed.world import Client, World
 from tests.support.examples import examples
 from tests.support.memory import kept_bytes

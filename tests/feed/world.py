@@ -9,7 +9,6 @@ from typing import Any
 
 import gevent
 
-from kafkasse.client.sse import Event, Parser
 from kafkasse.config import Config
 from kafkasse.feed import Feeds, Reader
 from kafkasse.feed.core.reader_states import ReaderState
@@ -21,6 +20,7 @@ from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Selector
 from kafkasse.records.position import of_topics, parse
 from kafkasse.route import Route
+from kafkasse_client.sse import Event, Parser
 from tests.support import turns
 from tests.support.waiting import TIMEOUT_S
 

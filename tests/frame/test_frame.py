@@ -11,7 +11,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kafkasse.client.sse import Event, Parser
 from kafkasse.errors import FilterError, TopicGone
 from kafkasse.log import Batch, Gap, Partition
 from kafkasse.records import frame
@@ -20,6 +19,7 @@ from kafkasse.records.frame import FORMATS, JsonLines, ServerSentEvents, TopicRe
 from kafkasse.records.frame.formats import can_append_member
 from kafkasse.records.frame.json_text import dumps, dumps_decoded, is_json, without_lone_surrogates
 from kafkasse.records.position import IdType, IdWriter
+from kafkasse_client.sse import Event, Parser
 from tests.support.sse import read_events
 from tests.support.turns import MAX_LINES, most_lines_in_a_piece
 

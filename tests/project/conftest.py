@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from importlib import metadata
 from pathlib import Path
@@ -64,8 +64,13 @@ def web_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     home = tmp_path_factory.mktemp("web") / "venv"
     venv.create(home)
-    pins = re.findall(r"^([\w.-]+)(?:\[.*\])?==", (ROOT / "requirements.txt").read_text(), re.M)
-    for file in [file for pin in pins for file in metadata.files(pin) or ()]:
+    link(re.findall(r"^([\w.-]+)(?:\[.*\])?==", (ROOT / "requirements.txt").read_text(), re.M), home)
+    return home
+
+
+def link(packages: Iterable[str], home: Path) -> None:
+    """Add packages of this environment to the virtual environment `home`."""
+    for file in [file for package in packages for file in metadata.files(package) or ()]:
         source = Path(str(file.locate())).resolve()
         target = home / source.relative_to(Path(sys.prefix).resolve())
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +79,6 @@ def web_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
             target.chmod(0o755)
         elif source.suffix != ".pyc":
             target.symlink_to(source)
-    return home
 
 
 def alerts() -> list[dict[str, Any]]:

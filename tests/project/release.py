@@ -16,6 +16,8 @@ ROOT = Path(__file__).parents[2]
 VERSIONS = {
     "pyproject.toml": '\nversion = "{}"\n',
     "kafkasse/__init__.py": '\n__version__ = "{}"\n',
+    "kafkasse_client/pyproject.toml": '\nversion = "{}"\n',
+    "kafkasse_client/__init__.py": '\n__version__ = "{}"\n',
     "kafkasse/javascript/package.json": '\n  "version": "{}",\n',
     "deploy/kubernetes/kafkasse.yaml": " registry.example/kafkasse:{}\n",
 }

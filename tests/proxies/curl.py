@@ -9,7 +9,7 @@ from pathlib import Path
 
 import gevent
 
-from kafkasse.client.sse import Event, Parser
+from kafkasse_client.sse import Event, Parser
 from tests.support.client import Client
 from tests.support.waiting import TIMEOUT_S
 

@@ -12,12 +12,12 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 import kafkasse.records.registry
-from kafkasse.client.sse import Event
 from kafkasse.config import Config
 from kafkasse.errors import ConfigurationError
 from kafkasse.log.memory import MemoryLog
 from kafkasse.records.registry import lookup
 from kafkasse.web.blueprint import streams_blueprint
+from kafkasse_client.sse import Event
 from tests.registry.avro_values import encoded
 from tests.support.registry import Registry, framed
 from tests.support.sse import read_events, read_until, without_positions

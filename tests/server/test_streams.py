@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from kafkasse.client.sse import Parser
 from kafkasse.log import Partition
 from kafkasse.records.position import PartitionStart
+from kafkasse_client.sse import Parser
 from tests.support.client import Client, numbers, value
 from tests.support.kafka import Cluster
 from tests.support.server import Server

@@ -9,9 +9,9 @@ from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
 from typing import Any, NamedTuple
 
-from kafkasse.client.sse import Event, Parser
 from kafkasse.log import Partition
 from kafkasse.records.position import PartitionStart, parse
+from kafkasse_client.sse import Event, Parser
 from tests.support.sse import without_positions
 from tests.support.waiting import TIMEOUT_S
 

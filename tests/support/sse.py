@@ -1,6 +1,6 @@
 """The one reader of Server-Sent Events in the tests, written from the specification alone.
 
-It imports nothing of kafkasse, so that it can judge what kafkasse sends, and what kafkasse.client.sse parses.
+It imports nothing of kafkasse, so that it can judge what kafkasse sends, and what kafkasse_client.sse parses.
 
 Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
 """
@@ -17,7 +17,7 @@ _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
 class Event(NamedTuple):
-    """An event that a browser dispatches. Equal to a kafkasse.client.sse.Event with the same members."""
+    """An event that a browser dispatches. Equal to a kafkasse_client.sse.Event with the same members."""
 
     type: str
     data: str

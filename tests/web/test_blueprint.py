@@ -16,7 +16,6 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from kafkasse import schemas
 from kafkasse.app import blueprint
-from kafkasse.client.sse import Event
 from kafkasse.config import Config
 from kafkasse.errors import ConfigurationError, KafkaUnavailable, TopicNotAvailable
 from kafkasse.log import Partition, Topic
@@ -24,6 +23,7 @@ from kafkasse.log.memory import MemoryCursor, MemoryLog
 from kafkasse.records.frame.hooks import TopicRecord
 from kafkasse.web import throttle, wsgi_server
 from kafkasse.web.blueprint import _limits_of_blueprints
+from kafkasse_client.sse import Event
 from tests.support.sse import read_events, read_until, without_positions
 from tests.support.waiting import wait_until
 from tests.web.clients import client_of

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from werkzeug.datastructures import Accept
 from werkzeug.http import parse_accept_header
 
-from kafkasse.client.sse import Parser
 from kafkasse.config import Config
 from kafkasse.feed import Feeds
 from kafkasse.log.memory import MemoryLog
 from kafkasse.records.encoder import Encoder
 from kafkasse.web import compression
 from kafkasse.web.compression import Coding, Gzip, Identity, Zstd, negotiate
+from kafkasse_client.sse import Parser
 from tests.support.waiting import wait_until
 from tests.web.served import Peer
 

@@ -7,8 +7,8 @@ import json
 import pytest
 from flask.testing import FlaskClient
 
-from kafkasse.client.sse import Parser
 from kafkasse.log.memory import MemoryLog
+from kafkasse_client.sse import Parser
 from tests.web import clients
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from kafkasse.client.sse import Event
 from kafkasse.log.memory import MemoryLog
 from kafkasse.records.frame import FORMATS
+from kafkasse_client.sse import Event
 from tests.support.sse import read_events, read_until, without_positions
 from tests.web.clients import client_of
 

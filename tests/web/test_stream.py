@@ -18,7 +18,6 @@ from itertools import product
 import gevent
 import pytest
 
-from kafkasse.client.sse import Parser
 from kafkasse.config import Config
 from kafkasse.errors import TopicGone
 from kafkasse.feed import Feeds, Reader
@@ -29,6 +28,7 @@ from kafkasse.records.frame import JsonLines, ServerSentEvents, Wire
 from kafkasse.records.position import of_topics, parse
 from kafkasse.route import Route
 from kafkasse.web.stream import Stream
+from kafkasse_client.sse import Parser
 from tests.support.sse import read_events, without_positions
 from tests.support.waiting import wait_until
 from tests.web.served import chunked, unchunked

@@ -68,8 +68,8 @@ for await (const event of stream) console.log(event.type, event.data);
     if (lastEventId) options.push(`last_event_id=store.load() or ${literal(lastEventId)}`);
     if (isGuarded) options.push('token=os.environ["TOKEN"]');
     return `# ${about(file)}
-# Before you start it, install kafkasse from the folder of its source: pip install "../kafkasse[client]"
-${isGuarded ? "import os\n\n" : ""}from kafkasse.client import FileStore, Stream
+# Before you start it, install the client from the source of kafkasse: pip install "../kafkasse/kafkasse_client[requests]"
+${isGuarded ? "import os\n\n" : ""}from kafkasse_client import FileStore, Stream
 
 store = FileStore(${literal(file)})
 for event in Stream(

@@ -1,4 +1,4 @@
-"""Read a stream with kafkasse.client.Stream, and print each event as one line of JSON. Argument: the URL.
+"""Read a stream with kafkasse_client.Stream, and print each event as one line of JSON. Argument: the URL.
 
 The program keeps its token until the server rejects it, and its position in a file.
 """
@@ -9,7 +9,7 @@ from urllib.parse import urljoin
 
 import requests
 
-from kafkasse.client import FileStore, Stream
+from kafkasse_client import FileStore, Stream
 
 token = ""
 

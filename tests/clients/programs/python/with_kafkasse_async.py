@@ -1,4 +1,4 @@
-"""Read a stream with kafkasse.client.AsyncStream, and print each event as one line of JSON. Argument: the URL.
+"""Read a stream with kafkasse_client.AsyncStream, and print each event as one line of JSON. Argument: the URL.
 
 The program keeps its token until the server rejects it, and its position in a file.
 """
@@ -10,7 +10,7 @@ from urllib.parse import urljoin
 
 import aiohttp
 
-from kafkasse.client import AsyncStream, FileStore
+from kafkasse_client import AsyncStream, FileStore
 
 
 async def main() -> None:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import requests
 from requests.auth import AuthBase
 
-from kafkasse.client.core import (
+from kafkasse_client.core import (
     CONNECT_TIMEOUT_S,
     MAX_PROBLEM_BYTES,
     MAX_SILENCE_S,
@@ -20,8 +20,8 @@ from kafkasse.client.core import (
     State,
     StreamError,
 )
-from kafkasse.client.sse import Event
-from kafkasse.client.stores import PositionStore, Save, load, save_of
+from kafkasse_client.sse import Event
+from kafkasse_client.stores import PositionStore, Save, load, save_of
 
 T = TypeVar("T")
 Token = str | Callable[[bool], str]

@@ -1,7 +1,7 @@
 """A parser for Server-Sent Events that follows the HTML standard.
 
 The caller passes in the bytes of a response as they arrive, in chunks of any size, and receives events. The parser opens no
-connection and uses no clock. The caller decides when to reconnect (see kafkasse/client/core.py).
+connection and uses no clock. The caller decides when to reconnect (see core.py).
 
 Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
 """

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 import aiohttp
 
-from kafkasse.client.core import (
+from kafkasse_client.core import (
     CONNECT_TIMEOUT_S,
     MAX_PROBLEM_BYTES,
     MAX_SILENCE_S,
@@ -20,8 +20,8 @@ from kafkasse.client.core import (
     State,
     StreamError,
 )
-from kafkasse.client.sse import Event
-from kafkasse.client.stores import PositionStore, Save, load, save_of
+from kafkasse_client.sse import Event
+from kafkasse_client.stores import PositionStore, Save, load, save_of
 
 T = TypeVar("T")
 Token = str | Callable[[bool], str | Awaitable[str]]
@@ -32,7 +32,7 @@ _NETWORK_ERRORS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, Ti
 
 
 class AsyncStream:
-    """The same as `kafkasse.client.Stream` for asyncio.
+    """The same as `kafkasse_client.Stream` for asyncio.
 
     The functions `token`, `headers`, `store.save` and the handlers of run() can be coroutine functions. `store.load` and
     `on_state` cannot.

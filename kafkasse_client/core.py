@@ -1,7 +1,6 @@
 """The rules of a client: what to send, which errors to retry, and how long to wait. This module does no I/O.
 
-`kafkasse.client.requests`, `kafkasse.client.aiohttp` and `kafkasse cat` open the connections and pass in the bytes that they
-receive.
+stream.py, async_stream.py and `kafkasse cat` open the connections and pass in the bytes that they receive.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
-from kafkasse.client.sse import Event, EventTooLarge, Parser
+from kafkasse_client.sse import Event, EventTooLarge, Parser
 
 MAX_SILENCE_S = 60.0  # heartbeats are more frequent, so a connection that is silent for longer is dead
 CONNECT_TIMEOUT_S = 10.0
