@@ -24,9 +24,9 @@ import json
 import math
 import struct
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastavro import _read_py, parse_schema, schemaless_reader
 from fastavro.read import LOGICAL_READERS
@@ -52,16 +52,17 @@ class AvroSchema:
     """An Avro schema with the schemas to which it refers."""
 
     def __init__(self, schema: RegisteredSchema, references: Mapping[str, RegisteredSchema]) -> None:
-        adapter = _Adapter()
+        translator = _Translator()
         named: dict[str, Any] = {}
         for reference in references.values():
-            _parse(_wrapped(adapter.adapt(json.loads(reference.text), "")), named_schemas=named)
+            _parse(_wrapped(translator.translate(json.loads(reference.text)).reader), named_schemas=named)
             named.pop(_WRAPPER, None)
-        self._source = json.loads(schema.text)
-        self._parsed = _parse(_wrapped(adapter.adapt(self._source, "")), named_schemas=named)
+        value = translator.translate(json.loads(schema.text))
+        self._parsed = _parse(_wrapped(value.reader), named_schemas=named)
         self._is_wrapped = self._parsed["name"] == _WRAPPER
-        self._definitions = adapter.definitions
-        self._read: Callable[..., Any] = _read_py.schemaless_reader if adapter.is_recursive else schemaless_reader
+        self._description = value.description
+        self._definitions = translator.definitions
+        self._read: Callable[..., Any] = _read_py.schemaless_reader if translator.is_recursive else schemaless_reader
 
     def decode(self, data: bytes, validate: bool = False) -> Any:
         """Return a value in JSON types. Bytes after the value are ignored, as other clients do. See lookup.Schema."""
@@ -76,7 +77,7 @@ class AvroSchema:
 
     def json_schema(self) -> JsonObject:
         """Return a JSON Schema of the decoded values."""
-        return _Description(self._definitions).describe(self._source, "")
+        return {**self._description, "$defs": self._definitions} if self._definitions else self._description
 
 
 class _LargeValue(io.BytesIO):
@@ -97,74 +98,104 @@ def _wrapped(schema: Any) -> Any:
     return {"type": "record", "name": _WRAPPER, "fields": [{"name": "value", "type": schema}]}
 
 
-class _Adapter:
-    """Rewrites schemas so that fastavro decodes their values to JSON types, and finds schemas that need protection.
+class _Type(NamedTuple):
+    """A translated type.
 
-    The result contains only what decoding needs. Each type that JSON lacks gets a logical type of our own.
+    Attributes:
+        reader: the type for fastavro, so that it decodes values to JSON types. Each type that JSON lacks has a logical type
+            of our own.
+        description: a JSON Schema of the decoded values.
+    """
+
+    reader: Any
+    description: JsonObject
+
+
+class _Translator:
+    """Translates schemas, and finds those that need protection.
 
     Attributes:
         is_recursive: a type contains itself.
-        definitions: all named types by their full names, as they are in the schemas.
+        definitions: the descriptions of all named types by their full names.
     """
 
     def __init__(self) -> None:
         self.is_recursive = False
         self.definitions: dict[str, JsonObject] = {}
         self._empty: set[str] = set()  # the named types whose values take up no bytes
-        self._open: set[str] = set()  # the records that contain what is being adapted
+        self._open: set[str] = set()  # the records that contain what is being translated
 
-    def adapt(self, schema: Any, namespace: str) -> Any:
-        """Return a schema for fastavro."""
-        if isinstance(schema, str):
-            return self._adapt_name(schema, namespace)
+    def translate(self, schema: Any, namespace: str = "") -> _Type:
+        """Translate a schema inside a namespace."""
         if isinstance(schema, list):
-            return [self.adapt(each, namespace) for each in schema]
+            types = [self.translate(member, namespace) for member in schema]
+            return _Type([member.reader for member in types], {"anyOf": [member.description for member in types]})
+        if isinstance(schema, str):
+            schema = {"type": schema}
         kind = schema["type"]
         if not isinstance(kind, str):
-            return self.adapt(kind, namespace)
+            return self.translate(kind, namespace)
         if kind == "array":
-            items = self.adapt(schema["items"], namespace)
-            if self._is_empty(items):
+            items = self.translate(schema["items"], namespace)
+            if self._is_empty(items.reader):
                 raise ValueError("it contains an array whose items take up no bytes")
-            return {"type": "array", "items": items}
+            return _Type({"type": kind, "items": items.reader}, {"type": "array", "items": items.description})
         if kind == "map":
-            return {"type": "map", "values": self.adapt(schema["values"], namespace)}
-        if kind in _NAMED:
-            return self._adapt_named(schema, kind, namespace)
+            values = self.translate(schema["values"], namespace)
+            description = {"type": "object", "additionalProperties": values.description}
+            return _Type({"type": kind, "values": values.reader}, description)
         if kind in _PRIMITIVES:
-            return _with_logical_type(schema, kind)
-        return self._adapt_name(kind, namespace)
+            return _scalar(schema, kind)
+        if kind in _NAMED:
+            return self._define(schema, kind, namespace)
+        name = _find_name(kind, namespace, self.definitions)
+        self.is_recursive = self.is_recursive or name in self._open
+        return _Type(name, {"$ref": f"#/$defs/{name}"})
 
-    def _adapt_name(self, name: str, namespace: str) -> Any:
-        if name in _PRIMITIVES:
-            return _with_logical_type({}, name)
-        full_name = find_name(name, namespace, self.definitions)
-        self.is_recursive = self.is_recursive or full_name in self._open
-        return full_name
-
-    def _adapt_named(self, schema: JsonObject, kind: str, namespace: str) -> JsonObject:
-        name, namespace = full_name(schema, namespace)
-        self.definitions[name] = schema
+    def _define(self, schema: JsonObject, kind: str, namespace: str) -> _Type:
+        name, namespace = _full_name(schema, namespace)
+        self.definitions[name] = {}  # for a type that contains itself
         if kind == "enum":
-            return {"type": "enum", "name": name, "symbols": schema["symbols"]}
-        if kind == "fixed":
+            reader, description = (
+                {"type": kind, "symbols": schema["symbols"]},
+                {"type": "string", "enum": schema["symbols"]},
+            )
+        elif kind == "fixed":
+            scalar = _scalar(schema, kind)
+            reader, description = {**scalar.reader, "size": schema["size"]}, scalar.description
             if schema["size"] == 0:
                 self._empty.add(name)
-            return {**_with_logical_type(schema, kind), "name": name, "size": schema["size"]}
+        else:
+            reader, description = self._translate_fields(schema["fields"], name, namespace)
+        self.definitions[name] = {**description, **_documentation(schema)}
+        return _Type({**reader, "name": name}, {"$ref": f"#/$defs/{name}"})
+
+    def _translate_fields(self, fields: Iterable[JsonObject], name: str, namespace: str) -> _Type:
         self._open.add(name)
-        fields = [{"name": each["name"], "type": self.adapt(each["type"], namespace)} for each in schema["fields"]]
+        types = [(field, self.translate(field["type"], namespace)) for field in fields]
         self._open.discard(name)
-        if all(self._is_empty(each["type"]) for each in fields):
+        if all(self._is_empty(field_type.reader) for _, field_type in types):
             self._empty.add(name)
-        return {"type": "record", "name": name, "fields": fields}
+        properties = {field["name"]: {**field_type.description, **_documentation(field)} for field, field_type in types}
+        return _Type(
+            {
+                "type": "record",
+                "fields": [{"name": field["name"], "type": field_type.reader} for field, field_type in types],
+            },
+            {"type": "object", "properties": properties, "required": list(properties)},
+        )
 
-    def _is_empty(self, adapted: Any) -> bool:
-        if isinstance(adapted, dict):
-            return adapted["type"] == "null" or adapted.get("name") in self._empty
-        return adapted == "null" or (isinstance(adapted, str) and adapted in self._empty)
+    def _is_empty(self, reader: Any) -> bool:
+        if isinstance(reader, dict):
+            return reader["type"] == "null" or reader.get("name") in self._empty
+        return reader == "null" or (isinstance(reader, str) and reader in self._empty)
 
 
-def full_name(schema: JsonObject, namespace: str) -> tuple[str, str]:
+def _documentation(schema: JsonObject) -> JsonObject:
+    return {"description": schema["doc"]} if isinstance(schema.get("doc"), str) else {}
+
+
+def _full_name(schema: JsonObject, namespace: str) -> tuple[str, str]:
     """Return the full name and the namespace of a named type inside a namespace."""
     name = schema["name"]
     if "." in name:
@@ -173,7 +204,7 @@ def full_name(schema: JsonObject, namespace: str) -> tuple[str, str]:
     return (f"{namespace}.{name}" if namespace else name), namespace
 
 
-def find_name(name: str, namespace: str, definitions: Mapping[str, Any]) -> str:
+def _find_name(name: str, namespace: str, definitions: Mapping[str, Any]) -> str:
     """Return the full name to which `name` refers inside a namespace."""
     inside = f"{namespace}.{name}"
     return inside if "." not in name and inside in definitions else name
@@ -182,20 +213,40 @@ def find_name(name: str, namespace: str, definitions: Mapping[str, Any]) -> str:
 # Logical types.
 
 
-def _with_logical_type(schema: JsonObject, kind: str) -> Any:
-    """Return a primitive type or `fixed`, with the name of the function that converts its values, if any."""
+def _scalar(schema: JsonObject, kind: str) -> _Type:
+    """Translate a primitive type or `fixed`."""
     logical_type = schema.get("logicalType")
+    if (kind, logical_type) == ("string", "uuid"):
+        return _Type(kind, _DESCRIPTIONS["uuid"])
     if (kind, logical_type) not in _CONVERTERS:
         logical_type = None
+    description = _DESCRIPTIONS.get(logical_type or kind, {"type": "string"})
     if (kind, logical_type) not in _CONVERTERS:
-        return kind
-    adapted: JsonObject = {"type": kind, "logicalType": f"kafkasse-{logical_type}"}
+        return _Type(kind, description)
+    reader: JsonObject = {"type": kind, "logicalType": f"kafkasse-{logical_type}"}
     if logical_type == "decimal":
-        adapted["scale"] = schema.get("scale", 0)
-        if not 0 <= adapted["scale"] <= MAX_SCALE:
+        reader["scale"] = schema.get("scale", 0)
+        if not 0 <= reader["scale"] <= MAX_SCALE:
             raise ValueError(f"the scale of a decimal is not between 0 and {MAX_SCALE}")
-        adapted["precision"] = schema["precision"]
-    return adapted
+        reader["precision"] = schema["precision"]
+    return _Type(reader, description)
+
+
+# By logical type, or by type. Those that are missing are texts.
+_DESCRIPTIONS: dict[str, JsonObject] = {
+    "null": {"type": "null"},
+    "boolean": {"type": "boolean"},
+    "int": {"type": "integer"},
+    "long": {"type": "integer"},
+    "float": {"type": ["number", "string"]},
+    "double": {"type": ["number", "string"]},
+    "bytes": {"type": "string", "contentEncoding": "base64"},
+    "fixed": {"type": "string", "contentEncoding": "base64"},
+    "date": {"type": "string", "format": "date"},
+    **{f"timestamp-{unit}": {"type": "string", "format": "date-time"} for unit in ("millis", "micros", "nanos")},
+    "uuid": {"type": "string", "format": "uuid"},
+    "duration": {"type": "string", "format": "duration"},
+}
 
 
 def _decimal(value: bytes, schema: JsonObject) -> str:
@@ -288,76 +339,3 @@ def _register(kind: str, logical_type: str | None, convert: Callable[..., Any]) 
 
 for (_kind, _logical_type), _convert in _CONVERTERS.items():
     _register(_kind, _logical_type, _convert)
-
-
-# JSON Schema.
-
-_DESCRIPTIONS: dict[str, JsonObject] = {
-    "null": {"type": "null"},
-    "boolean": {"type": "boolean"},
-    "int": {"type": "integer"},
-    "long": {"type": "integer"},
-    "float": {"type": ["number", "string"]},
-    "double": {"type": ["number", "string"]},
-    "string": {"type": "string"},
-    "bytes": {"type": "string", "contentEncoding": "base64"},
-    "fixed": {"type": "string", "contentEncoding": "base64"},
-    "date": {"type": "string", "format": "date"},
-    "timestamp": {"type": "string", "format": "date-time"},
-    "uuid": {"type": "string", "format": "uuid"},
-    "duration": {"type": "string", "format": "duration"},
-}
-
-
-class _Description:
-    """Describes schemas as JSON Schema. Named types become `$defs`."""
-
-    def __init__(self, definitions: Mapping[str, JsonObject]) -> None:
-        self._definitions = definitions
-        self._described: dict[str, JsonObject] = {}
-
-    def describe(self, schema: Any, namespace: str) -> JsonObject:
-        described = self._describe(schema, namespace)
-        return {**described, "$defs": self._described} if self._described else described
-
-    def _describe(self, schema: Any, namespace: str) -> JsonObject:
-        if isinstance(schema, list):
-            return {"anyOf": [self._describe(each, namespace) for each in schema]}
-        if isinstance(schema, str):
-            return self._describe({"type": schema}, namespace)
-        kind = schema["type"]
-        if not isinstance(kind, str):
-            return self._describe(kind, namespace)
-        if kind == "array":
-            return {"type": "array", "items": self._describe(schema["items"], namespace)}
-        if kind == "map":
-            return {"type": "object", "additionalProperties": self._describe(schema["values"], namespace)}
-        if kind in _PRIMITIVES or kind == "fixed":
-            return _described(schema, kind)
-        name = full_name(schema, namespace)[0] if kind in _NAMED else find_name(kind, namespace, self._definitions)
-        if name not in self._described:
-            self._described[name] = {}  # for a type that contains itself
-            self._described[name] = self._describe_named(self._definitions[name], name)
-        return {"$ref": f"#/$defs/{name}"}
-
-    def _describe_named(self, schema: JsonObject, name: str) -> JsonObject:
-        documented = {"description": schema["doc"]} if isinstance(schema.get("doc"), str) else {}
-        if schema["type"] == "enum":
-            return {"type": "string", "enum": schema["symbols"], **documented}
-        if schema["type"] == "fixed":
-            return {**_described(schema, "fixed"), **documented}
-        namespace = name.rpartition(".")[0]
-        properties = {}
-        for field in schema["fields"]:
-            doc = {"description": field["doc"]} if isinstance(field.get("doc"), str) else {}
-            properties[field["name"]] = {**self._describe(field["type"], namespace), **doc}
-        return {"type": "object", "properties": properties, "required": list(properties), **documented}
-
-
-def _described(schema: JsonObject, kind: str) -> JsonObject:
-    logical_type = schema.get("logicalType")
-    if logical_type is None or (kind, logical_type) not in _CONVERTERS:
-        return _DESCRIPTIONS["uuid" if (kind, logical_type) == ("string", "uuid") else kind]
-    if logical_type in _DESCRIPTIONS:
-        return _DESCRIPTIONS[logical_type]
-    return _DESCRIPTIONS["timestamp"] if str(logical_type).startswith("timestamp") else {"type": "string"}
