@@ -38,8 +38,8 @@ from kafkasse.log import (
     UNKNOWN_EPOCH,
     Batch,
     Cursor,
-    EpochPosition,
     Log,
+    OffsetAndEpoch,
     OffsetOutOfRange,
     OffsetRange,
     Partition,
@@ -283,13 +283,13 @@ class ArchivedLog:
                     return offset
         return None
 
-    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, EpochPosition]:
+    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, OffsetAndEpoch]:
         ends = self.recent.epoch_ends(epochs)
         for each, end in ends.items():
             with suppress(ArchiveUnavailable):
                 archived = self._manifest(each).epoch_end(each.partition, epochs[each])
                 if archived is not None and archived < end.offset:
-                    ends[each] = EpochPosition(archived, UNKNOWN_EPOCH)
+                    ends[each] = OffsetAndEpoch(archived, UNKNOWN_EPOCH)
         return ends
 
     def recreated(self, epochs: Mapping[Partition, int]) -> Set[Partition]:

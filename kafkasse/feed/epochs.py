@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from kafkasse.feed.lookup import FreshLookup
-from kafkasse.log import RECREATED_AT, EpochPosition, Log, OffsetRange, Partition
+from kafkasse.log import RECREATED_AT, Log, OffsetAndEpoch, OffsetRange, Partition
 
 _Key = tuple[Partition, int]  # a partition and a leader epoch
 
@@ -30,8 +30,8 @@ class EpochEnds:
         )
 
     def diverged_at(
-        self, positions: Mapping[Partition, EpochPosition], held: Mapping[Partition, OffsetRange] | None = None
-    ) -> dict[Partition, EpochPosition]:
+        self, positions: Mapping[Partition, OffsetAndEpoch], held: Mapping[Partition, OffsetRange] | None = None
+    ) -> dict[Partition, OffsetAndEpoch]:
         """Return those partitions in which a client has read lost records.
 
         The values are the offset of the first of these records, and the newest leader epoch before it.
@@ -58,9 +58,9 @@ def _topic(key: _Key) -> str:
 
 
 def _look_up(
-    look_up: Callable[[Mapping[Partition, int]], Mapping[Partition, EpochPosition]], keys: Iterable[_Key]
-) -> dict[_Key, EpochPosition]:
-    found: dict[_Key, EpochPosition] = {}
+    look_up: Callable[[Mapping[Partition, int]], Mapping[Partition, OffsetAndEpoch]], keys: Iterable[_Key]
+) -> dict[_Key, OffsetAndEpoch]:
+    found: dict[_Key, OffsetAndEpoch] = {}
     remaining = set(keys)
     while remaining:
         epochs = dict(remaining)  # a request can contain one epoch of each partition

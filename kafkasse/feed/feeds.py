@@ -38,7 +38,7 @@ from kafkasse.feed.start import (
 from kafkasse.feed.tail import Tail
 from kafkasse.feed.topic_watch import TopicWatch
 from kafkasse.feed.versions import read_versions
-from kafkasse.log import UNKNOWN_EPOCH, EpochPosition, Gap, Log, Partition, Topic
+from kafkasse.log import UNKNOWN_EPOCH, Gap, Log, OffsetAndEpoch, Partition, Topic
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Selector
@@ -250,7 +250,7 @@ class Feeds:
         starts = position.starts
         offsets = {each: start.offset for each, start in starts.items() if start.offset is not None}
         timestamps = {each: start.timestamp for each, start in starts.items() if start.timestamp is not None}
-        epochs = {each: start.leader_epoch for each, start in starts.items() if start.leader_epoch is not None}
+        epochs = {each: start.epoch for each, start in starts.items() if start.epoch is not None}
         pending = {each: timestamps[each] for each in starts if each not in offsets}
         if any(at.pending.get(each) != start_ms for each, start_ms in pending.items()):
             return None
@@ -258,7 +258,7 @@ class Feeds:
         if not feed.holds(ids):
             return None
         unequal = {
-            each: EpochPosition(offsets[each], epochs[each]) for each in epochs if at.epochs.get(each) != epochs[each]
+            each: OffsetAndEpoch(offsets[each], epochs[each]) for each in epochs if at.epochs.get(each) != epochs[each]
         }
         if unequal and self._epoch_ends.diverged_at(unequal):
             return None

@@ -15,7 +15,7 @@ from gevent.lock import BoundedSemaphore
 
 from kafkasse.errors import KafkasseError
 from kafkasse.feed.core.feed import FeedCore, FeedKey
-from kafkasse.feed.core.ring import Place, RingLimits
+from kafkasse.feed.core.ring import RingLimits
 from kafkasse.feed.core.stats import RouteStats
 from kafkasse.feed.core.versions import Versions
 from kafkasse.feed.snapshot import Snapshot
@@ -23,7 +23,7 @@ from kafkasse.feed.versions import without_outdated
 from kafkasse.log import Batch, Gap, Partition
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records.frame import DecoderPending
-from kafkasse.records.position import IdType, IdWriter
+from kafkasse.records.position import IdType, IdWriter, Place
 
 
 class SharedFeed(FeedCore):

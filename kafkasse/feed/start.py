@@ -21,14 +21,14 @@ from typing import NamedTuple
 from kafkasse.errors import InvalidPosition, TopicGone
 from kafkasse.feed.epochs import EpochEnds
 from kafkasse.feed.lookup import OffsetRanges
-from kafkasse.log import UNKNOWN_EPOCH, EpochPosition, Gap, Log, OffsetRange, Partition, Topic
-from kafkasse.records.position import LATEST, IdType, PartitionStart, Position
+from kafkasse.log import UNKNOWN_EPOCH, Gap, Log, OffsetAndEpoch, OffsetRange, Partition, Topic
+from kafkasse.records.position import LATEST, IdType, Place, Position
 from kafkasse.route import StartAt
 
 MAX_CLOCK_DIFFERENCE_MS = 60_000  # between this server and the producers
 RECREATED = "the topic was deleted and recreated"
 # The start of a partition that did not exist when the client's event ID was issued.
-ADDED_SINCE = PartitionStart(offset=0)
+ADDED_SINCE = Place(offset=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def resolve(
     check_partitions(position, topics)
     now_ms = time.time_ns() // 1_000_000  # taken before the end offsets, so that no record written meanwhile is skipped
     recreated = {name for name, topic in topics.items() if is_recreated(position.topic_ids.get(name), topic)}
-    starts: dict[Partition, PartitionStart | None] = {}
+    starts: dict[Partition, Place | None] = {}
     for name in position.topics:
         starts |= _starts(name, topics[name], position, since)
     held = log.offset_ranges(starts) if offset_ranges is None else offset_ranges.get(starts)
@@ -189,18 +189,18 @@ def is_recreated(topic_id: str | None, topic: Topic) -> bool:
     return bool(topic_id) and bool(topic.topic_id) and topic_id != topic.topic_id
 
 
-def _starts(name: str, topic: Topic, position: Position, since: int | None) -> dict[Partition, PartitionStart | None]:
+def _starts(name: str, topic: Topic, position: Position, since: int | None) -> dict[Partition, Place | None]:
     """Return the stream's partitions of this topic, each with its start, or None if the route decides."""
     partitions = [Partition(name, index) for index in range(topic.partitions)]
     if name in position.partial_topics:
         return {each: position.starts[each] for each in partitions if each in position.starts}
-    default: PartitionStart | None = ADDED_SINCE
+    default: Place | None = ADDED_SINCE
     if name in position.named_topics:
-        default = PartitionStart(timestamp=since) if since is not None else None
+        default = Place(timestamp=since) if since is not None else None
     return {each: position.starts.get(each, default) for each in partitions}
 
 
-def _timestamps_to_find(starts: Mapping[Partition, PartitionStart | None], recreated: set[str]) -> dict[Partition, int]:
+def _timestamps_to_find(starts: Mapping[Partition, Place | None], recreated: set[str]) -> dict[Partition, int]:
     """Return the partitions that start at a timestamp: they have no offset, or their topic was recreated since."""
     return {
         partition: start.timestamp
@@ -209,20 +209,18 @@ def _timestamps_to_find(starts: Mapping[Partition, PartitionStart | None], recre
     }
 
 
-def _known_epochs(
-    starts: Mapping[Partition, PartitionStart | None], recreated: set[str]
-) -> dict[Partition, EpochPosition]:
+def _known_epochs(starts: Mapping[Partition, Place | None], recreated: set[str]) -> dict[Partition, OffsetAndEpoch]:
     """Return the partitions whose start has a leader epoch of the topic that exists now."""
     return {
-        each: EpochPosition(start.offset, start.leader_epoch)
+        each: OffsetAndEpoch(start.offset, start.epoch)
         for each, start in starts.items()
-        if start and start.offset is not None and start.leader_epoch is not None and each.topic not in recreated
+        if start and start.offset is not None and start.epoch is not None and each.topic not in recreated
     }
 
 
 def _diverged_at(
-    epochs: Mapping[Partition, EpochPosition], held: Mapping[Partition, OffsetRange], epoch_ends: EpochEnds | None
-) -> dict[Partition, EpochPosition]:
+    epochs: Mapping[Partition, OffsetAndEpoch], held: Mapping[Partition, OffsetRange], epoch_ends: EpochEnds | None
+) -> dict[Partition, OffsetAndEpoch]:
     """Return the partitions that were truncated since, with the first offset that differs and the newest epoch before it."""
     if epoch_ends is None:
         return {}
@@ -262,13 +260,13 @@ class _Found:
     held: Mapping[Partition, OffsetRange]
     timestamps: Mapping[Partition, int]
     at_timestamps: Mapping[Partition, int]
-    diverged_at: Mapping[Partition, EpochPosition]
+    diverged_at: Mapping[Partition, OffsetAndEpoch]
     recreated: set[str]
     issued_for: Collection[str]
     start_at: StartAt
     now_ms: int
 
-    def place(self, partition: Partition, start: PartitionStart | None) -> int | Gap | _Pending:
+    def place(self, partition: Partition, start: Place | None) -> int | Gap | _Pending:
         """Return the offset at which a partition starts, or the gap that it starts with.
 
         Raises:
@@ -290,7 +288,7 @@ class _Found:
             return Gap.truncated(partition, offset, self.diverged_at[partition], held)
         return self._gap(partition, start, held) or min(max(offset, held.start), held.end)
 
-    def _place_without_leader(self, partition: Partition, start: PartitionStart | None) -> int | Gap | _Pending:
+    def _place_without_leader(self, partition: Partition, start: Place | None) -> int | Gap | _Pending:
         if start is None:
             return _Pending(self.now_ms if self.start_at is StartAt.LATEST else 0)
         if start.offset == LATEST:
@@ -299,7 +297,7 @@ class _Found:
             return Gap(partition, start.offset or 0, 0, RECREATED)
         return start.offset or 0
 
-    def _gap(self, partition: Partition, start: PartitionStart, held: OffsetRange) -> Gap | None:
+    def _gap(self, partition: Partition, start: Place, held: OffsetRange) -> Gap | None:
         if start is ADDED_SINCE:
             return None
         offset = start.offset or 0

@@ -35,7 +35,7 @@ from kafkasse.log import (
     RECREATED_AT,
     UNKNOWN_EPOCH,
     Batch,
-    EpochPosition,
+    OffsetAndEpoch,
     OffsetOutOfRange,
     Partition,
     PartitionsFailed,
@@ -84,7 +84,7 @@ class CursorOptions(NamedTuple):
 class _Stopped(NamedTuple):
     """Why the cursor has stopped reading a partition until seek() moves it. The fields are those of OffsetOutOfRange."""
 
-    diverged_at: EpochPosition | None = None
+    diverged_at: OffsetAndEpoch | None = None
     unreadable: tuple[int, str] | None = None
 
 

@@ -34,7 +34,7 @@ from kafkasse.kafka.errors import (
 )
 from kafkasse.kafka.fetch_protocol import FetchOptions
 from kafkasse.kafka.partition_state import Leader
-from kafkasse.log import EpochPosition, OffsetRange, Partition, Topic
+from kafkasse.log import OffsetAndEpoch, OffsetRange, Partition, Topic
 from kafkasse.process.event_loop import take_turn
 from kafkasse.settings import KafkaSettings
 
@@ -126,9 +126,9 @@ class KafkaLog:
         (found,) = self._list_offsets({each: timestamps[each] for each in ends})
         return {each: offset if offset >= 0 else ends[each] for each, offset in found.items()}
 
-    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, EpochPosition]:
+    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, OffsetAndEpoch]:
         found = self._find_epochs(epochs).items()
-        return {partition: EpochPosition(end, epoch) for partition, (epoch, end) in found if end != UNKNOWN_OFFSET}
+        return {partition: OffsetAndEpoch(end, epoch) for partition, (epoch, end) in found if end != UNKNOWN_OFFSET}
 
     def recreated(self, epochs: Mapping[Partition, int]) -> Set[Partition]:
         known = self._known_leaders(epochs)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from kafkasse.kafka.batches import RecordRun
 from kafkasse.kafka.client import Broker
 from kafkasse.kafka.fetch_protocol import BY_TOPIC_ID, FetchPartition
-from kafkasse.log import UNKNOWN_EPOCH, EpochPosition, Partition
+from kafkasse.log import UNKNOWN_EPOCH, OffsetAndEpoch, Partition
 from kafkasse.log.epoch_history import EpochHistory
 
 BACKOFF_S = 0.02  # multiplied by the square of the number of failures in a row
@@ -107,7 +107,7 @@ class PartitionState:
         epoch = self.first_epoch if self.last_epoch == UNKNOWN_EPOCH else self.last_epoch
         return self.leader is not None and self.leader.is_of_another_topic(epoch)
 
-    def diverged_at(self, epoch: int, end_offset: int) -> EpochPosition:
+    def diverged_at(self, epoch: int, end_offset: int) -> OffsetAndEpoch:
         """Return the first offset at which the broker's log may differ from the records that were read.
 
         The epoch in the result is `epoch`, or UNKNOWN_EPOCH if the broker's epoch does not end at this offset.
@@ -119,7 +119,7 @@ class PartitionState:
         """
         newest = self.last_epoch if epoch == UNKNOWN_EPOCH else epoch
         end = min(end_offset, self._epochs.first_newer(newest, end_offset))
-        return EpochPosition(end, epoch if end == end_offset else UNKNOWN_EPOCH)
+        return OffsetAndEpoch(end, epoch if end == end_offset else UNKNOWN_EPOCH)
 
     def request(self, version: int) -> FetchPartition | None:
         """Return the entry of a Fetch request of this version, or None if the leader is unknown."""

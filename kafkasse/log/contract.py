@@ -61,14 +61,14 @@ class OffsetRange(NamedTuple):
     end: int
 
 
-class EpochPosition(NamedTuple):
+class OffsetAndEpoch(NamedTuple):
     """An offset and a leader epoch, or UNKNOWN_EPOCH: that of the record before the offset, unless stated otherwise."""
 
     offset: int
     epoch: int
 
 
-RECREATED_AT = EpochPosition(0, UNKNOWN_EPOCH)  # where the log of a recreated topic differs from the former log
+RECREATED_AT = OffsetAndEpoch(0, UNKNOWN_EPOCH)  # where the log of a recreated topic differs from the former log
 
 
 class Batch(NamedTuple):
@@ -112,7 +112,7 @@ class Gap(NamedTuple):
         return None
 
     @classmethod
-    def truncated(cls, partition: Partition, offset: int, diverged_at: EpochPosition, held: OffsetRange) -> Gap:
+    def truncated(cls, partition: Partition, offset: int, diverged_at: OffsetAndEpoch, held: OffsetRange) -> Gap:
         """Return the gap for a reader at `offset` that has read lost records from `diverged_at` on."""
         end, epoch = diverged_at
         return cls(partition, offset, max(end, held.start), TRUNCATED, epoch if held.start <= end else UNKNOWN_EPOCH)
@@ -156,7 +156,7 @@ class OffsetOutOfRange(Exception):
     def __init__(
         self,
         partitions: Iterable[Partition],
-        diverged_at: Mapping[Partition, EpochPosition] | None = None,
+        diverged_at: Mapping[Partition, OffsetAndEpoch] | None = None,
         unreadable: Mapping[Partition, tuple[int, str]] | None = None,
     ) -> None:
         self.partitions = tuple(partitions)
@@ -264,7 +264,7 @@ class Log(Protocol):
         """
         ...
 
-    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, EpochPosition]:
+    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, OffsetAndEpoch]:
         """Return where each leader epoch ends: the offset of the first record of a later epoch, or the end of the log.
 
         If the log does not have the given epoch, the result is the newest epoch before it, and its end. Kafka before 2.0

@@ -20,7 +20,7 @@ from kafkasse.errors import KafkasseError, TopicNotAvailable
 from kafkasse.log import (
     UNKNOWN_EPOCH,
     Batch,
-    EpochPosition,
+    OffsetAndEpoch,
     OffsetOutOfRange,
     OffsetRange,
     Partition,
@@ -69,10 +69,10 @@ class _PartitionLog:
         """The epoch after the newest one."""
         return max(self.epoch_starts, default=UNKNOWN_EPOCH) + 1
 
-    def end_of(self, epoch: int) -> EpochPosition:
+    def end_of(self, epoch: int) -> OffsetAndEpoch:
         """Return the end of `epoch`, and `epoch`. If the log does not have it, both are of the newest epoch before it."""
         end = next((start for each, start in self.epoch_starts.items() if each > epoch), self.end)
-        return EpochPosition(end, max((each for each in self.epoch_starts if each <= epoch), default=UNKNOWN_EPOCH))
+        return OffsetAndEpoch(end, max((each for each in self.epoch_starts if each <= epoch), default=UNKNOWN_EPOCH))
 
 
 class MemoryLog:
@@ -195,7 +195,7 @@ class MemoryLog:
             if (log := self._partition_log(each)).has_leader
         }
 
-    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, EpochPosition]:
+    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, OffsetAndEpoch]:
         return {
             each: log.end_of(epoch)
             for each, epoch in epochs.items()

@@ -17,7 +17,7 @@ from kafkasse.archive import parquet, with_archive
 from kafkasse.archive.directory import MARKER
 from kafkasse.archive.log import ArchivedLog
 from kafkasse.errors import ArchiveUnavailable
-from kafkasse.log import UNKNOWN_EPOCH, Cursor, EpochPosition, OffsetOutOfRange, OffsetRange, Partition, Record
+from kafkasse.log import UNKNOWN_EPOCH, Cursor, OffsetAndEpoch, OffsetOutOfRange, OffsetRange, Partition, Record
 from kafkasse.log.memory import MemoryLog
 from tests.support.archive import archive, topic_directory, write_file
 
@@ -206,9 +206,9 @@ def test_a_client_of_a_truncated_log_is_noticed_by_the_archive(log, kafka, tmp_p
     append(kafka, 10)
     archive(tmp_path, kafka, "t")
     kafka.drop_before("t", 12)
-    monkeypatch.setattr(kafka, "epoch_ends", lambda epochs: dict.fromkeys(epochs, EpochPosition(12, 0)))
+    monkeypatch.setattr(kafka, "epoch_ends", lambda epochs: dict.fromkeys(epochs, OffsetAndEpoch(12, 0)))
 
-    assert {AT: EpochPosition(4, UNKNOWN_EPOCH)} == log.epoch_ends({AT: 0})
+    assert {AT: OffsetAndEpoch(4, UNKNOWN_EPOCH)} == log.epoch_ends({AT: 0})
 
 
 def test_the_archive_of_a_truncated_log_is_followed_by_a_gap(log, kafka, tmp_path):
@@ -221,7 +221,7 @@ def test_the_archive_of_a_truncated_log_is_followed_by_a_gap(log, kafka, tmp_pat
     with closing(log.cursor({AT: 0})) as cursor, pytest.raises(OffsetOutOfRange) as raised:
         records(cursor, 100)
 
-    assert {AT: EpochPosition(7, 0)} == raised.value.diverged_at
+    assert {AT: OffsetAndEpoch(7, 0)} == raised.value.diverged_at
 
 
 # Faults of the archive.

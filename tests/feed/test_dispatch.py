@@ -162,7 +162,7 @@ def test_the_position_after_a_truncation_has_the_new_leader_epoch():
     received = reader.read(0)
 
     assert (1, 1) == (received.count(b"event: gap"), received.count(b"event: message"))
-    assert 1 == parse(reader.position_id).starts[Partition("t", 0)].leader_epoch
+    assert 1 == parse(reader.position_id).starts[Partition("t", 0)].epoch
 
 
 def id_at(offset: int) -> bytes:

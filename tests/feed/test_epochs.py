@@ -8,7 +8,7 @@ import gevent
 import pytest
 
 from kafkasse.feed.epochs import EpochEnds
-from kafkasse.log import RECREATED_AT, EpochPosition, Partition
+from kafkasse.log import RECREATED_AT, OffsetAndEpoch, Partition
 from kafkasse.log.memory import MemoryLog
 from tests.support.waiting import TIMEOUT_S
 
@@ -23,7 +23,7 @@ class CountingLog(MemoryLog):
         self.asked: list[dict[Partition, int]] = []
         self.suspected: list[dict[Partition, int]] = []
 
-    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, EpochPosition]:
+    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, OffsetAndEpoch]:
         self.asked.append(dict(epochs))
         return super().epoch_ends(epochs)
 
@@ -51,7 +51,7 @@ def log() -> CountingLog:
 def test_clients_that_return_share_a_lookup(log):
     """They cause two lookups: one for the first client, and one for all clients that return meanwhile."""
     ends = EpochEnds(log, TIMEOUT_S)
-    position = {ZERO: EpochPosition(4, 2), ONE: EpochPosition(0, 0)}
+    position = {ZERO: OffsetAndEpoch(4, 2), ONE: OffsetAndEpoch(0, 0)}
     clients = [gevent.spawn(ends.diverged_at, position) for _ in range(100)]
 
     assert [{}] * 100 == [each.get() for each in clients]
@@ -61,7 +61,7 @@ def test_clients_that_return_share_a_lookup(log):
 def test_clients_that_return_share_the_check_for_a_recreated_topic(log):
     """Only clients past the end of the log need it. The first client causes a lookup, and all others share another one."""
     ends = EpochEnds(log, TIMEOUT_S)
-    past_end, at_end = ({ZERO: EpochPosition(offset, 2)} for offset in (9, 6))
+    past_end, at_end = ({ZERO: OffsetAndEpoch(offset, 2)} for offset in (9, 6))
     clients = [gevent.spawn(ends.diverged_at, past_end, log.offset_ranges([ZERO])) for _ in range(100)]
 
     assert [{ZERO: RECREATED_AT}] * 100 == [each.get() for each in clients]

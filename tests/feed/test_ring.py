@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkasse.feed.core.feed import FeedKey
-from kafkasse.feed.core.ring import INDEX_ENTRY_BYTES, Place, RingLimits
+from kafkasse.feed.core.ring import INDEX_ENTRY_BYTES, RingLimits
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.log import UNKNOWN_EPOCH, Batch, Partition
 from kafkasse.log.memory import MemoryRecord
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Dimension, Dimensions, Selector
-from kafkasse.records.position import IdType, IdWriter
+from kafkasse.records.position import IdType, IdWriter, Place
 from tests.support.memory import kept_bytes
 from tests.support.parked_client import ParkedClient
 

@@ -13,7 +13,7 @@ from kafkasse.errors import InvalidPosition, TopicGone
 from kafkasse.feed.start import ResolvedPosition, check_partitions, resolve
 from kafkasse.log import Gap, Partition
 from kafkasse.log.memory import MemoryLog
-from kafkasse.records.position import IdType, PartitionStart, Position, of_topics, parse
+from kafkasse.records.position import IdType, Place, Position, of_topics, parse
 from kafkasse.route import StartAt
 
 ZERO, ONE = Partition("t", 0), Partition("t", 1)
@@ -32,7 +32,7 @@ def log() -> MemoryLog:
     return log
 
 
-class Counted(dict[Partition, PartitionStart]):
+class Counted(dict[Partition, Place]):
     """A dict that counts how many of its entries are visited."""
 
     visited = 0
@@ -139,7 +139,7 @@ def test_checks_the_partitions_of_many_topics_in_linear_time(log):
     for number in range(50):
         log.create(f"many.{number}", 50)
     names = [f"many.{number}" for number in range(50)]
-    starts = Counted({Partition(name, index): PartitionStart(0) for name in names for index in range(50)})
+    starts = Counted({Partition(name, index): Place(0) for name in names for index in range(50)})
 
     check_partitions(Position(starts), log.describe(names))
 

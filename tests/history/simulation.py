@@ -334,7 +334,7 @@ class Simulation:
         ids = {block.id for client in self.clients for block in blocks(client.body)}
         starts = [parse(each).starts for each in {*ids, *(client.sent_id for client in self.clients)} if each]
         found = [each.get(LogPartition(*partition)) for each in starts]  # an ID may be older than the partition
-        return all(each is not None and each.leader_epoch is not None for each in found)
+        return all(each is not None and each.epoch is not None for each in found)
 
     def turn(self) -> None:
         for tail in self._tails:

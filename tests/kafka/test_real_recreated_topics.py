@@ -10,7 +10,7 @@ import pytest
 
 from kafkasse.feed.epochs import EpochEnds
 from kafkasse.kafka.log import KafkaLog
-from kafkasse.log import RECREATED_AT, TRUNCATED, Cursor, EpochPosition, Gap, OffsetOutOfRange, Partition
+from kafkasse.log import RECREATED_AT, TRUNCATED, Cursor, Gap, OffsetAndEpoch, OffsetOutOfRange, Partition
 from kafkasse.tools.broker import EmbeddedBroker
 from tests.kafka.logs import POLL_TIMEOUT_S, KafkaWriter, open_log, take, values
 from tests.support.broker_versions import WITHOUT_TOPIC_IDS
@@ -75,7 +75,7 @@ def test_a_client_with_an_old_event_id_receives_all_records_of_the_new_topic(log
         epoch = take(cursor, OLD)[-1].leader_epoch
     recreate(writer, fresh_name)
 
-    position = {partition: EpochPosition(OLD, epoch)}
+    position = {partition: OffsetAndEpoch(OLD, epoch)}
     assert {partition: RECREATED_AT} == EpochEnds(log, POLL_TIMEOUT_S).diverged_at(
         position, log.offset_ranges([partition])
     )

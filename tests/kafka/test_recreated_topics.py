@@ -10,7 +10,7 @@ import pytest
 
 from kafkasse.feed.epochs import EpochEnds
 from kafkasse.kafka.log import KafkaLog
-from kafkasse.log import RECREATED_AT, TRUNCATED, UNKNOWN_EPOCH, EpochPosition, Gap, OffsetOutOfRange, OffsetRange
+from kafkasse.log import RECREATED_AT, TRUNCATED, UNKNOWN_EPOCH, Gap, OffsetAndEpoch, OffsetOutOfRange, OffsetRange
 from tests.kafka.fake_broker import FETCH, METADATA, FakeCluster, FakeTopic, batch, partition_data
 from tests.kafka.logs import at, exchange, offsets, open_log, start_poll
 from tests.support.waiting import wait_until
@@ -145,7 +145,7 @@ def test_retention_is_not_mistaken_for_a_new_topic(cluster, log):
     [
         (3, (0, 3, 45), RECREATED_AT),
         (0, (0, -1, -1), RECREATED_AT),
-        (4, (0, 3, 45), EpochPosition(45, 3)),
+        (4, (0, 3, 45), OffsetAndEpoch(45, 3)),
         (3, (FENCED_LEADER_EPOCH, -1, -1), None),
     ],
 )
@@ -154,7 +154,7 @@ def test_a_client_returns_with_an_old_event_id(cluster, log, epoch, answer, dive
     recreate(cluster, epoch, end=45)
     cluster.topics["t"].epoch_ends = {0: answer}
 
-    found = EpochEnds(log, TIMEOUT_S).diverged_at({at(0): EpochPosition(100, 3)}, {at(0): OffsetRange(0, 45)})
+    found = EpochEnds(log, TIMEOUT_S).diverged_at({at(0): OffsetAndEpoch(100, 3)}, {at(0): OffsetRange(0, 45)})
 
     assert ({} if diverged_at is None else {at(0): diverged_at}) == found
 

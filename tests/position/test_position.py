@@ -17,7 +17,7 @@ from kafkasse import schemas
 from kafkasse.config import Config
 from kafkasse.errors import InvalidPosition
 from kafkasse.log import Partition
-from kafkasse.records.position import LATEST, IdType, IdWriter, Limits, PartitionStart, Position, of_topics, parse
+from kafkasse.records.position import LATEST, IdType, IdWriter, Limits, Place, Position, of_topics, parse
 
 INT64_MAX = 2**63 - 1
 LETTERS = string.ascii_letters + string.digits + "._-"
@@ -47,18 +47,18 @@ class Stream(NamedTuple):
     def position(self) -> Position:
         """Return the position of a client that sends the ID."""
         starts = {each: self.start(each) for each in self.offsets}
-        starts |= {each: PartitionStart(timestamp=timestamp) for each, timestamp in self.pending.items()}
+        starts |= {each: Place(timestamp=timestamp) for each, timestamp in self.pending.items()}
         return Position(starts, (), self.topic_ids, self.partial_topics)
 
-    def start(self, partition: Partition) -> PartitionStart:
+    def start(self, partition: Partition) -> Place:
         offset, timestamp = self.offsets[partition], self.timestamps.get(partition)
         match self.id_type:
             case IdType.OFFSET:
-                return PartitionStart(offset, None, self.epochs.get(partition))
+                return Place(offset, None, self.epochs.get(partition))
             case IdType.TIMESTAMP:
-                return PartitionStart(offset) if timestamp is None else PartitionStart(timestamp=timestamp)
+                return Place(offset) if timestamp is None else Place(timestamp=timestamp)
             case IdType.BOTH:
-                return PartitionStart(offset, timestamp, self.epochs.get(partition))
+                return Place(offset, timestamp, self.epochs.get(partition))
 
 
 @st.composite
@@ -178,7 +178,7 @@ def test_the_json_form():
 
 
 def test_compact_ids_of_earlier_versions_are_valid():
-    starts = [PartitionStart(5), PartitionStart(6, 7), PartitionStart(None, 8), PartitionStart(9, None, 2)]
+    starts = [Place(5), Place(6, 7), Place(None, 8), Place(9, None, 2)]
 
     position = parse(compact("\nt ix :5 :6:7 3::8 :9e2"))
 
@@ -192,14 +192,14 @@ def test_a_pending_partition(id_type, compact):
     known, unknown = Partition("t", 0), Partition("t", 1)
     writer = IdWriter({known: 7}, {"t": "x"}, id_type=id_type, compact=compact, pending={unknown: 1000})
 
-    assert PartitionStart(timestamp=1000) == parse(writer.render()).starts[unknown]
+    assert Place(timestamp=1000) == parse(writer.render()).starts[unknown]
 
     writer.set(unknown, 3)
 
     by_type = {
-        IdType.OFFSET: PartitionStart(3),
-        IdType.TIMESTAMP: PartitionStart(timestamp=1000),
-        IdType.BOTH: PartitionStart(3, 1000),
+        IdType.OFFSET: Place(3),
+        IdType.TIMESTAMP: Place(timestamp=1000),
+        IdType.BOTH: Place(3, 1000),
     }
     assert by_type[id_type] == parse(writer.render()).starts[unknown]
     assert {} == writer.pending
@@ -212,7 +212,7 @@ def test_the_epoch_belongs_to_the_record_before_the_offset():
     seen = []
     for move in [(8, None, 2), (8, None, -1), (8, None, None), (9, None, -1), (9, None, 3), (4,)]:
         writer.set(partition, *move)
-        seen.append(parse(writer.render()).starts[partition].leader_epoch)
+        seen.append(parse(writer.render()).starts[partition].epoch)
 
     assert [2, 2, 2, None, 3, None] == seen
 
@@ -223,15 +223,15 @@ OFFSET, TIMESTAMP, BOTH = IdType.OFFSET, IdType.TIMESTAMP, IdType.BOTH
 @pytest.mark.parametrize(
     ("id_type", "move", "start"),
     [
-        (OFFSET, (8, 1000), PartitionStart(8)),
-        (TIMESTAMP, (8, 1000), PartitionStart(None, 1001)),  # the next one, as in KafkaSSE: no record is repeated
-        (BOTH, (8, 1000), PartitionStart(8, 1000)),  # the same one: another cluster may hold more records of it
-        (TIMESTAMP, (8, INT64_MAX), PartitionStart(None, INT64_MAX)),  # the server would reject the next millisecond
-        (BOTH, (8, None), PartitionStart(8, 5)),
-        (BOTH, (8, -1), PartitionStart(8, 5)),
+        (OFFSET, (8, 1000), Place(8)),
+        (TIMESTAMP, (8, 1000), Place(None, 1001)),  # the next one, as in KafkaSSE: no record is repeated
+        (BOTH, (8, 1000), Place(8, 1000)),  # the same one: another cluster may hold more records of it
+        (TIMESTAMP, (8, INT64_MAX), Place(None, INT64_MAX)),  # the server would reject the next millisecond
+        (BOTH, (8, None), Place(8, 5)),
+        (BOTH, (8, -1), Place(8, 5)),
         # After a truncation, the log may contain records that are older than the timestamp.
-        (TIMESTAMP, (6,), PartitionStart(6)),
-        (BOTH, (6,), PartitionStart(6)),
+        (TIMESTAMP, (6,), Place(6)),
+        (BOTH, (6,), Place(6)),
     ],
 )
 def test_where_a_client_resumes_after_a_move(id_type, move, start):
@@ -300,7 +300,7 @@ def test_the_form_of_an_id_does_not_depend_on_its_offsets():
 def test_names_offsets_and_timestamps_together():
     position = parse('["b",{"topic":"a","partition":1,"timestamp":5},{"topic":"a","partition":0,"offset":3},"c"]')
 
-    assert {Partition("a", 1): PartitionStart(None, 5), Partition("a", 0): PartitionStart(3, None)} == position.starts
+    assert {Partition("a", 1): Place(None, 5), Partition("a", 0): Place(3, None)} == position.starts
     assert ("b", "c") == position.named_topics
     assert {"a", "b", "c"} == set(position.topics)
 
@@ -308,9 +308,9 @@ def test_names_offsets_and_timestamps_together():
 @pytest.mark.parametrize(
     ("members", "start"),
     [
-        ({"timestamp": 5}, PartitionStart(1, 5)),  # the feed chooses between them when it knows the topic ID
-        ({"offset": INT64_MAX}, PartitionStart(INT64_MAX)),
-        ({"offset": -1, "timestamp": 5, "leader_epoch": 3}, PartitionStart(LATEST)),  # not a time before the end
+        ({"timestamp": 5}, Place(1, 5)),  # the feed chooses between them when it knows the topic ID
+        ({"offset": INT64_MAX}, Place(INT64_MAX)),
+        ({"offset": -1, "timestamp": 5, "leader_epoch": 3}, Place(LATEST)),  # not a time before the end
     ],
 )
 def test_where_an_entry_starts(members, start):

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from kafkasse.log import Partition
-from kafkasse.records.position import PartitionStart
+from kafkasse.records.position import Place
 from kafkasse_client.sse import Parser
 from tests.support.client import Client, numbers, value
 from tests.support.kafka import Cluster
@@ -49,7 +49,7 @@ def test_a_response_starts_with_a_comment_a_retry_time_and_an_id(connect, topic)
     }
     assert expected.items() <= stream.headers.items()
     assert "content-length" not in stream.headers
-    assert {Partition(topic, index): PartitionStart(0) for index in range(3)} == stream.position
+    assert {Partition(topic, index): Place(0) for index in range(3)} == stream.position
 
 
 # Records.

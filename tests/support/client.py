@@ -10,7 +10,7 @@ from http.client import HTTPConnection, HTTPException
 from typing import Any, NamedTuple
 
 from kafkasse.log import Partition
-from kafkasse.records.position import PartitionStart, parse
+from kafkasse.records.position import Place, parse
 from kafkasse_client.sse import Event, Parser
 from tests.support.sse import without_positions
 from tests.support.waiting import TIMEOUT_S
@@ -71,7 +71,7 @@ class Client:
         return self._parser.last_event_id
 
     @property
-    def position(self) -> dict[Partition, PartitionStart]:
+    def position(self) -> dict[Partition, Place]:
         """The last event ID, parsed."""
         return dict(parse(self.last_id).starts)
 

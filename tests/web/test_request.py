@@ -25,7 +25,7 @@ from kafkasse.errors import (
 )
 from kafkasse.log import Partition
 from kafkasse.records.frame import JsonLines, ServerSentEvents
-from kafkasse.records.position import PartitionStart
+from kafkasse.records.position import Place
 from kafkasse.route import Route
 from kafkasse.web.request import StreamRequest, parse_request
 
@@ -82,7 +82,7 @@ def test_the_last_event_id_header_takes_precedence():
     """The header overrides the query parameters and the topics of the path."""
     parsed = stream_request("u", {"last_event_id": '["v"]', "since": "2026-01-01"}, {"Last-Event-ID": ID})
 
-    assert {Partition("t", 0): PartitionStart(5)} == parsed.position.starts
+    assert {Partition("t", 0): Place(5)} == parsed.position.starts
     assert (("t",), None) == (parsed.position.topics, parsed.since)
 
 
@@ -118,7 +118,7 @@ def test_topics_without_a_position_start_at_the_start_time_of_the_route():
 @pytest.mark.parametrize("name", ["last_event_id", "lastEventId"])
 def test_a_query_parameter_can_replace_the_header(name):
     """Browsers cannot set the header when they connect for the first time. Both spellings work."""
-    assert {Partition("t", 0): PartitionStart(5)} == stream_request("u", {name: ID}).position.starts
+    assert {Partition("t", 0): Place(5)} == stream_request("u", {name: ID}).position.starts
 
 
 def test_an_empty_event_id_counts_as_absent():
@@ -127,7 +127,7 @@ def test_an_empty_event_id_counts_as_absent():
 
     assert 7 == stream_request("t", {"timestamp": "7", "last_event_id": ""}, empty).since
     parsed = stream_request("u", {"last_event_id": "", "lastEventId": ID}, empty)
-    assert {Partition("t", 0): PartitionStart(5)} == parsed.position.starts
+    assert {Partition("t", 0): Place(5)} == parsed.position.starts
 
 
 @pytest.mark.parametrize("place", ["header", "last_event_id", "lastEventId"])

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from kafkasse.errors import KafkasseError
 from kafkasse.feed.core.epochs import FeedEpochs
-from kafkasse.feed.core.ring import Place, Ring, RingLimits, Segment
+from kafkasse.feed.core.ring import Ring, RingLimits, Segment
 from kafkasse.feed.core.stats import RouteStats
 from kafkasse.feed.core.subscribers import FeedPosition, Flush, Group, NewFrames, Parked, ParkedClient, Subscribers
 from kafkasse.log import Batch, Gap, Partition
@@ -28,7 +28,7 @@ from kafkasse.records import frame
 from kafkasse.records.encoder import Encoder, Piece
 from kafkasse.records.filter import Selector
 from kafkasse.records.frame import Wire
-from kafkasse.records.position import IdType, IdWriter
+from kafkasse.records.position import IdType, IdWriter, Place
 from kafkasse.route import NewestBy, Route
 
 MAX_FLUSH_BYTES = 262_144  # send to parked clients at least this often while a long batch is encoded

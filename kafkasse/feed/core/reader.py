@@ -25,14 +25,14 @@ from kafkasse.feed.core.reader_states import (
     Waiting,
     WaitingForSnapshot,
 )
-from kafkasse.feed.core.ring import Place, Segment
+from kafkasse.feed.core.ring import Segment
 from kafkasse.feed.core.snapshot import SnapshotCore, SnapshotVersion
 from kafkasse.feed.core.subscribers import FeedPosition, Parked, ParkedClient
 from kafkasse.log import Gap, Partition
 from kafkasse.records import frame
 from kafkasse.records.filter import Selector
 from kafkasse.records.frame import Wire
-from kafkasse.records.position import IdWriter
+from kafkasse.records.position import IdWriter, Place
 
 MAX_PIECE_BYTES = 65_536  # of frames that a joining reader encodes at once
 MAX_PIECE_SEGMENTS = 1000  # that a reader examines at once

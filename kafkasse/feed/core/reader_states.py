@@ -28,11 +28,10 @@ from enum import Enum
 from typing import Protocol
 
 from kafkasse.feed.core.catch_up import CatchUpCore
-from kafkasse.feed.core.ring import Place
 from kafkasse.feed.core.snapshot import SnapshotCore, SnapshotVersion
 from kafkasse.feed.core.subscribers import Parked
 from kafkasse.log import Partition
-from kafkasse.records.position import IdWriter
+from kafkasse.records.position import IdWriter, Place
 
 
 class Slot(Protocol):

@@ -23,6 +23,7 @@ from weakref import WeakSet
 from kafkasse.log import UNKNOWN_EPOCH, Gap, Partition
 from kafkasse.records.filter import Selector
 from kafkasse.records.filter.dimensions import Values
+from kafkasse.records.position import Place
 
 # The memory that a segment takes up in addition to its frames. A test measures it.
 SEGMENT_BYTES = 700
@@ -31,20 +32,6 @@ MOVE_BYTES = 200
 VALUES_BYTES = 16  # for each record with dispatch values, in its segment
 INDEX_BYTES = 280  # for each dispatch value in the index, in addition to its text
 INDEX_ENTRY_BYTES = 8
-
-
-class Place(NamedTuple):
-    """Where a stream is in one partition.
-
-    Attributes:
-        offset: the next offset, or None while the partition is pending: it has not had a leader since the stream started.
-        timestamp: the timestamp in the event ID, or None.
-        epoch: the leader epoch of the record before the offset, or None if it is unknown.
-    """
-
-    offset: int | None
-    timestamp: int | None
-    epoch: int | None
 
 
 @dataclass(slots=True)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from kafkasse.errors import ConfigurationError, Unavailable
 from kafkasse.feed.core.feed import FeedCore
-from kafkasse.feed.core.ring import Place
 from kafkasse.feed.core.versions import Versions
 from kafkasse.log import Batch, OffsetOutOfRange, OffsetRange, Partition, Resumption
 from kafkasse.records.filter import Selector
 from kafkasse.records.filter.dimensions import Values
+from kafkasse.records.position import Place
 
 ROW_BYTES = 200  # the memory that a row takes up in addition to its key and its frame; a test measures it
 INDEX_BYTES = 132  # in addition for each row, if the feed has dimensions

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple, Protocol
 
-from kafkasse.feed.core.ring import Place, Segment
+from kafkasse.feed.core.ring import Segment
 from kafkasse.log import Partition
 from kafkasse.records.filter import Selector
 from kafkasse.records.filter.dimensions import Values
+from kafkasse.records.position import Place
 
 
 class FeedPosition(NamedTuple):

@@ -8,9 +8,9 @@ from typing import Generic, TypeVar
 
 from kafkasse.errors import KafkasseError
 from kafkasse.feed.core.feed import FeedCore, FeedKey
-from kafkasse.feed.core.ring import Place
 from kafkasse.feed.core.topics import TopicChanges, topic_gone
 from kafkasse.log import UNKNOWN_EPOCH, Batch, Gap, OffsetOutOfRange, OffsetRange, Partition, Resumption, Topic
+from kafkasse.records.position import Place
 from kafkasse.route import Route
 
 Feed = TypeVar("Feed", bound=FeedCore)

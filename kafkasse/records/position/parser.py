@@ -18,7 +18,7 @@ from kafkasse import schemas
 from kafkasse.errors import InvalidPosition
 from kafkasse.log import Partition
 from kafkasse.records.position import compact
-from kafkasse.records.position.position import INT32_MAX, INT64_MAX, LATEST, Limits, PartitionStart, Position
+from kafkasse.records.position.position import INT32_MAX, INT64_MAX, LATEST, Limits, Place, Position
 
 SCHEMA = "last-event-id"
 DEFAULT_LIMITS = Limits()
@@ -91,7 +91,7 @@ def parse(text: str, limits: Limits = DEFAULT_LIMITS) -> Position:
 
 
 def _position(entries: list[_Entry | str]) -> Position:
-    starts: dict[Partition, PartitionStart] = {}
+    starts: dict[Partition, Place] = {}
     topic_ids: dict[str, str] = {}
     partial_topics: set[str] = set()
     for index, entry in enumerate(entries):
@@ -103,9 +103,9 @@ def _position(entries: list[_Entry | str]) -> Position:
                 f"Last-Event-ID has two entries for {partition.topic}/{partition.partition}.", at=f"[{index}]"
             )
         starts[partition] = (
-            PartitionStart(LATEST)  # the timestamp and the epoch are those of no record
+            Place(LATEST)  # the timestamp and the epoch are those of no record
             if entry.offset == LATEST
-            else PartitionStart(_or_none(entry.offset), _or_none(entry.timestamp), _or_none(entry.leader_epoch))
+            else Place(_or_none(entry.offset), _or_none(entry.timestamp), _or_none(entry.leader_epoch))
         )
         if entry.topic_id is not UNSET and topic_ids.setdefault(entry.topic, entry.topic_id) != entry.topic_id:
             raise InvalidPosition(f"Last-Event-ID has two topic_ids for {entry.topic}.", at=f"[{index}]")

@@ -14,15 +14,19 @@ INT64_MAX = 2**63 - 1
 LATEST = -1  # an offset in event IDs of KafkaSSE that means the end of the partition
 
 
-class PartitionStart(NamedTuple):
-    """Where to start in one partition: at an offset or LATEST, or else at a timestamp in milliseconds since the epoch.
+class Place(NamedTuple):
+    """Where a client or a stream is in one partition.
 
-    `leader_epoch` is the leader epoch of the record before the offset, if the client knows it.
+    Attributes:
+        offset: the next offset, or LATEST. None: only the timestamp is known, because the client gave no offset, or because
+            the partition has had no leader since the stream started.
+        timestamp: the timestamp in the event ID, in milliseconds since the epoch, or None.
+        epoch: the leader epoch of the record before the offset, or None if it is unknown.
     """
 
     offset: int | None = None
     timestamp: int | None = None
-    leader_epoch: int | None = None
+    epoch: int | None = None
 
 
 class IdType(Enum):
@@ -57,7 +61,7 @@ class Position:
         is_whole_route: the client reads all topics of a route, including those that are created later.
     """
 
-    starts: Mapping[Partition, PartitionStart] = field(default_factory=dict)
+    starts: Mapping[Partition, Place] = field(default_factory=dict)
     named_topics: tuple[str, ...] = ()
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     partial_topics: frozenset[str] = frozenset()
