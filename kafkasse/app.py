@@ -16,11 +16,11 @@ from kafkasse.errors import KafkasseError, MethodNotAllowed, NotFound
 from kafkasse.kafka.version import check_version
 from kafkasse.log import Log
 from kafkasse.process.telemetry import request_id
-from kafkasse.web.blueprint import StreamService, add_request_id, streams_blueprint
+from kafkasse.web.blueprint import add_request_id, streams_blueprint
 from kafkasse.web.headers import DEFAULT_HEADERS
-from kafkasse.web.health import add_health
 from kafkasse.web.operations import add_operations
 from kafkasse.web.pages import PAGE_STREAM, pages
+from kafkasse.web.service import StreamService
 
 # The classes of Flask's own errors that have a page. All others have the type about:blank, which is a status alone.
 FLASK_ERRORS: dict[int, type[KafkasseError]] = {404: NotFound, 405: MethodNotAllowed, 500: KafkasseError}
@@ -93,7 +93,6 @@ def create_app(config: Config | None = None, log: Log | None = None) -> Flask:
     if any(route.path == f"/{PAGE_STREAM}" for route in config.routes):
         app.register_blueprint(pages())
     service: StreamService = app.extensions["kafkasse"]["kafkasse"]
-    add_health(app, service)
     add_operations(app, service)
     app.register_error_handler(HTTPException, lambda error: as_problem(service, error))
     app.after_request(add_missing_headers)

@@ -36,13 +36,14 @@ from gunicorn.workers.ggevent import GeventWorker
 
 from kafkasse.errors import ID_TOO_LONG_ADVICE, BadRequest, HeaderTooLarge, KafkasseError, RequestTooLarge
 from kafkasse.process import control, runtime
+from kafkasse.process.blueprints import reject_without_app
 from kafkasse.process.event_loop import take_turn
 from kafkasse.process.log_line import one_line
 from kafkasse.process.open_streams import ENVIRON_KEY, OPENED_KEY, OPERATIONS_KEY, StreamRegistry
 from kafkasse.process.telemetry.request_id import HEADER, new_id
 from kafkasse.server.short_collections import ShortCollections
 from kafkasse.server.wrapped_body import WrappedBody
-from kafkasse.web.headers import DEFAULT_HEADERS, headers_without_app
+from kafkasse.web.headers import DEFAULT_HEADERS
 from kafkasse.web.wsgi_server import raise_descriptor_limit
 
 MAX_HEADER_BYTES = 131_072  # of a request's whole header: 64 KiB for an event ID, and 64 KiB for all other fields
@@ -331,17 +332,15 @@ class Worker(GeventWorker):  # type: ignore[misc]
 
     def handle_error(self, req: Any, client: Any, addr: Any, exc: Exception) -> None:
         """Respond in JSON if gunicorn could not parse a request."""
-        from kafkasse.web.observer import rejected_without_app  # not at the top, as in _with_streams()
-
         error = _rejection(exc)
         if error is None:
             super().handle_error(req, client, addr, exc)
             return
         request_id = new_id()
         client_address = str(addr[0]) if isinstance(addr, tuple) else ""
-        rejected_without_app(request_id, client_address, error, type(exc).__name__)
+        headers = reject_without_app(request_id, client_address, _origin(client, exc), error, type(exc).__name__)
         try:
-            response = _error_response(error, request_id, headers_without_app(_origin(client, exc)))
+            response = _error_response(error, request_id, headers)
             util.write_nonblock(client, response.encode("latin-1"))
         except OSError:
             self.log.debug("The client left before it received its error response.")
@@ -403,7 +402,7 @@ def _origin(client: Any, exc: Exception) -> str | None:
     if isinstance(exc, LimitRequestLine | LimitRequestHeaders):
         # The rest of the header may be on its way. It must be read before the connection is closed: otherwise the client
         # receives an RST, which may destroy our response.
-        with gevent.Timeout(REST_OF_HEADER_TIMEOUT_S, False):
+        with gevent.Timeout(REST_OF_HEADER_TIMEOUT_S, False), suppress(OSError):
             while b"\r\n\r\n" not in received and len(received) < MAX_HEADER_BYTES:
                 if not (data := client.recv(RECV_BYTES)):
                     break

@@ -17,14 +17,13 @@ import shlex
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from flask import Blueprint, Response, current_app, request, url_for
+from flask import Blueprint, Response, request
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from kafkasse.access import PUBLIC
-from kafkasse.config import Config
 from kafkasse.errors import MethodNotAllowed, NotFound
 from kafkasse.route import Route
 from kafkasse.web.console import Console
@@ -33,30 +32,14 @@ from kafkasse.web.describe.openapi import openapi
 from kafkasse.web.describe.problems import pages
 from kafkasse.web.describe.security import security_schemes
 from kafkasse.web.describe.streams import StreamDescription, describe
-from kafkasse.web.headers import ALL_METHODS, DEFAULT_HEADERS, READ_METHODS
+from kafkasse.web.headers import ALL_METHODS, DEFAULT_HEADERS
 from kafkasse.web.request import MAX_ACCEPT_CHARS
+from kafkasse.web.service import ASYNCAPI_TYPE, OPENAPI_TYPE, PROBLEM_ENDPOINT, StreamService
 from kafkasse.web.value_schemas import ValueSchemas
 
 TEMPLATES = Path(__file__).parent / "templates"
-OPENAPI_TYPE = "application/vnd.oai.openapi+json;version=3.2"
-ASYNCAPI_TYPE = "application/vnd.aai.asyncapi+json;version=3.0.0"
 MAX_DOCUMENTS = 32  # in the cache; they differ by the URL of the blueprint and by the streams that the visitor may see
-_ROOT = "kafkasse.root"  # the key in the WSGI environ, because url_for() takes 20 µs
 _CODE = re.compile("`([^`]*)`")
-
-
-class Service(Protocol):
-    """The methods of a StreamService that the catalog uses."""
-
-    config: Config
-
-    def answer(self, respond: Callable[[], Any]) -> Any:
-        """Return the response of a function, or the response to the error that it raises."""
-        ...
-
-    def may_open(self, route: Route) -> bool:
-        """Return whether the guards of a route accept the credentials of the current request."""
-        ...
 
 
 class Catalog:
@@ -64,79 +47,46 @@ class Catalog:
 
     Args:
         service: identifies visitors, and reports errors.
-        is_on: serve the catalog and its documents. If not, only the pages of errors are served.
-        console: the page for browsers at the root, or None if browsers get the catalog there, too.
         schemas: the schemas of the topics' values.
     """
 
-    def __init__(self, service: Service, is_on: bool, console: Console | None, schemas: ValueSchemas) -> None:
-        self.is_on = is_on
-        self._console = console
-        self._schemas = schemas
+    def __init__(self, service: StreamService, schemas: ValueSchemas) -> None:
         self._service = service
+        self._schemas = schemas
+        self._console: Console | None = None
         self._document = lru_cache(MAX_DOCUMENTS)(self._create_document)
-        self._blueprint: Blueprint | None = None
-        self._name = ""  # under which an app has registered the blueprint
 
-    def add_rules(self, blueprint: Blueprint) -> None:
-        """Add the URLs to a blueprint."""
-        self._add_rule(blueprint, "/-/problems/<problem>", "-problem", self._problem_page)
-        if self.is_on:
-            self._add_rule(blueprint, "/-/catalog", "-catalog", self._catalog)
-            self._add_rule(blueprint, "/-/openapi.json", "-openapi", self._openapi)
-            self._add_rule(blueprint, "/-/asyncapi.json", "-asyncapi", self._asyncapi)
-            self._add_rule(blueprint, "/", "-root", self._root)
-        if self._console is not None:
-            self._add_rule(blueprint, "/-/console/features", "-console-features", self._console.features)
-            self._add_rule(blueprint, "/-/console/check", "-console-check", self._console.check)
-            self._add_rule(blueprint, "/-/console/<file>", "-console-file", self._console.file)
-        self._blueprint = blueprint
-        blueprint.record_once(lambda state: setattr(self, "_name", f"{state.name_prefix}.{state.name}".lstrip(".")))
+    def add_rules(self, blueprint: Blueprint, catalog: bool, console: bool) -> None:
+        """Add the URLs to a blueprint: those of the catalog and of the console only if they are on."""
+        rules = {"/-/problems/<problem>": (PROBLEM_ENDPOINT, self._problem_page)}
+        if catalog:
+            rules |= {
+                "/-/catalog": ("-catalog", self._catalog),
+                "/-/openapi.json": ("-openapi", self._openapi),
+                "/-/asyncapi.json": ("-asyncapi", self._asyncapi),
+                "/": ("-root", self._root),
+            }
+        if console:
+            self._console = Console(self._service)
+            rules |= {
+                "/-/console/features": ("-console-features", self._console.features),
+                "/-/console/check": ("-console-check", self._console.check),
+                "/-/console/<file>": ("-console-file", self._console.file),
+            }
+        for path, (endpoint, respond) in rules.items():
+            view = self._view(respond)
+            blueprint.add_url_rule(
+                path, endpoint, view, methods=ALL_METHODS, provide_automatic_options=False, strict_slashes=False
+            )
 
-    # A name that starts with a hyphen is not the name of a route.
-    def _add_rule(self, blueprint: Blueprint, path: str, endpoint: str, respond: Callable[[], Response]) -> None:
-        def view(**_: str) -> Any:
-            return self._service.answer(partial(_read_only, respond))
-
-        blueprint.add_url_rule(
-            path, endpoint, view, methods=ALL_METHODS, provide_automatic_options=False, strict_slashes=False
-        )
-
-    @property
-    def root(self) -> str:
-        """The URL path of the blueprint in the current request, without a slash at the end."""
-        found: str | None = request.environ.get(_ROOT)
-        if found is None:
-            found = request.environ[_ROOT] = self._find_root()
-        return found
-
-    def _find_root(self) -> str:
-        # An error that Flask raises, such as 404, belongs to no blueprint or to that of the demo's page.
-        is_own = current_app.blueprints.get(request.blueprint or "") is self._blueprint
-        endpoint = f"{request.blueprint if is_own else self._name}.-problem"
-        (rule,) = current_app.url_map.iter_rules(endpoint)
-        # The app may have registered the blueprint at a prefix that contains parameters.
-        values = {name: value for name, value in (request.view_args or {}).items() if name in rule.arguments}
-        return url_for(endpoint, **values | {"problem": "x"}).removesuffix("/-/problems/x")
+    def _view(self, respond: Callable[[], Response]) -> Callable[..., Any]:
+        return lambda **_: self._service.answer(partial(_read_only, respond))
 
     def _problem_page(self) -> Response:
-        name = (request.view_args or {})["problem"]
-        error = pages().get(name)
+        error = pages().get((request.view_args or {})["problem"])
         if error is None:
             raise NotFound("There is no error with this name.")
         return _page("problem.html", error=error)
-
-    def links(self, route: Route | None = None) -> dict[str, str]:
-        """Return the header that links a response to the documents that describe the server and, if given, a route."""
-        if not self.is_on:
-            return {}
-        root = self.root
-        own = f', <{root}/-/catalog#{route.name}>; rel="describedby"; type="text/html"' if route else ""
-        return {
-            "Link": f'<{root}/-/openapi.json>; rel="service-desc"; type="{OPENAPI_TYPE}", '
-            f'<{root}/-/asyncapi.json>; rel="service-desc"; type="{ASYNCAPI_TYPE}", '
-            f'<{root}/-/catalog>; rel="service-doc"; type="text/html"{own}'
-        }
 
     # The streams.
 
@@ -166,7 +116,7 @@ class Catalog:
         return response
 
     def _catalog(self) -> Response:
-        root = self.root
+        root = self._service.root
         base = request.host_url.rstrip("/") + root
         streams = [_as_json(self._describe(route, self._schemas.of(route)), base) for route in self._visible()]
         documents = {"openapi": f"{root}/-/openapi.json", "asyncapi": f"{root}/-/asyncapi.json"}
@@ -174,15 +124,15 @@ class Catalog:
             response = _page("catalog.html", streams=streams, documents=documents, catalog=f"{root}/-/catalog")
         else:
             response = _json(json.dumps({"streams": streams, "documents": documents}), "application/json")
-        response.headers.update(self.links())
+        response.headers.update(self._service.links())
         response.vary.add("Accept")
         return response
 
     def _openapi(self) -> Response:
-        return _json(self._current_document("openapi", self.root), OPENAPI_TYPE)
+        return _json(self._current_document("openapi", self._service.root), OPENAPI_TYPE)
 
     def _asyncapi(self) -> Response:
-        server = {"host": request.host, "protocol": request.scheme, "pathname": self.root or "/"}
+        server = {"host": request.host, "protocol": request.scheme, "pathname": self._service.root or "/"}
         # A client may send any Host header, so the address of the server is not part of the text in the cache.
         before, servers, after = self._current_document("asyncapi", "").partition('"servers": {')
         return _json(f'{before}{servers}"http": {json.dumps(server)}, {after}', ASYNCAPI_TYPE)
@@ -203,9 +153,7 @@ class Catalog:
 
 
 def _read_only(respond: Callable[[], Response]) -> Response:
-    """Respond to GET and HEAD. The response to OPTIONS is empty; the service adds the CORS headers."""
-    if request.method == "OPTIONS":
-        return Response(status=204, headers={"Allow": READ_METHODS, **DEFAULT_HEADERS})
+    """Respond to GET and HEAD."""
     if request.method not in ("GET", "HEAD"):
         raise MethodNotAllowed(f"{request.method} is not supported. Use GET.")
     response = respond()

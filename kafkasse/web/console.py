@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 from flask import Response, current_app, request, send_from_directory
@@ -25,6 +24,7 @@ from flask import Response, current_app, request, send_from_directory
 from kafkasse.errors import KafkasseError
 from kafkasse.web.pages import CLIENT, HEADERS, PAGE
 from kafkasse.web.pages import NAME as DEMO
+from kafkasse.web.service import StreamService
 
 FILES = Path(__file__).parent / "console"
 # The demo's page uses these files, too.
@@ -36,28 +36,10 @@ PATH = "/-/console/"
 CHECK_PATH = f"{PATH}check"
 
 
-class Service(Protocol):
-    """The methods of a StreamService that the console uses.
-
-    Attributes:
-        may_operate: a function that returns whether the visitor may use the endpoints for operators, or None if this address
-            does not have them. The attribute is None if the app has no such endpoints.
-    """
-
-    may_operate: Callable[[], bool | None] | None
-
-    def check_query(self, own_path: str) -> None:
-        """Check the request for a stream in the query of the current request."""
-        ...
-
-    @property
-    def has_tickets(self) -> bool: ...
-
-
 class Console:
     """Responds to the requests of the console of one blueprint."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: StreamService) -> None:
         self._service = service
 
     def page(self) -> Response:
@@ -80,7 +62,7 @@ class Console:
         operate = self._service.may_operate
         return _json(
             {
-                "tickets": self._service.has_tickets,
+                "tickets": self._service.tickets is not None,
                 "operations": operate() if operate else None,
                 "demo": DEMO in current_app.blueprints,
             }

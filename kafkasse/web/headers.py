@@ -1,15 +1,12 @@
 """Response headers: protection against sniffing and caching, and CORS, which lets pages of other origins read the streams.
 
-The worker answers invalid HTTP before an app receives it. It uses the CORS policies of all blueprints in its process, so
-that a page can read these responses too: without CORS headers, the page would see a network error and retry forever. This
-module does not import Flask, because the worker imports it before it loads the app.
+This module does not import Flask, because the worker imports it before it loads the app.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from weakref import WeakSet
 
 # Without nosniff, a browser could run a producer's data, or a name that an error message repeats, as a script or a page.
 NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}
@@ -29,7 +26,7 @@ _PREFLIGHT = {
 }
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class CorsPolicy:
     """The origins whose pages may read the streams of one blueprint or route.
 
@@ -40,9 +37,6 @@ class CorsPolicy:
 
     origins: tuple[str, ...]
     credentials: bool = False
-
-    def __post_init__(self) -> None:
-        _policies.add(self)
 
     def allows_credentials(self, origin: str | None) -> bool:
         """Return whether a page of this origin may send cookies."""
@@ -59,11 +53,3 @@ class CorsPolicy:
         else:
             return {"Vary": "Origin"} if self.origins else {}
         return allowed | (_PREFLIGHT if is_preflight else _EXPOSED)
-
-
-_policies: WeakSet[CorsPolicy] = WeakSet()
-
-
-def headers_without_app(origin: str | None) -> Mapping[str, str]:
-    """Return the headers of a response that the worker sends itself: those of a blueprint that allows the origin."""
-    return max((policy.headers(origin) for policy in _policies), key=len, default={})

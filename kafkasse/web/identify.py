@@ -17,7 +17,16 @@ from urllib.parse import urlsplit
 from flask import Request
 
 from kafkasse.access import ANONYMOUS, Guards, InvalidToken, Visitor, challenges
-from kafkasse.errors import AccessUnavailable, BadRequest, Forbidden, InvalidParameter, KafkasseError, Unauthorized
+from kafkasse.config import Config
+from kafkasse.errors import (
+    AccessUnavailable,
+    BadRequest,
+    ConfigurationError,
+    Forbidden,
+    InvalidParameter,
+    KafkasseError,
+    Unauthorized,
+)
 from kafkasse.route import Route
 from kafkasse.web.headers import CorsPolicy
 
@@ -30,6 +39,22 @@ TOKEN_PARAMETERS = frozenset({"access_token", "id_token", "token", "jwt", "api_k
 _BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/-]+=*)", re.IGNORECASE)
 _LOOKS_LIKE_A_TOKEN = re.compile(r"kafkasse_|ey[A-Za-z0-9_-]*\.")  # an API key, or a JSON Web Token
 _TICKET_ADVICE = ", or request a ticket for the URL with POST /-/ticket"
+
+
+def open_tickets(config: Config, name: str) -> Tickets | None:
+    """Return the tickets of the blueprint `name`, or None if the configuration does not use tickets.
+
+    Raises:
+        ConfigurationError: the package cryptography is missing, or the secret cannot be read or stored.
+    """
+    settings = config.access
+    if not settings.tickets:
+        return None
+    try:
+        from kafkasse.access import tickets
+    except ImportError as error:
+        raise ConfigurationError(f'tickets needs the package {error.name}: run pip install "kafkasse[jwt]".') from None
+    return tickets.open_tickets(settings.guards, settings.ticket_secret_file, name, config.hooks.logger)
 
 
 class Identifier:

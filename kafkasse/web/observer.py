@@ -6,15 +6,15 @@ import logging
 import time
 import traceback
 from collections.abc import Iterable
-from weakref import WeakSet
 
-from kafkasse.errors import KafkasseError
+from gevent import spawn_later
+
 from kafkasse.feed import Feeds
-from kafkasse.process.log_line import Fields
+from kafkasse.process.limited_log import INTERVAL_S, LimitedLog
+from kafkasse.process.log_line import Fields, one_line
 from kafkasse.process.open_streams import StreamEnd, StreamInfo
 from kafkasse.process.telemetry.metrics import Metrics
 from kafkasse.process.telemetry.stalls import watch_stalls
-from kafkasse.web.rejection_log import RejectionLog
 from kafkasse.web.sampler import Sampler
 
 
@@ -23,7 +23,8 @@ class Observer:
 
     Args:
         routes: the names of the routes.
-        logger: receives a line when a stream ends or a request is rejected.
+        logger: receives a line when a stream ends, a request is rejected or a record is skipped. What happens repeatedly has
+            at most two lines in an interval.
 
     Attributes:
         metrics: the metrics of this blueprint, or of the whole process.
@@ -33,8 +34,8 @@ class Observer:
         self.metrics = Metrics()
         self.metrics.prepare(routes)
         self._logger = logger
-        self._rejections = RejectionLog(logger)
-        _observers.add(self)
+        self._limited = LimitedLog()
+        self._not_logged: dict[tuple[str, str], int] = {}  # in the current interval, by subject and text of the line
         self._samplers: list[Sampler] = []  # one for each cluster
 
     def observe(self, feeds: Feeds, has_worker: bool) -> None:
@@ -52,19 +53,56 @@ class Observer:
         return self.metrics.render()
 
     def rejected(self, request_id: str, route: str, client: str, status: int, error: str, reason: str = "") -> None:
-        """Count and log a request that gets no stream. `error` and `reason` are names of classes."""
+        """Count and log a request that gets no stream. `error` and `reason` are names of classes.
+
+        The line contains neither its URL nor the text of the error, which may contain anything.
+        """
         self.metrics.count("requests_rejected", status=str(status), error=error)
-        self._rejections.add(request_id, route, client, status, error, reason)
+        level = logging.INFO if self._limited.is_due((client, error)) else logging.DEBUG
+        fields = Fields(request_id=request_id, route=route, client=client, status=status, error=error, reason=reason)
+        self._logger.log(level, "A request was rejected: %s", fields)
 
     def failed(self, request_id: str, error: Exception) -> None:
         """Log an error that nothing expected, with its traceback unless the same line of code has just raised one."""
         raised_by = traceback.extract_tb(error.__traceback__)[-1]
         subject = f"{type(error).__name__} {raised_by.filename}:{raised_by.lineno}"
-        self._rejections.add_failure(subject, "A request failed unexpectedly: %s", Fields(request_id=request_id), error)
+        self._log_failure(subject, "A request failed unexpectedly: %s", Fields(request_id=request_id), error)
 
     def misconfigured(self, detail: str) -> None:
         """Log an error of the server's configuration."""
-        self._rejections.add_failure(detail, "A request failed because of the server's configuration: %s", detail)
+        self._log_failure(detail, "A request failed because of the server's configuration: %s", detail)
+
+    def _log_failure(self, subject: str, message: str, fields: object, error: BaseException | None = None) -> None:
+        if self._limited.is_due(subject):
+            self._logger.error(message, fields, exc_info=error)
+        else:
+            self._logger.debug(message, fields)
+
+    def skipped(self, topic: str, partition: int, offset: int, reason: str, kind: str = "not_json") -> None:
+        """Count a record that cannot be deserialized, by topic and kind of reason. Log the first one of an interval."""
+        self.metrics.count("records_skipped", topic=topic, reason=kind)
+        more = "Skipped %d more records of %s within %g s."
+        self._warn(topic, more, "Skipped %s/%d offset %d: %s", topic, partition, offset, one_line(reason))
+
+    def filter_failed(self, route: str, topic: str, partition: int, offset: int, reason: str) -> None:
+        """Count a record for which a filter expression has no result, such as one without a field. Log as in skipped()."""
+        self.metrics.count("filter_failures", route=route)
+        more = "The filter expressions had no result for %d more records of the route %s within %g s."
+        message = "A filter expression of the route %s has no result for %s/%d offset %d: %s"
+        self._warn(route, more, message, route, topic, partition, offset, reason)
+
+    def _warn(self, subject: str, more: str, message: str, *arguments: object) -> None:
+        """Log at most two lines about a subject in each interval: the first one, and the number of the others at its end."""
+        if (subject, more) in self._not_logged:
+            self._not_logged[subject, more] += 1
+        else:
+            self._not_logged[subject, more] = 0
+            self._logger.warning(message, *arguments)
+            spawn_later(INTERVAL_S, self._end_interval, subject, more)
+
+    def _end_interval(self, subject: str, more: str) -> None:
+        if count := self._not_logged.pop((subject, more)):
+            self._logger.warning(more, count, subject, INTERVAL_S)
 
     def opened(self, info: StreamInfo) -> None:
         """Count a stream that has opened."""
@@ -78,15 +116,6 @@ class Observer:
         if end.error:
             self.metrics.count("stream_errors", route=info.route, error=end.error)
         self._logger.info("A stream ended: %s", _log_fields(info, end))
-
-
-_observers: WeakSet[Observer] = WeakSet()
-
-
-def rejected_without_app(request_id: str, client: str, error: KafkasseError, reason: str) -> None:
-    """Count and log a request that the worker rejects before an app receives it. Only one blueprint of a process does so."""
-    for observer in list(_observers)[:1]:
-        observer.rejected(request_id, "", client, error.status, type(error).__name__, reason)
 
 
 def _log_fields(info: StreamInfo, end: StreamEnd) -> Fields:

@@ -1,6 +1,9 @@
-"""The endpoints for operators: /-/metrics, /-/streams and /-/status. They are not public.
+"""The endpoints of a standalone server for platforms and operators.
 
-They are served at the address KAFKASSE_OPERATIONS_BIND. At the public address, they exist only if operations_access is set.
+/-/health (liveness) and /-/ready (readiness) are for a platform's probes, and everyone can use them.
+
+/-/metrics, /-/streams and /-/status are not public. They are served at the address KAFKASSE_OPERATIONS_BIND. At the public
+address, they exist only if operations_access is set.
 """
 
 from __future__ import annotations
@@ -8,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from flask import Flask, Response, abort, request
@@ -17,10 +20,10 @@ from kafkasse.access import grants
 from kafkasse.access.grant import PUBLIC
 from kafkasse.errors import KafkasseError
 from kafkasse.process import control, runtime
-from kafkasse.process.open_streams import OPERATIONS_KEY, StreamRegistry
+from kafkasse.process.open_streams import OPERATIONS_KEY
 from kafkasse.route import Route
-from kafkasse.web.blueprint import StreamService
 from kafkasse.web.headers import CorsPolicy
+from kafkasse.web.service import StreamService
 
 
 def add_operations(app: Flask, service: StreamService) -> None:
@@ -29,13 +32,18 @@ def add_operations(app: Flask, service: StreamService) -> None:
     route = Route("-operations", "/-/", None, access=grants([each for each in access if each != PUBLIC]))
     policy = CorsPolicy(())  # no page of another origin may use a cookie here
 
+    def is_served() -> bool:
+        return bool(request.environ.get(OPERATIONS_KEY) or access)
+
+    def authorize() -> None:
+        if not request.environ.get(OPERATIONS_KEY) and PUBLIC not in access:
+            service.identify(route, {}, policy)
+
     def may_operate() -> bool | None:
-        if request.environ.get(OPERATIONS_KEY) or PUBLIC in access:
-            return True
-        if not access:
+        if not is_served():
             return None
         try:
-            service.identifier.identify(request, route, {}, policy)
+            authorize()
         except KafkasseError:
             return False
         return True
@@ -45,21 +53,37 @@ def add_operations(app: Flask, service: StreamService) -> None:
     def guarded(view: Callable[..., Response]) -> Callable[..., Any]:
         @wraps(view)
         def check(**arguments: str) -> Any:
-            if not request.environ.get(OPERATIONS_KEY) and PUBLIC not in access:
-                if not access:
-                    abort(404)
-                try:
-                    service.identifier.identify(request, route, {}, policy)
-                except KafkasseError as error:
-                    return service.reject_slowly(error)
+            if not is_served():
+                abort(404)
+            try:
+                authorize()
+            except KafkasseError as error:
+                return service.reject_slowly(error)
             return view(service, **arguments)
 
         return check
 
+    app.add_url_rule("/-/health", "health", partial(health, service))
+    app.add_url_rule("/-/ready", "ready", partial(ready, service))
     app.add_url_rule("/-/metrics", "metrics", guarded(metrics))
     app.add_url_rule("/-/status", "status", guarded(status))
     app.add_url_rule("/-/streams", "streams", guarded(list_streams))
     app.add_url_rule("/-/streams/<stream_id>", "end_stream", guarded(end_stream), methods=["DELETE"])
+
+
+def health(service: StreamService) -> Response:
+    """Report that the event loop runs. Neither Kafka nor a shutdown matters, because a restart would not help."""
+    streams = len(service.open_streams())
+    return Response(json.dumps({"status": "ok", "streams": streams}) + "\n", content_type="application/json")
+
+
+def ready(service: StreamService) -> Response:
+    """Report whether this worker should receive requests; see StreamService.check_ready()."""
+    try:
+        service.check_ready()
+    except KafkasseError as error:
+        return service.problem_response(error)
+    return Response('{"status": "ok"}\n', content_type="application/json")
 
 
 def metrics(service: StreamService) -> Response:
@@ -78,7 +102,7 @@ def status(service: StreamService) -> Response:
 def list_streams(service: StreamService) -> Response:
     """Return the open streams of all workers, or the first ones with ?limit=."""
     sockets = runtime.worker_sockets()
-    lines = control.stream_lines(sockets) if sockets else control.registry_lines(_own(service))
+    lines = control.stream_lines(sockets) if sockets else control.registry_lines(service.open_streams())
     limit = request.args.get("limit", type=int)
     if limit is not None:
         lines = _first(lines, limit)
@@ -88,13 +112,9 @@ def list_streams(service: StreamService) -> Response:
 def end_stream(service: StreamService, stream_id: str) -> Response:
     """End a stream of any worker. Its client receives its last event ID and may reconnect."""
     sockets = runtime.worker_sockets()
-    if not (control.end_stream(sockets, stream_id)[0] if sockets else _own(service).end(stream_id)):
+    if not (control.end_stream(sockets, stream_id)[0] if sockets else service.open_streams().end(stream_id)):
         abort(404, "There is no open stream with this ID. It may have ended.")
     return Response(status=204)
-
-
-def _own(service: StreamService) -> StreamRegistry:
-    return StreamRegistry.of(request.environ, service.registry)
 
 
 def _first(groups: Iterable[list[bytes]], limit: int) -> Iterator[list[bytes]]:

@@ -9,7 +9,7 @@ from flask.testing import FlaskClient
 
 from kafkasse import Config, MemoryLog, Visitor
 from kafkasse.app import create_app
-from kafkasse.web.rejection_log import INTERVAL_S, MAX_LINES, RejectionLog
+from kafkasse.web.observer import Observer
 
 LOGGER = logging.getLogger("test.rejections")
 
@@ -60,43 +60,31 @@ def test_a_client_in_a_loop_does_not_fill_the_log(client, caplog):
     assert (2, 3) == (at_info, len(caplog.messages))
 
 
-def test_the_line_is_repeated_after_the_interval(caplog):
-    """Each client and each error has its own interval."""
+def test_each_client_and_each_error_has_a_line(caplog):
     caplog.set_level(logging.INFO, LOGGER.name)
-    now = 0.0
-    rejections = RejectionLog(LOGGER, lambda: now)
-    for now, client, error in (
-        (0.0, "a", "X"),
-        (1.0, "a", "X"),
-        (1.0, "b", "X"),
-        (2.0, "a", "Y"),
-        (INTERVAL_S, "a", "X"),
-    ):
-        rejections.add(f"{now:g}", "topics", client, 400, error)
+    observer = Observer([], LOGGER)
+    for number, (client, error) in enumerate([("a", "X"), ("a", "X"), ("b", "X"), ("a", "Y")]):
+        observer.rejected(f"{number}", "topics", client, 400, error)
 
-    ids = [line.split()[4] for line in caplog.messages]
-    assert ["request_id=0", "request_id=1", "request_id=2", f"request_id={INTERVAL_S:g}"] == ids
+    assert ["request_id=0", "request_id=2", "request_id=3"] == [line.split()[4] for line in caplog.messages]
 
 
 def test_an_error_of_the_server_has_one_traceback_in_an_interval(caplog):
     """A request that fails in a loop cannot fill the log. Each line of code that fails has its own interval."""
     caplog.set_level(logging.INFO, LOGGER.name)
-    rejections = RejectionLog(LOGGER, lambda: 0.0)
-    for subject in ("ValueError a.py:1", "ValueError a.py:1", "ValueError a.py:2"):
-        rejections.add_failure(subject, "failed: %s", subject, ValueError("secret"))
+    observer = Observer([], LOGGER)
+    for text, number in (("x", 1), ("y", 2), ("3", 0)):
+        try:
+            int(text)
+            1 / number
+        except (ValueError, ArithmeticError) as error:
+            observer.failed("r", error)
+    for detail in ("no packages", "no packages"):
+        observer.misconfigured(detail)
 
-    assert [("failed: ValueError a.py:1", True), ("failed: ValueError a.py:2", True)] == [
-        (record.message, record.exc_info is not None) for record in caplog.records
-    ]
-
-
-def test_many_clients_do_not_fill_the_log(caplog):
-    """The number of lines in an interval is limited, and so is the memory."""
-    caplog.set_level(logging.INFO, LOGGER.name)
-    now = 0.0
-    rejections = RejectionLog(LOGGER, lambda: now)
-    for now in (0.0, 1.0, INTERVAL_S):
-        for number in range(2 * MAX_LINES):
-            rejections.add("r", "topics", f"client-{number}-{now}", 400, "X")
-
-    assert 2 * MAX_LINES == len(caplog.messages)
+    unexpected = "A request failed unexpectedly: request_id=r"
+    assert [
+        (unexpected, True),
+        (unexpected, True),
+        ("A request failed because of the server's configuration: no packages", False),
+    ] == [(record.message, record.exc_info is not None) for record in caplog.records]

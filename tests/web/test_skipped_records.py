@@ -8,9 +8,9 @@ from functools import partial
 
 import pytest
 
-from kafkasse.process.telemetry.metrics import Metrics
-from kafkasse.web import skipped_records
-from kafkasse.web.skipped_records import INTERVAL_S, SkippedRecords
+from kafkasse.process.limited_log import INTERVAL_S
+from kafkasse.web import observer
+from kafkasse.web.observer import Observer
 
 
 @pytest.fixture
@@ -22,20 +22,19 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
         assert delay_s == INTERVAL_S
         ends.append(partial(end, *arguments))
 
-    monkeypatch.setattr(skipped_records, "spawn_later", spawn_later)
+    monkeypatch.setattr(observer, "spawn_later", spawn_later)
     return ends
 
 
 def test_logs_one_record_of_a_topic_and_the_number_of_the_others(ends, caplog):
     """The next interval starts at the next record that is skipped."""
-    metrics = Metrics()
-    skipped = SkippedRecords(metrics, logging.getLogger("skipped"))
+    records = Observer([], logging.getLogger("skipped"))
     for offset in range(1000):
-        skipped.add("t", 0, offset, "bad\nJSON")
-    skipped.add("other", 0, 7, "bad")
+        records.skipped("t", 0, offset, "bad\nJSON")
+    records.skipped("other", 0, 7, "bad")
     for end in ends:
         end()
-    skipped.add("other", 0, 8, "worse")
+    records.skipped("other", 0, 8, "worse")
 
     assert [
         "Skipped t/0 offset 0: bad\\nJSON",
@@ -44,4 +43,4 @@ def test_logs_one_record_of_a_topic_and_the_number_of_the_others(ends, caplog):
         "Skipped other/0 offset 8: worse",
     ] == caplog.messages
     assert 3 == len(ends)
-    assert 1000 == metrics.value("records_skipped", topic="t", reason="not_json")
+    assert 1000 == records.metrics.value("records_skipped", topic="t", reason="not_json")

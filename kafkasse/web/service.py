@@ -1,0 +1,583 @@
+"""The service behind one blueprint: checks each request for a stream completely, then opens the stream.
+
+This package does not touch the host app's own routes, error handlers and sessions.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from sys import intern
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
+
+from flask import Blueprint, Response, current_app, make_response, request, url_for
+from flask.blueprints import BlueprintSetupState
+from gevent import Timeout
+from werkzeug.exceptions import HTTPException
+from werkzeug.routing import RequestRedirect
+
+from kafkasse.access import Guards, Visitor
+from kafkasse.config import Config
+from kafkasse.config.rules import OPEN_ROUTE
+from kafkasse.errors import (
+    UNEXPECTED,
+    ConfigurationError,
+    InvalidParameter,
+    KafkasseError,
+    ServerStopping,
+    TooManyRejections,
+)
+from kafkasse.feed import Feeds, Reader
+from kafkasse.feed.feeds import ring_limits
+from kafkasse.feed.start import resolve
+from kafkasse.log import Log, Partition
+from kafkasse.process import runtime
+from kafkasse.process.blueprints import blueprints
+from kafkasse.process.limits import StreamLimits
+from kafkasse.process.open_streams import ENVIRON_KEY, OPENED_KEY, StreamEnd, StreamInfo, StreamRegistry
+from kafkasse.process.telemetry import request_id, traces
+from kafkasse.records.filter import Selection, parse_query
+from kafkasse.records.frame.record_view import RecordView
+from kafkasse.route import Route
+from kafkasse.settings import WebSettings
+from kafkasse.web.compression import IDENTITY, Coding, negotiate
+from kafkasse.web.encoders import Encoders
+from kafkasse.web.headers import ALL_METHODS, DEFAULT_HEADERS, READ_METHODS, STREAM_HEADERS, CorsPolicy
+from kafkasse.web.host_session import keep_unchanged_session
+from kafkasse.web.id_size import check_id_size
+from kafkasse.web.identify import Identifier, open_tickets
+from kafkasse.web.observer import Observer
+from kafkasse.web.request import StreamRequest, parse_request
+from kafkasse.web.revocations import Revocations
+from kafkasse.web.stream import Stream, with_jitter
+from kafkasse.web.stream_response import forbid_compression, stream_response_class
+from kafkasse.web.throttle import RejectionThrottle
+from kafkasse.web.wsgi_server import WsgiServer, is_test_client
+
+if TYPE_CHECKING:  # its packages are optional
+    from kafkasse.records.registry.lookup import SchemaRegistry
+
+UNAVAILABLE = 503
+MAX_STATE_AGE_S = 1.0  # of the state of a cluster for operators
+OPENAPI_TYPE = "application/vnd.oai.openapi+json;version=3.2"
+ASYNCAPI_TYPE = "application/vnd.aai.asyncapi+json;version=3.0.0"
+# Endpoints that no route can have, because the name of a route starts with a letter.
+PROBLEM_ENDPOINT = "-problem"
+TICKET_ENDPOINT = "-ticket"
+TICKET_PATH = "/-/ticket"
+_ROOT = "kafkasse.root"  # the key in the WSGI environ, because url_for() takes 20 µs
+
+
+class Target(NamedTuple):
+    """The stream that a request names in its query: its route, the path parameters of the route, and its complete path."""
+
+    route: Route
+    parameters: Mapping[str, Any]
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The objects that all requests of one route share.
+
+    Attributes:
+        settings: the general settings, overridden by those of the route.
+        cors: the origins whose pages may read the route.
+        limits: counts the streams of the route.
+    """
+
+    settings: WebSettings
+    cors: CorsPolicy
+    limits: StreamLimits
+
+    @classmethod
+    def of(cls, route: Route, config: Config) -> Endpoint:
+        """Return the endpoint of a route of a configuration."""
+        settings = config.web_of(route)
+        cors = CorsPolicy(route.cors_origins, route.cors_credentials)
+        limits = StreamLimits(settings.max_streams, settings.max_streams_per_client, scope="This route")
+        return cls(settings, cors, limits)
+
+
+class StreamService:
+    """The state behind one blueprint: its configuration, counters, feeds and open streams.
+
+    Args:
+        config: settings and hooks.
+        open_log: opens the log of a cluster. The first request calls it, because importing an app must not connect to Kafka.
+        name: the name of the blueprint.
+        registries: the schema registries by cluster, as far as routes need them.
+        has_catalog: whether responses link to the documents of the catalog.
+
+    Attributes:
+        observer: the metrics and log lines of this blueprint.
+        registry: the open streams, unless the worker provides its own registry.
+        tickets: issues tickets; None if the configuration does not use them.
+        may_operate: whether the visitor may use the endpoints for operators, or None if this address does not have them. The
+            attribute is None if the app has no such endpoints.
+    """
+
+    may_operate: Callable[[], bool | None] | None = None
+
+    def __init__(
+        self,
+        config: Config,
+        open_log: Callable[[str], Log],
+        name: str,
+        registries: Mapping[str, SchemaRegistry],
+        has_catalog: bool,
+    ) -> None:
+        self.config = config
+        self._has_catalog = has_catalog
+        self.observer = Observer([route.name for route in config.routes], config.hooks.logger)
+        self._encoders = Encoders(config, self.observer.skipped, registries)
+        self.registry = StreamRegistry()
+        self._open_log = open_log
+        self._feeds: dict[str, Feeds] = {}  # by cluster
+        self._feeds_locks = {route.cluster: Lock() for route in config.routes}
+        # The clusters of the routes. Empty as soon as one of them has answered; see check_ready().
+        self._clusters_to_reach = self._clusters = tuple(
+            {route.cluster for route in config.routes if route.topics or route.allowed}
+        )
+        self._ring_limits = ring_limits(config.feed)
+        self._routes = {route.name: route for route in config.routes}
+        self._endpoints = {name: Endpoint.of(route, config) for name, route in self._routes.items()}
+        self._guards = Guards(config.access.guards, config.hooks.logger)
+        self.tickets = open_tickets(config, name)
+        self._identifier = Identifier(self._guards, self.tickets)
+        self._revocations = Revocations(self._guards)
+        web = config.web
+        self._throttle = RejectionThrottle(web.max_rejections_per_s)
+        self._server = WsgiServer(web.max_streams, config.hooks.logger)
+        self.limits = StreamLimits(web.max_streams, web.max_streams_per_client, web.trusted_proxies)
+        self._on_close = self._stream_closed  # one object for all streams, because each bound method takes 64 bytes
+        self._blueprint: Blueprint | None = None
+        self._blueprint_name = ""  # under which an app has registered the blueprint
+        blueprints.add(self)
+
+    def bind(self, blueprint: Blueprint) -> None:
+        """Serve the routes at this blueprint, under whose name app.extensions["kafkasse"] holds this object."""
+        self._blueprint = blueprint
+        for route in self._routes.values():
+            blueprint.add_url_rule(
+                route.url_rule,
+                route.name,
+                self.view(route),
+                methods=ALL_METHODS,
+                provide_automatic_options=False,
+                # werkzeug's redirects to a path with other slashes repeat the Host header, which a client can forge.
+                merge_slashes=False,
+                strict_slashes=not route.path.endswith("/"),
+            )
+        blueprint.record_once(self._registered)
+
+    def _registered(self, state: BlueprintSetupState) -> None:
+        self._blueprint_name = f"{state.name_prefix}.{state.name}".lstrip(".")
+        state.app.extensions.setdefault("kafkasse", {})[state.blueprint.name] = self
+
+    def view(self, route: Route) -> Callable[..., Any]:
+        """Return the view function of a route."""
+
+        def view(topics: str = "", **parameters: str) -> Any:
+            keep_unchanged_session()
+            return self.answer(lambda: self._traced_response(route, topics, parameters))
+
+        return view
+
+    def _traced_response(self, route: Route, topics: str, parameters: Mapping[str, str]) -> Response:
+        opening = traces.start_opening(route.name, request_id.request_id(request.environ), request.headers.items())
+        try:
+            response = self.respond(route, topics, parameters, opening.end)
+        except Exception as error:
+            opening.fail(type(error).__name__, getattr(error, "status", 500))
+            raise
+        if not isinstance(response.response, Stream):
+            opening.end()
+        return response
+
+    def answer(self, respond: Callable[[], Response], methods: str = READ_METHODS) -> Any:
+        """Return the response of a function, or the response to the error that it raises.
+
+        The response to OPTIONS lists `methods` and is empty, except for the CORS headers.
+        """
+        try:
+            if request.method == "OPTIONS":
+                return self._with_cors(Response(status=204, headers={"Allow": methods, **DEFAULT_HEADERS}))
+            return self._with_cors(respond())
+        except KafkasseError as error:
+            return self.reject_slowly(error)
+        except HTTPException:  # a guard of the application called flask.abort()
+            raise
+        except Exception as error:  # noqa: BLE001 - failed() logs it
+            self.observer.failed(request_id.request_id(request.environ), error)
+            return self.reject_slowly(KafkasseError(UNEXPECTED))
+
+    def may_open(self, route: Route) -> bool:
+        """Return whether the credentials of the current request open a route, for at least some path parameters."""
+        anywhere = replace(route, access=tuple(grant.on_any_path() for grant in route.access))
+        try:
+            self.identify(anywhere, {})
+        except (KafkasseError, HTTPException):
+            return False
+        return True
+
+    def find_stream(self, own_path: str) -> Target | None:
+        """Return the stream that the parameter `path` of the current request names, or None if there is no such stream.
+
+        `own_path` is the path of the request below the blueprint's prefix.
+        """
+        adapter = current_app.create_url_adapter(request)
+        path = request.args.get("path", "")
+        if adapter is None or not path.startswith("/"):
+            return None
+        path = request.path.removesuffix(own_path) + path
+        try:
+            endpoint, parameters = adapter.match(path, "GET")
+        except (HTTPException, RequestRedirect):
+            return None
+        blueprint, _, name = endpoint.rpartition(".")
+        if blueprint != (request.endpoint or "").rpartition(".")[0] or name not in self._routes:
+            return None
+        return Target(self._routes[name], parameters, path)
+
+    def check_query(self, own_path: str) -> None:
+        """Check a request for a stream without opening it. It is in the query; see find_stream().
+
+        Raises:
+            KafkasseError: the stream would be rejected. Topics and limits are not checked.
+        """
+        target = self.find_stream(own_path)
+        if target is None:
+            raise InvalidParameter("path must be the path of a stream. Example: ?path=/orders")
+        parameters = dict(target.parameters)
+        self._parse(target.route, parameters.pop("topics", ""), parameters)
+
+    @property
+    def root(self) -> str:
+        """The URL path of the blueprint in the current request, without a slash at the end."""
+        root: str | None = request.environ.get(_ROOT)
+        if root is None:
+            root = request.environ[_ROOT] = self._find_root()
+        return root
+
+    def _find_root(self) -> str:
+        # An error that Flask raises, such as 404, belongs to no blueprint or to that of the demo's page.
+        is_own = current_app.blueprints.get(request.blueprint or "") is self._blueprint
+        endpoint = f"{request.blueprint if is_own else self._blueprint_name}.{PROBLEM_ENDPOINT}"
+        (rule,) = current_app.url_map.iter_rules(endpoint)
+        # The app may have registered the blueprint at a prefix that contains parameters.
+        values = {name: value for name, value in (request.view_args or {}).items() if name in rule.arguments}
+        return url_for(endpoint, **values | {"problem": "x"}).removesuffix("/-/problems/x")
+
+    def problem_types(self) -> str:
+        """Return the start of the `type` of an error: the URL path of the pages of errors."""
+        return intern(f"{self.root}/-/problems/")  # each open stream has it
+
+    def links(self, route: Route | None = None) -> dict[str, str]:
+        """Return the header that links a response to the documents that describe the server and, if given, a route."""
+        if not self._has_catalog:
+            return {}
+        root = self.root
+        own = f', <{root}/-/catalog#{route.name}>; rel="describedby"; type="text/html"' if route else ""
+        return {
+            "Link": f'<{root}/-/openapi.json>; rel="service-desc"; type="{OPENAPI_TYPE}", '
+            f'<{root}/-/asyncapi.json>; rel="service-desc"; type="{ASYNCAPI_TYPE}", '
+            f'<{root}/-/catalog>; rel="service-doc"; type="text/html"{own}'
+        }
+
+    def respond(
+        self,
+        route: Route,
+        topics: str,
+        parameters: Mapping[str, str],
+        on_open: Callable[[], object] = lambda: None,
+    ) -> Response:
+        """Identify the visitor, parse the request, select the records, check the topics, and open the stream.
+
+        Args:
+            route: the route that the request matched.
+            topics: the topics in the path of the open route, separated by commas.
+            parameters: the path parameters of the route.
+            on_open: called when the stream's first bytes have been sent.
+
+        Raises:
+            KafkasseError: the request is rejected. The error has the status of the response.
+        """
+        began_at = time.monotonic()
+        self._server.check(request.environ)
+        settings = self._endpoints[route.name].settings
+        visitor, parsed, selection = self._parse(route, topics, parameters)
+        registry = self.open_streams()
+        if registry.stopping and request.method == "GET":
+            return self._ended_response(route, parsed)
+        feeds = self._get_feeds(route.cluster)
+        position = route.adapt(parsed.position, feeds.matching(route, parsed.position, began_at))
+        names = position.topics
+        found = feeds.describe([name for name in names if route.allows(name)], position=position, since=began_at)
+        route.check(names, found)
+        check_id_size(route, position, found, settings)
+        address = self._client_address()
+        self._enter(route, address)
+        coding = negotiate(request.accept_encodings, settings.compression)
+        if request.method == "HEAD":
+            try:
+                resolve(feeds.log, position, found, route.start, parsed.since)  # rejects what GET rejects
+            finally:
+                self._leave(route.name, address)
+            return self._stream_response(route, parsed, (), coding)
+        try:
+            encoder = self._encoders.get(route, parsed.wire, selection, address, feeds.drop_idle)
+            problem_types = self.problem_types()
+            reader = feeds.open(route, position, found, encoder, parsed.since, address, selection.selector)
+        except BaseException:
+            self._leave(route.name, address)
+            raise
+        self._call_handler("ready", list(found))
+        info = StreamInfo.new(request_id.request_id(request.environ), route.name, address, visitor.name, began_at)
+        self.observer.opened(info)
+        stream = Stream(
+            reader,
+            settings,
+            registry,
+            request.environ.get("gunicorn.socket"),
+            self._on_close,
+            self.config.hooks.logger,
+            problem_types=problem_types,
+            expires_at=visitor.expires_at,
+            info=info,
+            on_open=on_open,
+            coding=coding,
+            ends=_ends_in_test(feeds, reader),
+        )
+        self._revocations.add(stream, visitor)
+        request.environ.setdefault(OPENED_KEY, []).append(ref(stream))
+        return self._stream_response(route, parsed, stream, coding)
+
+    def check_ready(self) -> None:
+        """Check that this worker is not stopping, and that a Kafka cluster has answered a worker of this gunicorn once.
+
+        Later failures of Kafka do not count. They affect all processes, so a platform would remove all of them at once, and
+        clients would get the platform's errors instead of ours. A worker that starts while Kafka is down is ready, too,
+        because a probe may reach any worker. With several clusters, one that cannot be reached must not affect the routes of
+        the others.
+
+        Raises:
+            ServerStopping: the process is stopping.
+            KafkasseError: no cluster has answered yet. The error is that of the last cluster.
+        """
+        if self.open_streams().stopping:
+            raise ServerStopping("This server is stopping. Retry after 1 s.", retry_after_s=1)
+        if runtime.is_ready():
+            self._clusters_to_reach = ()
+        failure: KafkasseError | None = None
+        for cluster in self._clusters_to_reach:
+            try:
+                self._get_feeds(cluster).topic_names()
+            except KafkasseError as error:
+                failure = error
+            else:
+                self._clusters_to_reach = ()
+                runtime.set_ready()
+                return
+        if failure is not None:
+            raise failure
+
+    def cluster_states(self) -> list[dict[str, str]]:
+        """Return the state of each Kafka cluster of the routes: `reachable`, or `unavailable` with the reason."""
+        states = []
+        for cluster in sorted(self._clusters):
+            try:
+                self._get_feeds(cluster).topic_names(MAX_STATE_AGE_S)
+                states.append({"name": cluster, "state": "reachable", "detail": ""})
+            except KafkasseError as error:
+                states.append({"name": cluster, "state": "unavailable", "detail": error.detail})
+        return states
+
+    def open_streams(self) -> StreamRegistry:
+        """Return the open streams of this process."""
+        return StreamRegistry.of(request.environ, self.registry)
+
+    def _ended_response(self, route: Route, parsed: StreamRequest) -> Response:
+        """Return a stream that has ended: its client reconnects to another worker. After a 503, a browser would give up."""
+        body = parsed.wire.opening + parsed.wire.retry(with_jitter(self._endpoints[route.name].settings.retry_ms))
+        return self._stream_response(route, parsed, [body], IDENTITY)
+
+    def _stream_response(self, route: Route, parsed: StreamRequest, body: Any, coding: Coding) -> Response:
+        headers = STREAM_HEADERS | self.links(route)
+        create = stream_response_class(current_app.response_class)  # type: ignore[arg-type]  # a class is hashable
+        response = create(body, headers=headers, content_type=parsed.content_type, direct_passthrough=True)
+        if self._endpoints[route.name].settings.compression:
+            response.vary.add("Accept-Encoding")
+        if coding.name:
+            response.content_encoding = coding.name
+        forbid_compression(response)
+        return response
+
+    def throttle(self) -> TooManyRejections | None:
+        """Wait until the current request may be rejected. Return the error to send instead, if any; see web/throttle.py."""
+        try:
+            self._throttle.delay(self._client_address())
+        except TooManyRejections as error:
+            return error
+        return None
+
+    def reject_slowly(self, error: KafkasseError) -> Any:
+        """Return the response to a request that gets no stream. A client that repeats such requests waits for it.
+
+        Only status 503 is prompt: many clients may share an address, and all of them return while Kafka recovers.
+        """
+        return self.reject(error if error.status == UNAVAILABLE else self.throttle() or error)
+
+    def reject(self, error: KafkasseError) -> Any:
+        """Return the response to a request that gets no stream."""
+        self.record_rejection(error.status, type(error).__name__)
+        if error.status >= 500:
+            self._call_handler("event.error", error)
+        # The Kafka adapter has logged the errors that kafka-python caused.
+        if isinstance(error, ConfigurationError) and not _has_foreign_cause(error):
+            self.observer.misconfigured(error.detail)
+        response = self._response_of_hook(error)
+        return self._with_cors(self.problem_response(error)) if response is None else response
+
+    def record_rejection(self, status: int, error: str) -> None:
+        """Count and log the current request, which gets no stream. `error` is the name of a class."""
+        own_id, route = request_id.request_id(request.environ), _endpoint_name()
+        self.observer.rejected(own_id, route, self._client_address(), status, error)
+
+    def problem_response(self, error: KafkasseError) -> Response:
+        """Return an error as a response with the error's status."""
+        problem = error.problem(self.problem_types()) | {"request_id": request_id.request_id(request.environ)}
+        body = json.dumps(problem, ensure_ascii=False) + "\n"
+        headers = error.headers | {"Link": f'<{problem["type"]}>; rel="help"'}
+        response = Response(body, error.status, headers, content_type="application/problem+json")
+        response.headers.update(DEFAULT_HEADERS)
+        return response
+
+    def _response_of_hook(self, error: KafkasseError) -> Response | None:
+        """Return the response of the application's hook, or None if there is no hook, or if it returns None or fails."""
+        hook = self.config.hooks.on_connect_error
+        if hook is None:
+            return None
+        try:
+            result = hook(error)
+            return None if result is None else self._with_cors(make_response(result))
+        except HTTPException:  # from flask.abort()
+            raise
+        except Exception:
+            self.config.hooks.logger.exception("The hook on_connect_error failed.")
+            return None
+
+    def _with_cors(self, response: Response) -> Response:
+        origin = request.headers.get("Origin")
+        headers = dict(self._cors_policy().headers(origin, is_preflight=request.method == "OPTIONS"))
+        if headers.pop("Vary", None):
+            response.vary.add("Origin")  # the response of a hook may vary by another header too
+        if "Access-Control-Allow-Methods" in headers:
+            headers["Access-Control-Allow-Methods"] = response.headers.get("Allow", READ_METHODS)
+        response.headers.update(headers)
+        return response
+
+    def _cors_policy(self) -> CorsPolicy:
+        """Return the policy of the current request's route, or the policy of the open route if there is none."""
+        name = _endpoint_name()
+        if name == TICKET_ENDPOINT and (target := self.find_stream(TICKET_PATH)):
+            name = target.route.name
+        return self._endpoints.get(name, self._endpoints[OPEN_ROUTE]).cors
+
+    def _get_feeds(self, cluster: str) -> Feeds:
+        """Return the feeds of a cluster. A cluster that cannot be opened does not delay the routes of another one."""
+        with self._feeds_locks[cluster]:
+            if cluster not in self._feeds:
+                feeds = Feeds(self._open_log(cluster), self.config.feed, limits=self._ring_limits)
+                self._feeds[cluster] = feeds
+                self.observer.observe(feeds, has_worker=ENVIRON_KEY in request.environ)
+            return self._feeds[cluster]
+
+    def _client_address(self) -> str:
+        return self.limits.client(request.remote_addr or "", request.headers.get("X-Forwarded-For", ""))
+
+    def _enter(self, route: Route, address: str) -> None:
+        """Count a new stream.
+
+        Raises:
+            ServerFull, TooManyStreams: the server or the route has too many streams.
+        """
+        self._server.check_capacity(sum(each.limits.count for each in blueprints))
+        self.limits.enter(address)
+        try:
+            self._endpoints[route.name].limits.enter(address)
+        except BaseException:
+            self.limits.leave(address)
+            raise
+
+    def _leave(self, route: str, address: str) -> None:
+        self.limits.leave(address)
+        self._endpoints[route].limits.leave(address)
+
+    def _stream_closed(self, stream: Stream, end: StreamEnd) -> None:
+        self._leave(stream.info.route, stream.info.client)
+        self.observer.closed(stream.info, end)
+        self._call_handler("disconnected", stream.topics)
+
+    def _parse(
+        self, route: Route, topics: str, parameters: Mapping[str, str]
+    ) -> tuple[Visitor, StreamRequest, Selection]:
+        """Identify the visitor, parse the request, and select the records."""
+        visitor = self.identify(route, parameters)
+        parsed = parse_request(request, route, topics, self._endpoints[route.name].settings)
+        return visitor, parsed, self._select(route, visitor, parameters)
+
+    def identify(self, route: Route, parameters: Mapping[str, str], cors: CorsPolicy | None = None) -> Visitor:
+        """Return the visitor whom the current request identifies to the guards of a route.
+
+        Raises:
+            KafkasseError: see Identifier.identify().
+        """
+        return self._identifier.identify(request, route, parameters, cors or self._endpoints[route.name].cors)
+
+    def rejected_by_worker(self, own_id: str, client: str, error: KafkasseError, reason: str) -> None:
+        """Count and log a request that the worker rejected before an app received it."""
+        self.observer.rejected(own_id, "", client, error.status, type(error).__name__, reason)
+
+    def cors_headers(self, origin: str | None) -> Mapping[str, str]:
+        """Return the CORS headers of a response that no route sends: those of a route that allows the origin."""
+        return max((endpoint.cors.headers(origin) for endpoint in self._endpoints.values()), key=len)
+
+    def _select(self, route: Route, visitor: Visitor, parameters: Mapping[str, str]) -> Selection:
+        """Return the records that the route, the path parameters, the visitor's claims and the query select."""
+        query = parse_query(request.args.items(multi=True), route.client_filters, route.sends)
+
+        def on_failure(view: RecordView, reason: str) -> None:
+            self.observer.filter_failed(route.name, view.topic, view.partition, view.offset, reason)
+
+        return route.where.select(parameters, visitor.claims, query, on_failure)
+
+    def _call_handler(self, event: str, argument: Any) -> None:
+        handler = self.config.hooks.kafka_event_handlers.get(event)
+        if handler is not None:
+            try:
+                handler(argument)
+            except (Exception, Timeout):  # a handler may let a gevent.Timeout escape
+                self.config.hooks.logger.exception("The handler of %s failed.", event)
+
+
+def _endpoint_name() -> str:
+    """Return the name of the current request's route, or "" if there is none, without the names of blueprints."""
+    return (request.endpoint or "").rpartition(".")[2]
+
+
+def _ends_in_test(feeds: Feeds, reader: Reader) -> Mapping[Partition, int] | None:
+    """Return the offsets at which the stream ends if Flask's test client requested it, otherwise None."""
+    if not (current_app.testing and is_test_client(request.environ)):
+        return None
+    return {each: held.end for each, held in feeds.log.offset_ranges(reader.partitions).items()}
+
+
+def _has_foreign_cause(error: BaseException) -> bool:
+    """Return whether an exception of another library caused the error. Feeds raise copies whose cause is the original."""
+    cause = error.__cause__
+    return cause is not None and (not isinstance(cause, KafkasseError) or _has_foreign_cause(cause))
