@@ -395,6 +395,11 @@ def page_name(error_class: type[KafkasseError]) -> str:
     return words.lstrip("-")
 
 
+def pages() -> dict[str, type[KafkasseError]]:
+    """Return the class of each error that a server can send, by the name of its page."""
+    return {page_name(error): error for error in documented() if error is not CommandError}
+
+
 def documented(root: type[KafkasseError] = KafkasseError) -> Iterator[type[KafkasseError]]:
     """Yield the classes of all errors, in the order of the diagram at the top of this module.
 

@@ -33,75 +33,43 @@ class StartAt(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NewestBy:
-    """How to recognize records that are older than a record before them.
+    """How to recognize records that are older than a record before them."""
 
-    Args:
-        header: the header with the version of the record, a decimal integer.
-        look_back: how many offsets before a record may contain the newer one.
-    """
-
-    header: str
-    look_back: int = 1000
+    header: str  # with the version of the record, a decimal integer
+    look_back: int = 1000  # how many offsets before a record may contain the newer one
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A stream's settings.
-
-    Args:
-        name: the name in the configuration.
-        path: the URL path below the blueprint's prefix. A segment `{name}` is a path parameter.
-        topics: the names and patterns of the topics of a named route; None for the open route, /{topics}, whose topics the
-            client chooses. A pattern may contain `*`, `?` and `[abc]` (see fnmatch) and is case-sensitive.
-        allowed: on the open route, the names and patterns of the topics that clients may read.
-        groups: on the open route, the names that clients can use instead of a list of topics, each with its topics.
-        topic_prefix: the prefix that the topics have in Kafka; see the setting of the same name.
-        format: how a record becomes an event: one of frame.FORMATS.
-        start: where a client without an event ID starts, unless `start_time_ms` is set.
-        start_time_ms: the time at which such a client starts, in milliseconds since the epoch. A negative number is relative
-            to the time at which the stream opens.
-        decoder: how values become JSON: `json`, if they are JSON, or `registry`, with their schemas in the registry.
-        validate_values: whether values are validated against their JSON Schema in the registry.
-        id_type: what event IDs contain.
-        compact_ids: whether event IDs have the compact form. None: only if the JSON form would be long.
-        fields: the paths of the members of the value that clients receive. Empty: all.
-        redact: the paths of the members of the value that clients do not receive.
-        cluster: the cluster that has the topics; "" for the cluster of the setting `kafka`.
-        heartbeat_s: the interval of the heartbeats. None: that of the server.
-        access: the visitors who may read the route; empty if everyone may.
-        cors_origins: the origins whose pages may read the route, or *.
-        cors_credentials: whether these pages may send cookies.
-        where: which records of its topics the route contains.
-        client_filters: the filters that clients may set in their queries.
-        newest_by: drop the records that are older than a record before them, see feed/versions.py. None: send all records.
-        description: what the stream contains, in words.
-        listed: whether the catalog shows the route to everyone or to no one. None: to those who may open it.
-    """
+    """A stream's settings."""
 
     name: str
-    path: str
+    path: str  # the URL path below the blueprint's prefix; a segment {name} is a path parameter
+    # The names and patterns of the topics of a named route; None for the open route, /{topics}, whose topics the client
+    # chooses. A pattern may contain `*`, `?` and `[abc]` (see fnmatch) and is case-sensitive.
     topics: tuple[str, ...] | None
-    allowed: tuple[str, ...] = ()
-    topic_prefix: str = ""
-    format: str = "kafkasse"
-    start: StartAt = StartAt.LATEST
-    start_time_ms: int | None = None
-    decoder: str = "json"
-    validate_values: bool = False
+    allowed: tuple[str, ...] = ()  # on the open route, the names and patterns of the topics that clients may read
+    topic_prefix: str = ""  # of the topics in Kafka; see the setting of the same name
+    format: str = "kafkasse"  # one of frame.FORMATS
+    start: StartAt = StartAt.LATEST  # where a client without an event ID starts, unless start_time_ms is set
+    start_time_ms: int | None = None  # since the epoch; a negative number is relative to the time when the stream opens
+    decoder: str = "json"  # how values become JSON: `json`, if they are JSON, or `registry`, with their schemas there
+    validate_values: bool = False  # whether values are validated against their JSON Schema in the registry
     id_type: IdType = IdType.OFFSET
-    compact_ids: bool | None = None
-    fields: tuple[str, ...] = ()
-    redact: tuple[str, ...] = ()
-    cluster: str = ""
-    heartbeat_s: float | None = None
-    access: tuple[Grant, ...] = ()
-    cors_origins: tuple[str, ...] = ()
-    cors_credentials: bool = False
-    where: Where = EVERY_RECORD
-    client_filters: tuple[str, ...] = ()
-    newest_by: NewestBy | None = None
-    description: str = ""
-    listed: bool | None = None
+    compact_ids: bool | None = None  # None: event IDs have the compact form only if the JSON form would be long
+    fields: tuple[str, ...] = ()  # the paths of the members of the value that clients receive; empty: all
+    redact: tuple[str, ...] = ()  # the paths of the members of the value that clients do not receive
+    cluster: str = ""  # the cluster that has the topics; "" for that of the setting `kafka`
+    heartbeat_s: float | None = None  # None: that of the server
+    access: tuple[Grant, ...] = ()  # the visitors who may read the route; empty if everyone may
+    cors_origins: tuple[str, ...] = ()  # the origins whose pages may read the route, or *
+    cors_credentials: bool = False  # whether these pages may send cookies
+    where: Where = EVERY_RECORD  # which records of its topics the route contains
+    client_filters: tuple[str, ...] = ()  # that clients may set in their queries
+    newest_by: NewestBy | None = None  # drop the records that are older than a record before them; None: send all
+    description: str = ""  # what the stream contains, in words
+    listed: bool | None = None  # whether the catalog shows it to everyone or to no one; None: to those who may open it
+    # On the open route, the names that clients can use instead of a list of topics, each with its topics.
     groups: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
@@ -122,9 +90,11 @@ class Route:
 
     def sends(self, path: str) -> bool:
         """Return whether clients receive the complete field of the value at a path, such as `customer.id`; "": the value."""
-        within = any(f"{path}.".startswith(f"{each}.") for each in self.fields) or not self.fields
+        within = any(f"{path}.".startswith(f"{field}.") for field in self.fields) or not self.fields
         hidden = (
-            each for each in self.redact if not path or f"{path}.".startswith(f"{each}.") or each.startswith(f"{path}.")
+            field
+            for field in self.redact
+            if not path or f"{path}.".startswith(f"{field}.") or field.startswith(f"{path}.")
         )
         return within and not any(hidden)
 

@@ -52,20 +52,17 @@ def first_error(name: str, value: object) -> tuple[str, str] | None:
 
 def deepest(error: ValidationError) -> ValidationError:
     """For an `anyOf`, return the error of the branch that matches most of the value, which is probably the intended one."""
-    while error.context and not all(each.validator == "required" for each in error.context):
-        error = max(error.context, key=lambda each: (len(each.absolute_path), each.validator != "type"))
+    while error.context and not all(branch.validator == "required" for branch in error.context):
+        error = max(error.context, key=lambda branch: (len(branch.absolute_path), branch.validator != "type"))
     return error
 
 
 def _sentence(error: ValidationError) -> str:
     if error.context:
-        return "it needs " + " or ".join(str(name) for each in error.context for name in _names(each))
+        required = [branch.validator_value for branch in error.context if isinstance(branch.validator_value, list)]
+        return "it needs " + " or ".join(str(name) for names in required for name in names)
     value = repr(error.instance)
     return error.message.replace(value, shorten(value))  # a long value must not hide the reason
-
-
-def _names(error: ValidationError) -> list[str]:
-    return error.validator_value if isinstance(error.validator_value, list) else []
 
 
 def shorten(text: str, max_chars: int = MAX_VALUE_CHARS) -> str:

@@ -18,7 +18,7 @@ from kafkasse import schemas
 from kafkasse.commands import SUMMARIES
 from kafkasse.config.messages import expected
 from kafkasse.errors import URN
-from kafkasse.web.describe import problems
+from kafkasse.errors import pages as pages_of_errors
 
 # The end of docs/reference.md on the site. The repository does not contain these pages.
 LIST = """
@@ -49,7 +49,7 @@ def pages() -> dict[str, str]:
         "settings.md": settings(),
         "api.md": api(),
         "problems.md": problem_list(),
-        **{f"problems/{name}.md": problem(name) for name in problems.pages()},
+        **{f"problems/{name}.md": problem(name) for name in pages_of_errors()},
     }
 
 
@@ -135,7 +135,8 @@ def api() -> str:
 def problem_list() -> str:
     """Return the page that lists the types of all errors."""
     rows = "".join(
-        f"| [{name}](problems/{name}.md) | {each.status} | `{each.name}` |\n" for name, each in problems.pages().items()
+        f"| [{name}](problems/{name}.md) | {each.status} | `{each.name}` |\n"
+        for name, each in pages_of_errors().items()
     )
     intro = (
         "The last part of the `type` of an error is the name of its page, here and on the server, which has the same "
@@ -145,13 +146,13 @@ def problem_list() -> str:
 
 
 def _hidden() -> str:
-    entries = "\n".join(f"problems/{name}" for name in problems.pages())
+    entries = "\n".join(f"problems/{name}" for name in pages_of_errors())
     return f"\n```{{toctree}}\n:hidden:\n\n{entries}\n```\n"
 
 
 def problem(name: str) -> str:
     """Return the page of one error."""
-    each = problems.pages()[name]
+    each = pages_of_errors()[name]
     return (
         f"# {each.title}\n\n`{name}`, status {each.status}, name `{each.name}`\n\n- **Cause:** {each.cause}\n"
         f"- **Fix:** {each.fix}\n\n[Errors](../errors.md) lists all errors, and [the wire protocol](../wire.md#errors) says "

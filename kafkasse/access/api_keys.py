@@ -13,8 +13,7 @@ import secrets
 from collections.abc import Mapping
 from hashlib import sha256
 
-from kafkasse.access.token_guard import InvalidToken
-from kafkasse.access.visitor import Visitor
+from kafkasse.access.visitor import InvalidToken, Visitor
 from kafkasse.access.watched_file import WatchedFile
 
 PREFIX = "kafkasse_"  # lets scanners find keys that were published by accident
@@ -37,12 +36,7 @@ def create_key(name: str) -> tuple[str, str]:
 
 
 class ApiKeys:
-    """A guard for the keys in a file with the lines `name:sha256-of-the-key`.
-
-    Args:
-        name: the name of the guard.
-        file: the path of the file.
-        logger: receives the problems of a file that has changed.
+    """The guard `name`, for the keys in a file with the lines `name:sha256-of-the-key`.
 
     Raises:
         ConfigurationError: the file cannot be read or is not valid.

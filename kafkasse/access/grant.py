@@ -11,14 +11,10 @@ PUBLIC = "public"
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One entry of a route's `access`: the visitors of a guard whose claims have certain values.
-
-    Args:
-        guard: the name of the guard.
-        claims: for each claim, the values of which the visitor needs one. `{name}` stands for a path parameter.
-    """
+    """One entry of a route's `access`: the visitors of a guard whose claims have certain values."""
 
     guard: str
+    # For each claim, the values of which the visitor needs one. `{name}` stands for a path parameter.
     claims: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def on_any_path(self) -> Grant:
@@ -29,7 +25,7 @@ class Grant:
     @property
     def parameters(self) -> frozenset[str]:
         """The names of the path parameters to which the claims refer."""
-        return frozenset(each[1:-1] for _, values in self.claims for each in values if _is_parameter(each))
+        return frozenset(value[1:-1] for _, values in self.claims for value in values if _is_parameter(value))
 
     def includes(self, other: Grant) -> bool:
         """Return whether this grant admits all visitors of another grant, on paths without parameters."""
@@ -43,29 +39,26 @@ class Grant:
     def admits(self, claims: Mapping[str, Any], parameters: Mapping[str, str]) -> bool:
         """Return whether a visitor with these claims may read the stream with these path parameters."""
         return all(
-            not _values(claims, name).isdisjoint(_with_parameter(each, parameters) for each in accepted)
+            not _values(claims, name).isdisjoint(
+                parameters.get(value[1:-1]) if _is_parameter(value) else value for value in accepted
+            )
             for name, accepted in self.claims
         )
 
 
 def grants(access: str | Sequence[str | Mapping[str, Any]]) -> tuple[Grant, ...]:
     """Return the grants of a valid setting `access`; none if the route is public."""
-    return () if isinstance(access, str) else tuple(_grant(each) for each in access)
-
-
-def _grant(entry: str | Mapping[str, Any]) -> Grant:
-    if isinstance(entry, str):
-        return Grant(entry)
-    claims = entry.get("claims", {})
-    return Grant(entry["guard"], tuple((name, tuple(map(_text, values))) for name, values in claims.items()))
+    if isinstance(access, str):
+        return ()
+    entries: list[Mapping[str, Any]] = [{"guard": entry} if isinstance(entry, str) else entry for entry in access]
+    return tuple(
+        Grant(entry["guard"], tuple((name, tuple(map(_text, of))) for name, of in entry.get("claims", {}).items()))
+        for entry in entries
+    )
 
 
 def _is_parameter(value: str) -> bool:
     return value.startswith("{") and value.endswith("}")
-
-
-def _with_parameter(value: str, parameters: Mapping[str, str]) -> str | None:
-    return parameters.get(value[1:-1]) if _is_parameter(value) else value
 
 
 def _values(claims: Mapping[str, Any], name: str) -> set[str]:
@@ -75,11 +68,8 @@ def _values(claims: Mapping[str, Any], name: str) -> set[str]:
         value = value.get(part) if isinstance(value, Mapping) else None
     if name == "scope" and isinstance(value, str):  # RFC 8693: a list of scopes separated by spaces
         value = value.split()
-    return {_text(each) for each in (value if isinstance(value, list) else [value]) if _is_simple(each)}
-
-
-def _is_simple(value: Any) -> bool:
-    return isinstance(value, str | int | float)
+    values = value if isinstance(value, list) else [value]
+    return {_text(value) for value in values if isinstance(value, str | int | float)}
 
 
 def _text(value: object) -> str:

@@ -10,40 +10,33 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kafkasse.access.api_keys import ApiKeys
-from kafkasse.access.token_guard import TokenGuard
-from kafkasse.access.visitor import Visitor
+from kafkasse.access.visitor import TokenGuard, Visitor
 from kafkasse.errors import ConfigurationError
 
 Login = Callable[[Any], Visitor | None]  # a guard of the application; receives Flask's request
 
 
 class Guards:
-    """The guards of a configuration by name.
+    """The guards of a configuration by name: those that check a token, and the logins of the application.
 
-    Args:
-        settings: the setting `guards`, which has been checked.
-        logger: receives the problems of files and key sets.
+    Attributes:
+        cookies: the cookie that may contain the token of a guard.
 
     Raises:
         ConfigurationError: a file cannot be read, or a package is missing.
-
-    Attributes:
-        tokens: the guards that check a token.
-        logins: the guards of the application.
-        cookies: the cookie that may contain the token of a guard.
     """
 
     def __init__(self, settings: Mapping[str, Any], logger: logging.Logger) -> None:
-        self.logins: dict[str, Login] = {name: each for name, each in settings.items() if callable(each)}
-        own = {name: each for name, each in settings.items() if name not in self.logins}
-        self.tokens: dict[str, TokenGuard] = {name: _guard(name, each, logger) for name, each in own.items()}
-        self.cookies: dict[str, str] = {name: each["cookie"] for name, each in own.items() if "cookie" in each}
-        self._key_files = [each for each in self.tokens.values() if isinstance(each, ApiKeys)]
+        self.logins: dict[str, Login] = {name: guard for name, guard in settings.items() if callable(guard)}
+        by_token = {name: guard for name, guard in settings.items() if name not in self.logins}
+        self.tokens: dict[str, TokenGuard] = {name: _guard(name, guard, logger) for name, guard in by_token.items()}
+        self.cookies: dict[str, str] = {name: guard["cookie"] for name, guard in by_token.items() if "cookie" in guard}
+        self._key_files = [guard for guard in self.tokens.values() if isinstance(guard, ApiKeys)]
 
     @property
     def version(self) -> int:
         """A number that changes when API keys are added or revoked."""
-        return sum(each.version for each in self._key_files)
+        return sum(guard.version for guard in self._key_files)
 
     def is_current(self, visitor: Visitor) -> bool:
         """Return whether a visitor that was identified earlier may continue to read."""

@@ -13,8 +13,7 @@ from typing import Any
 import jwt
 
 from kafkasse.access.keys import KeySource
-from kafkasse.access.token_guard import InvalidToken
-from kafkasse.access.visitor import Visitor
+from kafkasse.access.visitor import InvalidToken, Visitor
 
 MAX_TOKEN_BYTES = 8192
 MAX_NAME_CHARS = 200
@@ -32,13 +31,7 @@ _REASONS: Mapping[type[Exception], str] = {
 
 
 class JwtGuard:
-    """A guard that accepts the tokens of one issuer.
-
-    Args:
-        name: the name of the guard.
-        settings: the setting `jwt` of the guard; see schemas/config.schema.json.
-        keys: finds the key that verifies a token.
-    """
+    """The guard `name`, which accepts the tokens of one issuer. `settings` is its setting `jwt`."""
 
     def __init__(self, name: str, settings: Mapping[str, Any], keys: KeySource) -> None:
         self._name = name

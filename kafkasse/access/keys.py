@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 import gevent
 import jwt
 
-from kafkasse.access.token_guard import InvalidToken
+from kafkasse.access.visitor import InvalidToken
 from kafkasse.access.watched_file import WatchedFile
 from kafkasse.errors import AccessUnavailable
 
@@ -46,11 +46,9 @@ class KeySource(Protocol):
     """Finds the key that verifies a token."""
 
     def find(self, kid: object, algorithm: str) -> Any:
-        """Return the key with the ID `kid` for an algorithm.
+        """Return the key for one of the guard's algorithms.
 
-        Args:
-            kid: the key ID in the header of the token, which anyone may have written; None if there is none.
-            algorithm: one of the guard's algorithms.
+        `kid` is the key ID in the header of the token, which anyone may have written; None if there is none.
 
         Raises:
             InvalidToken: there is no such key.
@@ -93,15 +91,7 @@ class KeySetFile:
 
 
 class KeySetUrl:
-    """A key set at a URL.
-
-    Args:
-        setting: the setting that contains the URL, for the log.
-        url: an https URL, or an http URL of this machine.
-        logger: receives the reason if the keys cannot be fetched.
-        fetch: returns the bytes at a URL; see fetch_bytes().
-        clock: the time in seconds.
-    """
+    """A key set at an https URL, or at an http URL of this machine. Logs with `setting` why it cannot be fetched."""
 
     def __init__(
         self,
@@ -209,7 +199,7 @@ def parse_key_set(data: bytes) -> KeySet:
         raise ValueError("this is not a JSON Web Key Set.")
     if len(entries) > MAX_KEYS:
         raise ValueError(f"the key set has more than {MAX_KEYS} keys.")
-    keys = [key for each in entries if (key := _public_key(each)) is not None]
+    keys = [key for entry in entries if (key := _public_key(entry)) is not None]
     if not keys:
         raise ValueError(
             "the key set has no public key for signatures. Supported are RSA keys of at least "
@@ -241,9 +231,9 @@ def _public_key(entry: Any) -> PublicKey | None:
 
 
 def _find(keys: KeySet, kid: object, algorithm: str) -> Any:
-    fitting = [each for each in keys if each.type == _KEY_TYPES.get(algorithm) and each.algorithm in ("", algorithm)]
+    fitting = [key for key in keys if key.type == _KEY_TYPES.get(algorithm) and key.algorithm in ("", algorithm)]
     if kid is not None:
-        fitting = [each for each in fitting if each.kid == kid]
+        fitting = [key for key in fitting if key.kid == kid]
     if len(fitting) != 1:
         raise InvalidToken("The key that signed the token is unknown.")
     return fitting[0].key

@@ -27,8 +27,7 @@ from cryptography.fernet import Fernet
 from cryptography.fernet import InvalidToken as InvalidFernet
 from gevent import get_hub
 
-from kafkasse.access.token_guard import InvalidToken
-from kafkasse.access.visitor import Visitor
+from kafkasse.access.visitor import InvalidToken, Visitor
 from kafkasse.access.watched_file import WatchedFile
 from kafkasse.errors import AccessUnavailable, BadRequest, ConfigurationError
 
@@ -47,7 +46,6 @@ class Tickets:
         secret: at least 32 bytes, the same in all processes that accept each other's tickets.
         purpose: tickets of another purpose are not valid, even if the secret is the same.
         folder: an existing directory for the files of used tickets, the same for all workers.
-        clock: the time in seconds since the epoch.
     """
 
     def __init__(self, secret: bytes, purpose: str, folder: Path, clock: Callable[[], float] = time.time) -> None:
@@ -64,16 +62,8 @@ class Tickets:
             BadRequest: the visitor's claims are too large.
         """
         expires_at = None if visitor.expires_at == float("inf") else visitor.expires_at
-        content = [
-            secrets.token_hex(16),
-            path,
-            visitor.guard,
-            visitor.name,
-            dict(visitor.claims),
-            expires_at,
-            visitor.key_hash,
-        ]
-        data = json.dumps(content, separators=(",", ":")).encode()
+        who = visitor.guard, visitor.name, dict(visitor.claims), expires_at, visitor.key_hash
+        data = json.dumps([secrets.token_hex(16), path, *who], separators=(",", ":")).encode()
         ticket = self._fernet.encrypt_at_time(data, int(self._clock())).rstrip(b"=")
         if len(ticket) > MAX_TICKET_BYTES:
             raise BadRequest(
@@ -118,13 +108,9 @@ class Tickets:
 
 
 def open_tickets(settings: Mapping[str, Any], secret_file: str, name: str, logger: logging.Logger) -> Tickets:
-    """Create the tickets of a blueprint.
+    """Create the tickets of the blueprint `name`. They are not valid for one whose setting `guards` is different.
 
-    Args:
-        settings: the setting `guards`. Tickets are not valid for a blueprint whose guards are different.
-        secret_file: the path of a secret; if it is empty, all processes of this user on this machine share a random one.
-        name: the name of the blueprint.
-        logger: receives the problems of a secret that has changed.
+    If `secret_file` is empty, all processes of this user on this machine share a random secret.
 
     Raises:
         ConfigurationError: the secret cannot be read, or there is no private directory.
@@ -144,12 +130,12 @@ def _private_folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"kafkasse-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError as error:
         raise ConfigurationError(
             f"The setting tickets needs the directory {folder}: {error.strerror}. Set TMPDIR to use another one."
         ) from None
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise ConfigurationError(
             f"The setting tickets needs a directory that only this user can read: {folder}. Set TMPDIR to use another one."
         )
@@ -170,6 +156,6 @@ def _secret(folder: Path) -> bytes:
 
 
 def _delete_windows_before(folder: Path, window: int) -> None:
-    for each in folder.iterdir():
-        if each.name.isdigit() and int(each.name) < window:
-            shutil.rmtree(each, ignore_errors=True)
+    for window_folder in folder.iterdir():
+        if window_folder.name.isdigit() and int(window_folder.name) < window:
+            shutil.rmtree(window_folder, ignore_errors=True)

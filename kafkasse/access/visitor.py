@@ -1,10 +1,10 @@
-"""The person or program that reads a stream."""
+"""The person or program that reads a stream, and the protocol of guards that identify it by a token."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +27,22 @@ class Visitor:
 
 
 ANONYMOUS = Visitor()
+
+
+class InvalidToken(Exception):
+    """A guard rejects a token. The message is a sentence for the client, and does not quote the token."""
+
+
+class TokenGuard(Protocol):
+    """Identifies visitors by a token."""
+
+    def identify(self, token: str) -> Visitor:
+        """Return the visitor whom the token identifies.
+
+        Raises:
+            InvalidToken: the token is not valid.
+            AccessUnavailable: the token cannot be checked now.
+        """
+
+    def is_current(self, visitor: Visitor) -> bool:
+        """Return whether a visitor that this guard identified earlier may continue to read."""

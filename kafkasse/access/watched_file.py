@@ -22,9 +22,7 @@ class WatchedFile(Generic[Content]):
     Args:
         setting: the setting that contains the path, for messages. The path itself is not shown: if the operator has put the
             secret in its place, a message must not reveal it.
-        path: the file.
         parse: parses the bytes of the file, and raises ValueError with a sentence if they are not valid.
-        logger: receives the problems of a file that has changed.
 
     Raises:
         ConfigurationError: the file cannot be read or is not valid.

@@ -154,8 +154,11 @@ class Config:
 
     def web_of(self, route: Route) -> WebSettings:
         """Return the settings of kafkasse.web for a route, whose own settings override the general ones."""
-        own = self.route.routes.get(route.name, {})
-        return replace(self.web, **{each.name: own[each.name] for each in fields(WebSettings) if each.name in own})
+        settings = self.route.routes.get(route.name, {})
+        return replace(
+            self.web,
+            **{setting.name: settings[setting.name] for setting in fields(WebSettings) if setting.name in settings},
+        )
 
     def kafka_settings(self, cluster: str = "") -> dict[str, Any]:
         """Return the arguments for a kafka-python client of a cluster: one of `clusters`, or "" for that of `kafka`.
@@ -179,8 +182,8 @@ class Config:
 
     def _effective(self, path: sources.SettingPath, value: Any) -> Iterator[Effective]:
         if isinstance(value, Mapping) and value:
-            for name, each in value.items():
-                yield from self._effective((*path, name), each)
+            for name, part in value.items():
+                yield from self._effective((*path, name), part)
         else:
             yield Effective(".".join(map(str, path)), messages.masked(path, value), self._layer.source(path).text)
 
@@ -193,5 +196,7 @@ def _report(problems: list[str]) -> str:
 
 def _typed(settings_class: Any, values: Mapping[str, Any]) -> Any:
     """Create a typed object from its settings in `values`, whose types have been checked. Lists become tuples."""
-    own = {each.name: values[each.name] for each in fields(settings_class) if each.name in values}
-    return settings_class(**{name: tuple(value) if isinstance(value, list) else value for name, value in own.items()})
+    settings = {setting.name: values[setting.name] for setting in fields(settings_class) if setting.name in values}
+    return settings_class(
+        **{name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    )

@@ -35,11 +35,11 @@ _KINDS = {
 
 def problems(layer: Layer) -> list[str]:
     """Return a sentence for each problem of the settings."""
-    errors = sorted(_validator().iter_errors(layer.values), key=lambda error: [str(each) for each in error.path])
-    found = [problem for error in errors for problem in _problems_of_error(error, layer)]
+    errors = sorted(_validator().iter_errors(layer.values), key=lambda error: [str(part) for part in error.path])
+    problems = [problem for error in errors for problem in _problems_of_error(error, layer)]
     if not errors:  # the rules rely on the types
-        found = [*rules.problems(layer)]
-    return list(dict.fromkeys(sentence(layer.source(path), path, rest) for path, rest in found))
+        problems = [*rules.problems(layer)]
+    return list(dict.fromkeys(sentence(layer.source(path), path, rest) for path, rest in problems))
 
 
 def problems_of_access(layer: Layer) -> list[str]:
@@ -95,6 +95,6 @@ def _unknown(path: SettingPath, known: Sequence[str], layer: Layer) -> str:
     if not parents and name in schemas.read(SCHEMA)["$defs"]["kafka"]["properties"]:
         return f"is not a setting: did you mean kafka.{name}?"
     if layer.source(path).type == "variable":  # the user may have meant kafka_timeout_s, which is a setting of kafkasse
-        variables = [*(f"kafka_{each}" for each in known), "kafka_timeout_s"]
+        variables = [*(f"kafka_{setting_name}" for setting_name in known), "kafka_timeout_s"]
         return f"is not {setting}{names.suggestion(f'kafka_{name}', variables, names.PREFIX)}"
     return f"is not {setting}{names.suggestion(name, known)}"

@@ -37,11 +37,11 @@ def parse(text: str) -> dict[str, str]:
     """
     lines = (line.lstrip() for line in _CONTINUED.sub(r"\1", text).splitlines())
     matches = (_LINE.fullmatch(line) for line in lines if line and line[0] not in "#!")
-    return {_unescaped(found[1]): _unescaped(found[2]) for found in matches if found}
+    return {_unescaped(match[1]): _unescaped(match[2]) for match in matches if match}
 
 
 def _unescaped(text: str) -> str:
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)) if found[1] else _CONTROL.get(found[2], found[2]), text)
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)) if match[1] else _CONTROL.get(match[2], match[2]), text)
 
 
 def client_settings(text: str) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def servers(settings: Mapping[str, Any]) -> str:
 
 def settings_of_url(url: str) -> dict[str, Any] | None:
     """Return servers and protocol of `kafka+ssl://host:9096,kafka+ssl://host:9096` or `kafka://host:9092`, or None."""
-    parts = [re.fullmatch(r"(kafka(?:\+ssl)?)://([^/?#]+)/?", each.strip()) for each in url.split(",")]
+    parts = [re.fullmatch(r"(kafka(?:\+ssl)?)://([^/?#]+)/?", address.strip()) for address in url.split(",")]
     servers = [part[2] for part in parts if part and _is_address(part[2])]
     if len(servers) < len(parts) or len({part[1] for part in parts if part}) != 1:
         return None
@@ -106,14 +106,11 @@ def problems(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         try:
             pem.context()
         except (ssl.SSLError, ValueError):
-            yield (
-                "ssl_context",
-                (
-                    "cannot be used: KAFKA_TRUSTED_CERT and KAFKA_CLIENT_CERT must be certificates in PEM form, and "
-                    "KAFKA_CLIENT_CERT_KEY must be the private key of KAFKA_CLIENT_CERT. "
-                    "Example: -----BEGIN CERTIFICATE-----…"
-                ),
+            rest = (
+                "cannot be used: KAFKA_TRUSTED_CERT and KAFKA_CLIENT_CERT must be certificates in PEM form, and "
+                "KAFKA_CLIENT_CERT_KEY must be the private key of KAFKA_CLIENT_CERT. Example: -----BEGIN CERTIFICATE-----…"
             )
+            yield "ssl_context", rest
 
 
 def _problems_of_objects(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -133,8 +130,8 @@ def _problems_of_servers(servers: str | list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _is_address(server: str) -> bool:
-    found = _HOST_AND_PORT.fullmatch(server)
-    return found is not None and 0 < int(found[2]) < 65_536
+    match = _HOST_AND_PORT.fullmatch(server)
+    return match is not None and 0 < int(match[2]) < 65_536
 
 
 def _problems_of_login(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -142,10 +139,8 @@ def _problems_of_login(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]
     if protocol.startswith("SASL") and mechanism is None:
         yield "security_protocol", f"is {protocol}, which needs sasl_mechanism. Example: sasl_mechanism: SCRAM-SHA-512"
     if mechanism is not None and not protocol.startswith("SASL"):
-        yield (
-            "sasl_mechanism",
-            f"has no effect while security_protocol is {protocol}. Example: security_protocol: SASL_SSL",
-        )
+        rest = f"has no effect while security_protocol is {protocol}. Example: security_protocol: SASL_SSL"
+        yield "sasl_mechanism", rest
     if mechanism and mechanism.startswith(("PLAIN", "SCRAM")):
         for name in ("sasl_plain_username", "sasl_plain_password"):
             if settings.get(name) is None:
@@ -192,10 +187,5 @@ def _problems_of_certificates(settings: Mapping[str, Any]) -> Iterator[tuple[str
         try:
             context.load_cert_chain(certfile, settings.get("ssl_keyfile"), settings.get("ssl_password") or "")
         except (ssl.SSLError, ValueError):
-            yield (
-                "ssl_certfile",
-                (
-                    f"names the file {certfile!r}, which does not contain a certificate in PEM form, or does not belong to "
-                    "ssl_keyfile and ssl_password."
-                ),
-            )
+            file = f"names the file {certfile!r}, which does not contain a certificate in PEM form"
+            yield "ssl_certfile", f"{file}, or does not belong to ssl_keyfile and ssl_password."

@@ -22,7 +22,7 @@ def sentence(source: Source, path: SettingPath, rest: str) -> str:
 
 def name_of(path: SettingPath) -> str:
     """Return the name of a setting, such as routes.prices.topics[0]."""
-    text = "".join(f"[{each}]" if isinstance(each, int) else f".{names.printable(str(each))}" for each in path)
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{names.printable(str(part))}" for part in path)
     return text.removeprefix(".") or "configuration"
 
 
@@ -33,7 +33,7 @@ def expected(schema: Mapping[str, Any]) -> str:
     if "enum" in schema:
         return "one of " + ", ".join(map(str, schema["enum"]))
     types = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
-    return " or ".join(_expected_type(each, schema) for each in types)
+    return " or ".join(_expected_type(json_type, schema) for json_type in types)
 
 
 def _expected_type(json_type: str, schema: Mapping[str, Any]) -> str:
@@ -44,7 +44,7 @@ def _expected_type(json_type: str, schema: Mapping[str, Any]) -> str:
 
 
 def _bounds(schema: Mapping[str, Any]) -> str:
-    low, above, high = (schema.get(each) for each in ("minimum", "exclusiveMinimum", "maximum"))
+    low, above, high = (schema.get(keyword) for keyword in ("minimum", "exclusiveMinimum", "maximum"))
     if above is not None:
         return f" above {above}" + (f" and at most {high}" if high is not None else "")
     if low is not None:
@@ -61,7 +61,7 @@ def _is_secret(path: SettingPath) -> bool:
     """
     if path[:1] in (("guards",), ("clusters",)) and len(path) > 2:
         path = path[2:]
-    return any(kafka.is_secret(str(each)) for each in path) and not (path[0] == "routes" and len(path) > 2)
+    return any(kafka.is_secret(str(part)) for part in path) and not (path[0] == "routes" and len(path) > 2)
 
 
 def shown(path: SettingPath, value: object) -> str:
@@ -90,9 +90,9 @@ def masked(path: SettingPath, value: Any) -> Any:
     if _is_secret(path):
         return kafka.MASK
     if isinstance(value, Mapping):
-        return {str(name): masked((*path, str(name)), each) for name, each in value.items()}
+        return {str(name): masked((*path, str(name)), part) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [masked(path, each) for each in value]
+        return [masked(path, item) for item in value]
     if isinstance(value, str):
         return kafka.without_credentials(value)
     return value if value is None or isinstance(value, int | float) else type(value).__name__

@@ -35,8 +35,8 @@ _WHOLE_SERVER = "If everyone may read all streams of this server, set public: tr
 
 def problems(layer: Layer) -> Iterator[Problem]:
     """Yield the problems of a configuration."""
-    found = [problem for check in _CHECKS for problem in check(layer.values)]
-    yield from [*_problems_of_clients(layer), *_problems_of_proxies(layer), *found] or _problems_of_parameters(
+    others = [problem for check in _CHECKS for problem in check(layer.values)]
+    yield from [*_problems_of_clients(layer), *_problems_of_proxies(layer), *others] or _problems_of_parameters(
         layer.values
     )
 
@@ -242,7 +242,7 @@ def _problems_of_parameters(values: Values) -> Iterator[Problem]:
     for name, route in values["routes"].items():
         parameters = set(_PARAMETER.findall(route["path"]))
         access = route.get("access", values["access"])
-        grants = [{"guard": each} if isinstance(each, str) else each for each in access if access != PUBLIC]
+        grants = [{"guard": entry} if isinstance(entry, str) else entry for entry in access if access != PUBLIC]
         in_grants = _references([grant.get("claims", {}) for grant in grants])
         if "access" in route and (unknown := sorted(in_grants - parameters)):
             rest = f"contains {{{unknown[0]}}}, which is not a parameter of the path {route['path']!r}."
@@ -272,7 +272,7 @@ def _references(value: Any) -> set[str]:
 def _problems_of_registries(values: Values) -> Iterator[Problem]:
     """Check that each decoder has a registry, that logins are complete, and that the files can be read."""
     general, others = values["schema_registry"], values["schema_registries"]
-    registries: dict[SettingPath, Values] = {("schema_registries", name): each for name, each in others.items()}
+    registries: dict[SettingPath, Values] = {("schema_registries", name): registry for name, registry in others.items()}
     if general is not None:
         registries = {("schema_registry",): general} | registries
     elif values["decoder"] == "registry" and (values["allowed_topics"] or not values["routes"]):
@@ -281,7 +281,6 @@ def _problems_of_registries(values: Values) -> Iterator[Problem]:
         for name, route in values["routes"].items():
             if route.get("decoder", values["decoder"]) == "registry" and route.get("cluster") not in others:
                 yield ("routes", name, "decoder") if values["decoder"] != "registry" else ("decoder",), _NEEDS_REGISTRY
-    yield from _problems_of_clusters("schema_registries", "registry", values)
     for path, registry in registries.items():
         if ("username" in registry) != ("password_file" in registry):
             yield path, "needs both username and password_file, or neither."
@@ -295,15 +294,12 @@ def _problems_of_registries(values: Values) -> Iterator[Problem]:
 _NEEDS_REGISTRY = "is registry: set schema_registry too. Example: schema_registry: {url: https://registry.example}"
 
 
-def _problems_of_archives(values: Values) -> Iterator[Problem]:
-    yield from _problems_of_clusters("archives", "archive", values)
-
-
-def _problems_of_clusters(setting: str, noun: str, values: Values) -> Iterator[Problem]:
-    """Check that a mapping by clusters names no unknown cluster."""
-    for cluster in values[setting].keys() - values["clusters"].keys():
-        rest = f"is the {noun} of an unknown cluster. Add {cluster} to clusters, or correct the name."
-        yield (setting, cluster), rest
+def _problems_of_clusters(values: Values) -> Iterator[Problem]:
+    """Check that mappings by clusters name no unknown cluster."""
+    for setting, noun in (("schema_registries", "registry"), ("archives", "archive")):
+        for cluster in values[setting].keys() - values["clusters"].keys():
+            rest = f"is the {noun} of an unknown cluster. Add {cluster} to clusters, or correct the name."
+            yield (setting, cluster), rest
 
 
 def _problems_of_console(values: Values) -> Iterator[Problem]:
@@ -327,5 +323,5 @@ def _problems_of_groups(values: Values) -> Iterator[Problem]:
 
 _CHECKS: tuple[Callable[[Values], Iterator[Problem]], ...] = (
     _problems_of_access, _problems_of_cors, _problems_of_filters, _problems_of_routes, _problems_of_registries,
-    _problems_of_groups, _problems_of_console, _problems_of_archives,
+    _problems_of_groups, _problems_of_console, _problems_of_clusters,
 )  # fmt: skip

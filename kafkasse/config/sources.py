@@ -160,7 +160,11 @@ def environment(environ: Mapping[str, str]) -> Layer:
 def _setting_of_cluster(name: str, client_properties: Iterable[str]) -> tuple[str, str] | None:
     """Return the cluster and the setting of a variable such as KAFKASSE_CLUSTERS_EU_SASL_PLAIN_PASSWORD, or None."""
     rest = name.removeprefix("clusters_")
-    possible = [each for each in client_properties if rest != name and rest.endswith(f"_{each}") and rest != f"_{each}"]
+    possible = [
+        setting
+        for setting in client_properties
+        if rest != name and rest.endswith(f"_{setting}") and rest != f"_{setting}"
+    ]
     setting = max(possible, key=len, default=None)
     return (rest.removesuffix(f"_{setting}"), setting) if setting else None
 
@@ -168,9 +172,9 @@ def _setting_of_cluster(name: str, client_properties: Iterable[str]) -> tuple[st
 def _unknown_variable(variable: str, name: str, properties: Iterable[str], client_properties: Iterable[str]) -> str:
     if name in NO_VARIABLES:
         return f"{variable} is not a setting: {name} can be set only in a file or in code."
-    others = (each.removeprefix(names.PREFIX).lower() for each in names.OTHER_VARIABLES)
-    client = (f"kafka_{each}" for each in client_properties)
-    known = [*(each for each in properties if each not in NO_VARIABLES), *others, *client]
+    others = (variable_name.removeprefix(names.PREFIX).lower() for variable_name in names.OTHER_VARIABLES)
+    client = (f"kafka_{setting}" for setting in client_properties)
+    known = [*(setting for setting in properties if setting not in NO_VARIABLES), *others, *client]
     return f"{variable} is not a setting{names.suggestion(name, known, names.PREFIX)}"
 
 
@@ -182,7 +186,7 @@ def _value(text: str, schema: Mapping[str, Any]) -> Any:
     if ("integer" in types or "number" in types) and _WHOLE_NUMBER.fullmatch(text):
         return int(text)
     if "array" in types:
-        return [each.strip() for each in text.split(",") if each.strip()]
+        return [item.strip() for item in text.split(",") if item.strip()]
     if "boolean" in types:
         return _YES_OR_NO.get(text.lower(), text)
     return _decimal(text) if "number" in types else text

@@ -29,8 +29,8 @@ def parse_start_time(text: str) -> int:
     Raises:
         ValueError: the text is neither, or is a time before 1970.
     """
-    if found := _AGO.fullmatch(text):
-        return -int(found[1]) * _UNITS_MS[found[2]]
+    if match := _AGO.fullmatch(text):
+        return -int(match[1]) * _UNITS_MS[match[2]]
     time_ms = parse_time(text)
     if time_ms < 0:
         raise ValueError("the time is before 1970")

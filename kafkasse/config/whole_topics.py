@@ -16,7 +16,10 @@ def warnings(routes: Sequence[Route]) -> Iterator[str]:
     for personal in routes:
         grants = _personal_grants(personal)
         for other in routes:
-            if _sends_whole_topics(other) and _admits_any(other, grants):
+            sends_all = other.where == EVERY_RECORD and not other.fields and not other.redact
+            # Whether it admits all visitors of at least one of the grants.
+            admits = any(not other.access or any(wide.includes(grant) for wide in other.access) for grant in grants)
+            if sends_all and admits:
                 for topic in _common_topics(personal, other):
                     yield _warning(personal, other, topic)
 
@@ -24,17 +27,8 @@ def warnings(routes: Sequence[Route]) -> Iterator[str]:
 def _personal_grants(route: Route) -> list[Grant]:
     """Return the grants of a route whose visitors receive only the records that their claims or own paths select."""
     references = route.where.references
-    is_by_claim = any(each.startswith(CLAIMS) for each in references)
+    is_by_claim = any(reference.startswith(CLAIMS) for reference in references)
     return [grant for grant in route.access if is_by_claim or not references.isdisjoint(grant.parameters)]
-
-
-def _sends_whole_topics(route: Route) -> bool:
-    return route.where == EVERY_RECORD and not route.fields and not route.redact
-
-
-def _admits_any(route: Route, grants: Sequence[Grant]) -> bool:
-    """Return whether a route admits all visitors of at least one of the grants."""
-    return any(not route.access or any(each.includes(grant) for each in route.access) for grant in grants)
 
 
 def _common_topics(personal: Route, other: Route) -> Iterator[str]:

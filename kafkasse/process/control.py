@@ -11,7 +11,7 @@ import socket
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,13 +52,7 @@ def list_streams(sockets: Iterable[Path]) -> tuple[list[dict[str, Any]], list[Pa
 
     A worker is silent if it does not send its whole list in time. A worker that has exited is not silent.
     """
-    streams: list[dict[str, Any]] = []
-    silent = []
-    for path in sockets:
-        try:
-            streams += [json.loads(line) for lines in _ask(path, "list") for line in lines]
-        except TimeoutError:
-            silent.append(path)
+    streams, silent = _ask_all(sockets, "list")
     return sorted(streams, key=lambda stream: float(stream["opened_at"])), silent
 
 
@@ -70,15 +64,9 @@ def stream_lines(sockets: Iterable[Path]) -> Iterator[list[bytes]]:
 
 
 def end_stream(sockets: Iterable[Path], stream_id: str) -> tuple[bool, list[Path]]:
-    """End the stream with this ID. Return whether a worker has such a stream, and the sockets of silent workers."""
-    silent = []
-    for path in sockets:
-        try:
-            if any(json.loads(line)["ended"] for lines in _ask(path, f"end {stream_id}") for line in lines):
-                return True, []
-        except TimeoutError:
-            silent.append(path)
-    return False, silent
+    """End the stream with this ID. Return whether a worker has it and, if none has, the sockets of silent workers."""
+    answers, silent = _ask_all(sockets, f"end {stream_id}")
+    return (True, []) if any(answer["ended"] for answer in answers) else (False, silent)
 
 
 def end_visitor(sockets: Iterable[Path], visitor: str) -> tuple[int, list[Path]]:
@@ -86,17 +74,23 @@ def end_visitor(sockets: Iterable[Path], visitor: str) -> tuple[int, list[Path]]
     command = f"end-visitor {json.dumps(visitor)}"
     if len(command) >= MAX_COMMAND_BYTES:
         raise ValueError(f"The name of the visitor is too long: {len(visitor)} characters.")
+    answers, silent = _ask_all(sockets, command)
+    return sum(int(answer["ended"]) for answer in answers), silent
 
-    def end_in(path: Path) -> int | None:
+
+def _ask_all(sockets: Iterable[Path], command: str) -> tuple[list[Any], list[Path]]:
+    """Send a command to all workers at once. Return the lines of their answers, and the sockets of silent workers."""
+
+    def ask(path: Path) -> list[Any] | None:
         try:
-            return sum(int(json.loads(line)["ended"]) for lines in _ask(path, command) for line in lines)
+            return [json.loads(line) for lines in _ask(path, command) for line in lines]
         except TimeoutError:
             return None
 
     paths = list(sockets)
     with ThreadPoolExecutor(max_workers=max(1, len(paths))) as threads:  # a worker that hangs does not delay the others
-        ended = dict(zip(paths, threads.map(end_in, paths), strict=True))
-    return sum(filter(None, ended.values())), [path for path, count in ended.items() if count is None]
+        answers = dict(zip(paths, threads.map(ask, paths), strict=True))
+    return list(chain.from_iterable(filter(None, answers.values()))), [path for path in paths if answers[path] is None]
 
 
 def _receive_line(client: Any) -> str:

@@ -10,11 +10,7 @@ MAX_LINES = 100  # of all subjects, in each interval
 
 
 class LimitedLog:
-    """Decides which lines to log: the first one of each subject in each interval.
-
-    Args:
-        clock: the time in seconds.
-    """
+    """Decides which lines to log: the first one of each subject in each interval."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -21,30 +21,14 @@ class StreamLimits:
     """Counts the open streams of one blueprint, or of one of its routes, in one process.
 
     Args:
-        max_streams: the maximum for all clients together.
         max_per_client: the maximum for one client address.
-        trusted_proxies: the number of your own proxies in front of this server, or their networks. Each proxy appends an
-            address to X-Forwarded-For. If it is 0, the header is ignored, because any client can set it.
-        scope: the subject of the error message, such as "This route".
-
-    Attributes:
-        count: the number of open streams.
+        whole: the limits of the blueprint, if these are the limits of a route. They count the same streams.
     """
 
-    def __init__(
-        self,
-        max_streams: int,
-        max_per_client: int,
-        trusted_proxies: int | Sequence[str] = 0,
-        scope: str = "This server",
-    ) -> None:
-        self._scope = scope
+    def __init__(self, max_streams: int, max_per_client: int, whole: StreamLimits | None = None) -> None:
         self._max_streams = max_streams
         self._max_per_client = max_per_client
-        self._trusted_proxies = trusted_proxies if isinstance(trusted_proxies, int) else 0
-        self._trusted_networks = (
-            [] if isinstance(trusted_proxies, int) else [ip_network(each) for each in trusted_proxies]
-        )
+        self._whole = whole
         self._open: dict[str, int] = {}  # by client address
         self.count = 0
 
@@ -55,21 +39,45 @@ class StreamLimits:
             ServerFull: this worker has `max_streams` streams.
             TooManyStreams: this client has `max_per_client` streams.
         """
+        if self._whole is not None:
+            self._whole.check(client)
+        self.check(client, "This route")
+        self.add(client, 1)
+
+    def leave(self, client: str) -> None:
+        """Undo one call of enter()."""
+        self.add(client, -1)
+
+    def check(self, client: str, scope: str = "This server") -> None:
+        """Raise an error if the client may not open another stream; see enter()."""
         if self.count >= self._max_streams:
-            raise ServerFull(f"{self._scope} has too many streams (max_streams={self._max_streams}). Retry later.")
+            raise ServerFull(f"{scope} has too many streams (max_streams={self._max_streams}). Retry later.")
         if self._open.get(client, 0) >= self._max_per_client:
             raise TooManyStreams(
                 f"You have too many open streams (max_streams_per_client={self._max_per_client}). Close one, then retry."
             )
-        self._open[client] = self._open.get(client, 0) + 1
-        self.count += 1
 
-    def leave(self, client: str) -> None:
-        """Undo one call of enter()."""
-        self.count -= 1
-        self._open[client] -= 1
+    def add(self, client: str, number: int) -> None:
+        """Count streams here and in the blueprint, without checking the limits."""
+        if self._whole is not None:
+            self._whole.add(client, number)
+        self.count += number
+        self._open[client] = self._open.get(client, 0) + number
         if not self._open[client]:
             del self._open[client]
+
+
+class TrustedProxies:
+    """Finds the address of a client behind your own proxies.
+
+    Args:
+        proxies: the number of your proxies in front of this server, or their networks. Each proxy appends an address to
+            X-Forwarded-For. If it is 0, the header is ignored, because any client can set it.
+    """
+
+    def __init__(self, proxies: int | Sequence[str] = 0) -> None:
+        self._count = proxies if isinstance(proxies, int) else 0
+        self._networks = [] if isinstance(proxies, int) else [ip_network(text) for text in proxies]
 
     def client(self, peer: str, forwarded_for: str) -> str:
         """Return the client's address: the address of the peer, or the one that the outermost trusted proxy recorded.
@@ -81,10 +89,10 @@ class StreamLimits:
             forwarded_for: the header X-Forwarded-For; "" if there is none.
         """
         peer = _canonical(peer) or peer
-        forwarded = [each.strip() for each in forwarded_for.split(",") if each.strip()]
-        if self._trusted_proxies and len(forwarded) >= self._trusted_proxies:
-            return _canonical(forwarded[-self._trusted_proxies]) or peer
-        while self._trusted_networks and forwarded and self._is_trusted(peer):
+        forwarded = [address.strip() for address in forwarded_for.split(",") if address.strip()]
+        if self._count and len(forwarded) >= self._count:
+            return _canonical(forwarded[-self._count]) or peer
+        while self._networks and forwarded and self._is_trusted(peer):
             recorded = _canonical(forwarded.pop())
             if recorded is None:
                 break
@@ -93,7 +101,7 @@ class StreamLimits:
 
     def _is_trusted(self, address: str) -> bool:
         # The peer at a Unix socket has no IP address. The permissions of the socket restrict who can connect.
-        return _canonical(address) is None or any(ip_address(address) in each for each in self._trusted_networks)
+        return _canonical(address) is None or any(ip_address(address) in network for network in self._networks)
 
 
 def _canonical(text: str) -> str | None:

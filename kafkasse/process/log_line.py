@@ -13,7 +13,7 @@ def one_line(text: str, max_chars: int = MAX_CHARS) -> str:
     shown = text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"
     if shown.isprintable():
         return shown
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in shown)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
 
 
 class Fields(dict[str, Any]):

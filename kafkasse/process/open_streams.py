@@ -39,25 +39,15 @@ class EndReason(Enum):
 
 
 class StreamInfo(NamedTuple):
-    """The properties of a stream that are known when it opens.
+    """The properties of a stream that are known when it opens."""
 
-    Attributes:
-        id: identifies the stream among those of all workers of a machine: the process ID and a number.
-        request_id: the ID of the request.
-        route: the name of the route.
-        client: the address of the client.
-        visitor: the name of the visitor; "" if it is unknown.
-        opened_at: when the stream was opened, in seconds since the epoch.
-        requested_at: when the request arrived, as in time.monotonic(). Opening may take seconds.
-    """
-
-    id: str
+    id: str  # among the streams of all workers of a machine: the process ID and a number
     request_id: str
     route: str
-    client: str
-    visitor: str
-    opened_at: float
-    requested_at: float
+    client: str  # its address
+    visitor: str  # the name of the visitor; "" if it is unknown
+    opened_at: float  # in seconds since the epoch
+    requested_at: float  # when the request arrived, as in time.monotonic(); opening may take seconds
 
     @classmethod
     def new(
@@ -74,19 +64,12 @@ class StreamInfo(NamedTuple):
 
 
 class StreamEnd(NamedTuple):
-    """How a stream ended.
-
-    Attributes:
-        reason: why.
-        error: the class of the error that ended it, or "".
-        events: the number of records that were sent to the client.
-        bytes: the number of bytes that were sent to the client.
-    """
+    """How a stream ended."""
 
     reason: EndReason
-    error: str
-    events: int
-    bytes: int
+    error: str  # the class of the error that ended it, or ""
+    events: int  # the number of records that were sent to the client
+    bytes: int  # that were sent to the client
 
 
 class OpenStream(Protocol):
@@ -185,14 +168,14 @@ def drain(within_s: float = DRAIN_S) -> None:
     its client resumes at another process. This function returns at once. A signal handler may call it. kafkasse's gunicorn
     worker does the same by itself.
     """
-    spawn(_drain_all, within_s)  # a signal may have interrupted code that changes these sets
+
+    def drain_all() -> None:
+        for registry in list(_registries):
+            registry.drain(within_s)
+
+    spawn(drain_all)  # a signal may have interrupted code that changes these sets
 
 
 def end_visitor_here(visitor: str) -> int:
     """End all streams of a visitor in this process. Return how many were open."""
     return sum(registry.end_visitor(visitor) for registry in list(_registries))
-
-
-def _drain_all(within_s: float) -> None:
-    for registry in list(_registries):
-        registry.drain(within_s)

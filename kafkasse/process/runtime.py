@@ -50,7 +50,7 @@ def folder() -> Path | None:
 
 def folders() -> list[Path]:
     """Return the directories of all running gunicorns of this user."""
-    return [each for each in _folders() if _is_locked(each)]
+    return [path for path in _folders() if _is_locked(path)]
 
 
 def start() -> None:
@@ -63,9 +63,9 @@ def start() -> None:
     """
     global _lock
     _create_base()
-    for each in _folders():
-        if not _is_locked(each):  # its master was killed
-            shutil.rmtree(each, ignore_errors=True)
+    for path in _folders():
+        if not _is_locked(path):  # its master was killed
+            shutil.rmtree(path, ignore_errors=True)
     inherited = folder()  # after SIGUSR2, this master is a child of the old master
     new = Path(tempfile.mkdtemp(dir=base(), prefix="."))
     _lock = (new / "lock").open("w")
@@ -155,8 +155,8 @@ def worker_pid(socket: Path) -> int:
 def _create_base() -> None:
     path = base()
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise ConfigurationError(
             f"{path} must be a directory that only the user of this process can write to."
             f" Remove it, or set {BASE_VARIABLE} to the path of such a directory."
@@ -165,7 +165,7 @@ def _create_base() -> None:
 
 def _folders() -> Iterator[Path]:
     with suppress(OSError):
-        yield from [each for each in base().iterdir() if not each.name.startswith(".") and (each / "lock").exists()]
+        yield from [path for path in base().iterdir() if not path.name.startswith(".") and (path / "lock").exists()]
 
 
 def _is_locked(path: Path) -> bool:

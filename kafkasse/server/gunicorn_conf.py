@@ -12,8 +12,8 @@ monkey.patch_all()
 import logging  # noqa: E402
 import os  # noqa: E402
 import signal  # noqa: E402
+from collections.abc import Callable  # noqa: E402
 from functools import partial  # noqa: E402
-from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -74,7 +74,7 @@ def on_starting(server: Any) -> None:
     """
     from kafkasse.errors import ConfigurationError
     from kafkasse.process import runtime
-    from kafkasse.server import reload
+    from kafkasse.server import gunicorn_internals, reload
 
     if server.cfg.preload_app:
         raise SystemExit(
@@ -90,16 +90,14 @@ def on_starting(server: Any) -> None:
     except (ConfigurationError, OSError) as error:
         raise SystemExit(str(error)) from None
     reload.install(server)
-    server.handle_int = partial(_interrupt, server)
-    if Path(server.START_CTX["args"][1]).name == "__main__.py":
-        # At SIGUSR2, gunicorn would run this file. Its directory would hide http and other standard modules.
-        server.START_CTX["args"][1:2] = ["-m", "gunicorn"]
+    gunicorn_internals.handle_signal(server, "int", partial(_interrupt, server))
+    gunicorn_internals.restart_as_module(server)
 
 
-def _interrupt(server: Any) -> None:
+def _interrupt(server: Any, stop: Callable[[], None]) -> None:
     """Stop at Ctrl-C as gunicorn does. on_exit() then sets the exit code of all commands."""
     server.kafkasse_interrupted = True
-    type(server).handle_int(server)
+    stop()
 
 
 def pre_fork(server: Any, worker: Any) -> None:

@@ -23,6 +23,7 @@ from kafkasse import config_file
 from kafkasse.errors import ConfigurationError
 from kafkasse.process import runtime
 from kafkasse.process.log_line import one_line
+from kafkasse.server.gunicorn_internals import handle_signal
 
 CHECK_TIMEOUT_S = 30  # the app must be loaded within this time
 MAX_REASON_BYTES = 4_096  # a pipe takes as many bytes at once
@@ -32,7 +33,7 @@ LOADED = "loaded"
 def install(arbiter: Any) -> None:
     """Make gunicorn's master check the configuration at SIGHUP. Call this before the master starts its workers."""
     _pin_file()
-    arbiter.handle_hup = partial(_handle_hup, arbiter, arbiter.handle_hup)
+    handle_signal(arbiter, "hup", partial(_handle_hup, arbiter))
 
 
 def _handle_hup(arbiter: Any, replace_workers: Callable[[], None]) -> None:

@@ -34,11 +34,7 @@ CHECK_INTERVAL_S = 300.0  # long, because counting takes up to 50 ms, and thousa
 
 
 class ShortCollections:
-    """Collects often, and freezes the objects that survive. The garbage collector is that of the whole process.
-
-    Args:
-        streams: the open streams of this process.
-    """
+    """Collects often, and freezes the objects that survive. The garbage collector is that of the whole process."""
 
     def __init__(self, streams: Sized) -> None:
         self._streams = streams

@@ -18,37 +18,41 @@ import logging.config
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
-from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import gevent
 from gevent import monkey
-from gevent.server import StreamServer
-from gunicorn import http, util
-from gunicorn.glogging import SafeAtoms
-from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, ParseException
-from gunicorn.workers.ggevent import GeventWorker
 
 from kafkasse.errors import ID_TOO_LONG_ADVICE, BadRequest, HeaderTooLarge, KafkasseError, RequestTooLarge
 from kafkasse.process import control, runtime
 from kafkasse.process.blueprints import reject_without_app
 from kafkasse.process.event_loop import take_turn
-from kafkasse.process.log_line import one_line
 from kafkasse.process.open_streams import ENVIRON_KEY, OPENED_KEY, OPERATIONS_KEY, StreamRegistry
 from kafkasse.process.telemetry.request_id import HEADER, new_id
+from kafkasse.server.gunicorn_internals import (
+    MAX_HEADER_BYTES,
+    GeventWorker,
+    LimitRequestHeaders,
+    LimitRequestLine,
+    ParseException,
+    SharedListener,
+    has_access_log,
+    limit_requests,
+    mask_access_log,
+    name_of_listener,
+    send_error,
+    start_of_response,
+)
 from kafkasse.server.short_collections import ShortCollections
 from kafkasse.server.wrapped_body import WrappedBody
 from kafkasse.web.headers import DEFAULT_HEADERS
 from kafkasse.web.wsgi_server import raise_descriptor_limit
 
-MAX_HEADER_BYTES = 131_072  # of a request's whole header: 64 KiB for an event ID, and 64 KiB for all other fields
-MAX_UNREAD_BODY_BYTES = 65_536  # of a request body that the app did not read
-DISCARD_BYTES = 8_192
 # After the listener is closed, streams still open for this long, so that no connection that was just accepted gets a 503.
 OPEN_AFTER_STOP_S = 0.2
 # Close the remaining streams this long before gunicorn kills the worker, so that their hooks still run.
@@ -56,88 +60,11 @@ CLOSE_BEFORE_KILL_S = 0.5
 STOP_CHECK_INTERVAL_S = 0.05
 REST_OF_HEADER_TIMEOUT_S = 1.0
 RECV_BYTES = 65_536
-_TOKENS = re.compile(
-    r"((?:^|[?&])(?:ticket|access_token|id_token|token|jwt|api_?key|authorization)=)[^&\s\"]*|"
-    r"(?<![\w-])(?:ey[\w-]{8,}\.[\w.-]+|kafkasse_[\w-]{20,})",
-    re.IGNORECASE,
-)
 _ORIGIN = re.compile(rb"\r\norigin:[ \t]*([^\r\n]*)", re.IGNORECASE)
-
-
-class _Request(http.Request):  # type: ignore[misc]
-    """A request with a limit on the size of its whole header.
-
-    gunicorn limits only each field and the number of fields. For every 8 KiB that it receives, it searches all bytes of the
-    header again. For the largest header that it allows, this takes six seconds, during which it serves no other client.
-    """
-
-    def parse(self, unreader: Any) -> Any:
-        self.max_buffer_headers = MAX_HEADER_BYTES
-        self._received = bytearray()
-        try:
-            return super().parse(unreader)
-        except ParseException as error:
-            error.received = self._received  # handle_error() receives only the exception
-            raise
-        finally:
-            self._received = bytearray()  # a request may stay open for a long time
-
-    def read_into(self, unreader: Any, buf: bytearray, stop: bool = False) -> None:  # gunicorn 24 or newer
-        before = len(buf)
-        super().read_into(unreader, buf, stop)
-        self._received += buf[before:]
-
-    def get_data(self, unreader: Any, buf: Any, stop: bool = False) -> None:  # older versions
-        before = buf.tell()
-        super().get_data(unreader, buf, stop)
-        self._received += buf.getvalue()[before:]
-
-
-class _Parser(http.RequestParser):  # type: ignore[misc]
-    """Parses the requests of one connection. Closes it if the app left a large body unread, which gunicorn would read."""
-
-    mesg_class = _Request
-
-    def __next__(self) -> Any:
-        if self.mesg and not self.mesg.should_close() and not getattr(self.mesg.body, "failed", False):
-            self._discard(self.mesg.body)
-        return super().__next__()
-
-    def _discard(self, body: Any) -> None:
-        unread_bytes = 0
-        try:
-            while data := body.read(DISCARD_BYTES):
-                unread_bytes += len(data)
-                if unread_bytes >= MAX_UNREAD_BODY_BYTES:
-                    raise StopIteration
-        except TimeoutError:
-            raise StopIteration from None
 
 
 class _Stopped(Exception):
     """Ends gunicorn's loop."""
-
-
-class _Atoms(SafeAtoms):  # type: ignore[misc]
-    """The parts of a line in the access log, on one line. A user name in Authorization may contain line breaks.
-
-    Tokens in URLs are masked. The server rejects all of them except tickets, but a client has sent them.
-    """
-
-    def __getitem__(self, name: str) -> Any:
-        value = super().__getitem__(name)
-        return one_line(_TOKENS.sub(r"\1********", value), MAX_HEADER_BYTES) if isinstance(value, str) else value
-
-
-class _Listener(StreamServer):  # type: ignore[misc]
-    """Accepts connections on a socket that all workers share. close() closes only this worker's copy of the socket."""
-
-    def __init__(self, listener: Any, handle: Callable[[Any, Any, Any], None], **settings: Any) -> None:
-        super().__init__(listener, partial(handle, self), **settings)
-
-    def getsockname(self) -> Any:
-        """Return the address of the socket, even if it is closed: gunicorn calls this in the greenlet of each connection."""
-        return self.address
 
 
 class Worker(GeventWorker):  # type: ignore[misc]
@@ -154,10 +81,10 @@ class Worker(GeventWorker):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.log.atoms_wrapper_class = _Atoms
+        mask_access_log(self.log)
         self.streams = StreamRegistry()
         self._collections = ShortCollections(self.streams)
-        self._listeners: list[_Listener] = []
+        self._listeners: list[SharedListener] = []
         self._runner: Any = None  # the greenlet that is in gunicorn's loop
         self._operations_name: Any = None  # the address of the listener for operators, as getsockname() returns it
         self._control: Any = None
@@ -178,21 +105,16 @@ class Worker(GeventWorker):  # type: ignore[misc]
     def patch(self) -> None:
         """Find the listener for operators, after gevent has patched all listeners."""
         super().patch()
-        address = os.environ.get("KAFKASSE_OPERATIONS_BIND")
-        if not address:
-            return
-        addresses = list(self.cfg.address)
-        wanted = util.parse_address(address)
-        if wanted not in addresses or len(addresses) != len(self.sockets):
-            self.log.error("This server does not listen at KAFKASSE_OPERATIONS_BIND, so operators cannot use it.")
-            return
-        self._operations_name = self.sockets[addresses.index(wanted)].getsockname()
+        if address := os.environ.get("KAFKASSE_OPERATIONS_BIND"):
+            self._operations_name = name_of_listener(self, address)
+            if self._operations_name is None:
+                self.log.error("This server does not listen at KAFKASSE_OPERATIONS_BIND, so operators cannot use it.")
 
     def load_wsgi(self) -> None:
         """Load the app, and let its streams take over their sockets."""
         super().load_wsgi()
         self.wsgi: Any = self._with_streams(self.wsgi)
-        http.RequestParser = _Parser  # gunicorn has no setting for its parser; get_parser() looks up this name
+        limit_requests()
 
     def handle(self, listener: Any, client: Any, addr: Any) -> None:
         """Serve a new connection when it is its turn.
@@ -214,10 +136,10 @@ class Worker(GeventWorker):  # type: ignore[misc]
             raise StopIteration from None  # gunicorn closes the connection
         gevent.sleep(0)
 
-    def server_class(self, listener: Any, spawn: Any, ssl_context: Any = None, **_: Any) -> _Listener:
+    def server_class(self, listener: Any, spawn: Any, ssl_context: Any = None, **_: Any) -> SharedListener:
         """Create the server of a listener. gunicorn's run() calls this; it gives no access to servers of its own class."""
         ssl_args = {"ssl_context": ssl_context} if ssl_context else {}
-        server = _Listener(listener, self.handle, spawn=spawn, **ssl_args)
+        server = SharedListener(listener, self.handle, spawn=spawn, **ssl_args)
         if self.cfg.workers > 1:
             server.max_accept = 1  # leave connections to the other workers
         self._listeners.append(server)
@@ -249,7 +171,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
     def _serve_control(self, folder: Path) -> None:
         try:
             self._control = control.serve(runtime.socket_path(folder, os.getpid()), self.streams)
-            addresses = ", ".join(_address(each.getsockname()) for each in self.sockets)
+            addresses = ", ".join(_address(listener.getsockname()) for listener in self.sockets)
             runtime.set_name(f"process {self.ppid} at {addresses}")
         except OSError as error:  # for example because the path is too long for a Unix socket
             self.log.warning("Operators cannot list the streams of this worker: %s", error)
@@ -283,7 +205,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
 
     def _with_streams(self, app: Any) -> Any:
         """Wrap `app` so that its streams use our registry and, if no middleware changes their bodies, serve themselves."""
-        is_logged = _has_access_log(self.log, self.cfg) or self.cfg.statsd_host
+        is_logged = has_access_log(self.log, self.cfg) or self.cfg.statsd_host
 
         def wrapped(environ: dict[str, Any], start_response: Any) -> Any:
             began_at = datetime.now()
@@ -311,7 +233,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
             response.force_close()
             if is_logged:
                 stream.call_on_end(lambda: self.log.access(response, response.req, environ, datetime.now() - began_at))
-            stream.serve(lambda data: _start_of_response(response, data))
+            stream.serve(lambda data: start_of_response(response, data))
             raise StopIteration  # makes gunicorn release the connection: the stream owns the socket now
 
         return wrapped
@@ -341,7 +263,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
         headers = reject_without_app(request_id, client_address, _origin(client, exc), error, type(exc).__name__)
         try:
             response = _error_response(error, request_id, headers)
-            util.write_nonblock(client, response.encode("latin-1"))
+            send_error(client, response)
         except OSError:
             self.log.debug("The client left before it received its error response.")
 
@@ -363,25 +285,6 @@ def _address(name: Any) -> str:
         return f"unix:{os.fsdecode(name)}"
     host, port = name[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _has_access_log(log: Any, cfg: Any) -> bool:
-    """Return whether gunicorn writes an access log. gunicorn before 25.3 has no property for it."""
-    configured = cfg.accesslog or cfg.logconfig or cfg.logconfig_dict or cfg.syslog
-    return bool(getattr(log, "access_log_enabled", configured))
-
-
-class _SendRecorder(list[bytes]):
-    """A substitute for a socket that records the bytes that are sent."""
-
-    sendall = list.append
-
-
-def _start_of_response(response: Any, data: bytes) -> bytes:
-    """Return what gunicorn would send for a response that starts with `data`: the header and one chunk."""
-    response.sock = recorder = _SendRecorder()
-    response.write(data)
-    return b"".join(recorder)
 
 
 def _rejection(exc: Exception) -> KafkasseError | None:

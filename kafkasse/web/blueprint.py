@@ -28,19 +28,16 @@ if TYPE_CHECKING:  # its packages are optional
 def streams_blueprint(
     config: Config, open_log: Callable[[str], Log], name: str, catalog: bool, console: bool
 ) -> Blueprint:
-    """Create a blueprint that serves the routes of `config`. Users call kafkasse.blueprint().
+    """Create a blueprint that serves the routes of `config` and, if they are on, the catalog and the console.
 
-    Args:
-        config: settings and hooks.
-        open_log: see StreamService.
-        name: the blueprint's name.
-        catalog: whether the blueprint serves its catalog.
-        console: whether it serves the console, too.
+    Users call kafkasse.blueprint(). StreamService describes the other arguments.
     """
     registries = _schema_registries(config)
     service = StreamService(config, open_log, name, registries, catalog)
     # The documents name schemas by topic, so they can contain those of only one registry.
-    described = {cluster: each for cluster, each in registries.items() if cluster not in config.route.schema_registries}
+    described = {
+        cluster: registry for cluster, registry in registries.items() if cluster not in config.route.schema_registries
+    }
     blueprint = Blueprint(name, __name__)
     Catalog(service, ValueSchemas(described)).add_rules(blueprint, catalog, console)
     service.bind(blueprint)

@@ -14,7 +14,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from kafkasse.access import PUBLIC
-from kafkasse.errors import MethodNotAllowed, NotFound
+from kafkasse.errors import MethodNotAllowed, NotFound, pages
 from kafkasse.route import Route
 from kafkasse.web.console import Console
 from kafkasse.web.describe.asyncapi import asyncapi
 from kafkasse.web.describe.openapi import openapi
-from kafkasse.web.describe.problems import pages
-from kafkasse.web.describe.security import security_schemes
+from kafkasse.web.describe.security import schemes_of
 from kafkasse.web.describe.streams import StreamDescription, describe
 from kafkasse.web.headers import ALL_METHODS, DEFAULT_HEADERS
 from kafkasse.web.request import MAX_ACCEPT_CHARS
@@ -43,12 +42,7 @@ _CODE = re.compile("`([^`]*)`")
 
 
 class Catalog:
-    """Describes the streams of one blueprint.
-
-    Args:
-        service: identifies visitors, and reports errors.
-        schemas: the schemas of the topics' values.
-    """
+    """Describes the streams of one blueprint."""
 
     def __init__(self, service: StreamService, schemas: ValueSchemas) -> None:
         self._service = service
@@ -105,8 +99,10 @@ class Catalog:
                 routes.append(route)
         return tuple(routes)
 
-    def _describe(self, route: Route, *schemas: Mapping[str, Mapping[str, Any]]) -> StreamDescription:
-        return describe(route, self._service.config.web_of(route).position_events, *schemas)
+    def _describe(self, route: Route) -> StreamDescription:
+        config = self._service.config
+        schemes = schemes_of(route, config.access.guards, config.access.tickets)
+        return describe(route, config.web_of(route).position_events, schemes, self._schemas.of(route))
 
     # The responses.
 
@@ -118,7 +114,7 @@ class Catalog:
     def _catalog(self) -> Response:
         root = self._service.root
         base = request.host_url.rstrip("/") + root
-        streams = [_as_json(self._describe(route, self._schemas.of(route)), base) for route in self._visible()]
+        streams = [_as_json(self._describe(route), base) for route in self._visible()]
         documents = {"openapi": f"{root}/-/openapi.json", "asyncapi": f"{root}/-/asyncapi.json"}
         if _prefers_html():
             response = _page("catalog.html", streams=streams, documents=documents, catalog=f"{root}/-/catalog")
@@ -144,12 +140,10 @@ class Catalog:
         return self._document(kind, root, routes, self._schemas.version)
 
     def _create_document(self, kind: str, root: str, routes: tuple[Route, ...], version: int) -> str:
-        config = self._service.config
-        streams = [self._describe(route, self._schemas.of(route)) for route in routes]
-        guards = security_schemes(config.access.guards, config.access.tickets)
+        streams = [self._describe(route) for route in routes]
         if kind == "openapi":
-            return json.dumps(openapi(streams, root, config.web, guards))
-        return json.dumps(asyncapi(streams, guards))
+            return json.dumps(openapi(streams, root, self._service.config.web))
+        return json.dumps(asyncapi(streams))
 
 
 def _read_only(respond: Callable[[], Response]) -> Response:

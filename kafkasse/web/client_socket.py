@@ -40,10 +40,6 @@ class SilenceDetector:
     seconds. Some systems lack the options for this. While sent bytes are unacknowledged, the kernel sends no probes and
     retransmits for 15 minutes, so is_silent() checks how long ago the last acknowledgment arrived. TCP_USER_TIMEOUT would
     do the same, but it also closes clients that read slowly.
-
-    Args:
-        client: a connected socket.
-        timeout_s: how long a client may stay silent.
     """
 
     __slots__ = ("_check_at", "_client", "_timeout_s", "_unacknowledged_since")

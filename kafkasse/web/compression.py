@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
-from typing import Protocol
 
 import zstandard
 from werkzeug.datastructures import Accept
@@ -48,52 +47,29 @@ def _zstd_header() -> bytes:
     return frame[: zstandard.frame_header_size(frame)]
 
 
-class Coding(Protocol):
-    """The content coding of one response.
+class Coding:
+    """The content coding of one response. This one does not compress."""
 
-    Attributes:
-        name: as in Content-Encoding; "" if the response is not compressed.
-    """
-
-    name: str
+    __slots__ = ()
+    name = ""  # as in Content-Encoding
 
     def opening(self) -> bytes:
         """Return the bytes before the first segment."""
-        ...
+        return b""
 
     def segment(self, data: bytes) -> bytes:
         """Return `data` as a segment. It is the same for all responses with this coding."""
-        ...
-
-    def add(self, data: bytes) -> None:
-        """Count data that the response contains."""
-        ...
-
-    def ending(self) -> bytes:
-        """Return the bytes after the last segment."""
-        ...
-
-
-class Identity:
-    """No compression."""
-
-    __slots__ = ()
-    name = ""
-
-    def opening(self) -> bytes:
-        return b""
-
-    def segment(self, data: bytes) -> bytes:
         return data
 
     def add(self, data: bytes) -> None:
-        pass
+        """Count data that the response contains."""
 
     def ending(self) -> bytes:
+        """Return the bytes after the last segment."""
         return b""
 
 
-class Zstd(Identity):
+class Zstd(Coding):
     """Zstandard (RFC 8878)."""
 
     __slots__ = ()
@@ -110,7 +86,7 @@ class Zstd(Identity):
         return _LAST_ZSTD_BLOCK
 
 
-class Gzip(Identity):
+class Gzip(Coding):
     """gzip (RFC 1952)."""
 
     __slots__ = ("_crc", "_size")
@@ -134,17 +110,12 @@ class Gzip(Identity):
         return _LAST_BLOCK + _TRAILER.pack(self._crc, self._size % 2**32)
 
 
-IDENTITY = Identity()
-CODINGS: dict[str, Callable[[], Coding]] = {"zstd": Zstd, "gzip": Gzip}
+IDENTITY = Coding()
+CODINGS: dict[str, type[Coding]] = {"zstd": Zstd, "gzip": Gzip}
 
 
 def negotiate(accept: Accept, offered: Sequence[str]) -> Coding:
-    """Return the coding for a request.
-
-    Args:
-        accept: the header Accept-Encoding.
-        offered: names of CODINGS. If the client has no preference, the first is used.
-    """
+    """Return the coding for a request: one of the names `offered`, the first of them if the client has no preference."""
     qualities = {name: accept.quality(name) for name in offered}
     best = max(offered, key=lambda name: qualities[name], default="")
     if not best or qualities[best] <= 0 or qualities[best] < accept.quality("identity"):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -27,10 +26,11 @@ from kafkasse.web.pages import NAME as DEMO
 from kafkasse.web.service import StreamService
 
 FILES = Path(__file__).parent / "console"
+_PAGE = FILES / "index.html"
 # The demo's page uses these files, too.
 SHARED = {
-    each.name: each
-    for each in (CLIENT, PAGE / "assets/pipelines.js", PAGE / "assets/shared.css", PAGE / "assets/slots.js")
+    file.name: file
+    for file in (CLIENT, PAGE / "assets/pipelines.js", PAGE / "assets/shared.css", PAGE / "assets/slots.js")
 }
 PATH = "/-/console/"
 CHECK_PATH = f"{PATH}check"
@@ -46,7 +46,9 @@ class Console:
         """Return the page. The root's URL may lack the final slash, so its last segment is added to the page's links."""
         last = request.path.rpartition("/")[2]
         root = f"{quote(last)}/" if last else "./"
-        response = Response(_page().replace('"./', f'"{root}'), content_type="text/html; charset=utf-8")
+        response = Response(
+            _PAGE.read_text("utf-8").replace('"./', f'"{root}'), content_type="text/html; charset=utf-8"
+        )
         response.set_etag(hashlib.sha256(response.data).hexdigest()[:32])
         response.make_conditional(request)
         return _as_file(response)
@@ -79,11 +81,6 @@ class Console:
         except KafkasseError as error:
             return _json({"problem": error.problem()})
         return _json({"problem": None})
-
-
-@cache
-def _page() -> str:
-    return (FILES / "index.html").read_text("utf-8")
 
 
 def _as_file(response: Response) -> Response:

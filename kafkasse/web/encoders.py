@@ -21,13 +21,7 @@ DropIdle = Callable[[Iterable[Encoder]], Encoder | None]
 
 
 class Encoders:
-    """Creates an encoder for each combination of a route, a wire format and a filter that is in use.
-
-    Args:
-        config: settings and hooks.
-        on_skipped: called for each record that cannot be decoded.
-        registries: the schema registries by cluster, as far as routes need them.
-    """
+    """Creates an encoder for each combination of a route, a wire format and a filter that is in use."""
 
     def __init__(
         self,
@@ -46,9 +40,6 @@ class Encoders:
         """Return the encoder for a selection of a route in a wire format.
 
         Args:
-            route: the route.
-            wire: the wire format.
-            selection: what the client selects.
             address: the address of the client.
             drop_idle: drops the feeds of one of these encoders if it has no readers, and returns it.
 

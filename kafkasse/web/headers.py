@@ -28,15 +28,10 @@ _PREFLIGHT = {
 
 @dataclass(frozen=True, slots=True)
 class CorsPolicy:
-    """The origins whose pages may read the streams of one blueprint or route.
+    """The origins whose pages may read the streams of one blueprint or route."""
 
-    Args:
-        origins: origins, or ANY.
-        credentials: whether browsers may send cookies and other credentials with these requests.
-    """
-
-    origins: tuple[str, ...]
-    credentials: bool = False
+    origins: tuple[str, ...]  # or ANY
+    credentials: bool = False  # whether browsers may send cookies and other credentials with these requests
 
     def allows_credentials(self, origin: str | None) -> bool:
         """Return whether a page of this origin may send cookies."""

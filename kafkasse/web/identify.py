@@ -58,25 +58,16 @@ def open_tickets(config: Config, name: str) -> Tickets | None:
 
 
 class Identifier:
-    """Identifies the visitors of requests.
-
-    Args:
-        guards: the guards of the configuration.
-        tickets: redeems tickets; None if the server issues none.
-    """
+    """Identifies the visitors of requests."""
 
     def __init__(self, guards: Guards, tickets: Tickets | None) -> None:
         self._guards = guards
         self._tickets = tickets
 
     def identify(self, request: Request, route: Route, parameters: Mapping[str, str], cors: CorsPolicy) -> Visitor:
-        """Return the visitor of a request, who may read this route.
+        """Return the visitor of a request, who may read this route with these path parameters.
 
-        Args:
-            request: the request.
-            route: the route that it matched.
-            parameters: the path parameters of the route.
-            cors: says which pages may send a cookie.
+        `cors` says which pages may send a cookie.
 
         Raises:
             BadRequest: the URL contains a token, or the Authorization header is malformed.
@@ -99,18 +90,19 @@ class Identifier:
             except (InvalidToken, AccessUnavailable) as error:
                 failures.append(error)
                 continue
-            if visitor is not None and _may_read(visitor, route, parameters):
+            if visitor is None:
+                continue
+            is_known = True
+            grants = [grant for grant in route.access if grant.guard == visitor.guard]
+            if any(grant.admits(visitor.claims, parameters) for grant in grants):
                 return visitor
-            is_known |= visitor is not None
         if is_known:
             raise Forbidden("You may not read this stream.", challenges(guards, "insufficient_scope"))
-        if not failures and self._has_credentials(request):
+        # A token in the header, or in the cookie of any guard, which no guard of this route has checked.
+        has_token = bool(_bearer_header(request)) or any(map(request.cookies.get, self._guards.cookies.values()))
+        if not failures and has_token:
             failures.append(InvalidToken("No guard of this stream accepts these credentials."))
         raise _failure(failures, guards)
-
-    def _has_credentials(self, request: Request) -> bool:
-        """Return whether a request has a token in its header or in the cookie of any guard. Does not check the token."""
-        return bool(_bearer_header(request)) or any(map(request.cookies.get, self._guards.cookies.values()))
 
     def _check_url(self, request: Request) -> None:
         is_token = _LOOKS_LIKE_A_TOKEN.match(request.args.get(TICKET, ""))
@@ -142,15 +134,11 @@ class Identifier:
         return None if token is None else self._guards.tokens[guard].identify(token)
 
 
-def _may_read(visitor: Visitor, route: Route, parameters: Mapping[str, str]) -> bool:
-    return any(grant.guard == visitor.guard and grant.admits(visitor.claims, parameters) for grant in route.access)
-
-
 def _failure(failures: Sequence[InvalidToken | AccessUnavailable], guards: Sequence[str]) -> KafkasseError:
     """Return the error of a request whose visitor no guard knows."""
-    for each in failures:
-        if isinstance(each, AccessUnavailable):
-            return each
+    for failure in failures:
+        if isinstance(failure, AccessUnavailable):
+            return failure
     if not failures:
         return Unauthorized("This stream needs a token or a login.", challenges(guards))
     detail = " ".join(dict.fromkeys(map(str, failures)))

@@ -19,15 +19,10 @@ from kafkasse.web.sampler import Sampler
 
 
 class Observer:
-    """The metrics and log lines of one blueprint.
+    """The metrics of one blueprint, or of the whole process, and its log lines.
 
-    Args:
-        routes: the names of the routes.
-        logger: receives a line when a stream ends, a request is rejected or a record is skipped. What happens repeatedly has
-            at most two lines in an interval.
-
-    Attributes:
-        metrics: the metrics of this blueprint, or of the whole process.
+    The log has a line when a stream ends, a request is rejected or a record is skipped. What happens repeatedly has at most
+    two lines in an interval.
     """
 
     def __init__(self, routes: Iterable[str], logger: logging.Logger) -> None:

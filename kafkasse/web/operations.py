@@ -29,7 +29,7 @@ from kafkasse.web.service import StreamService
 def add_operations(app: Flask, service: StreamService) -> None:
     """Add the endpoints to an app."""
     access = service.config.access.operations_access
-    route = Route("-operations", "/-/", None, access=grants([each for each in access if each != PUBLIC]))
+    route = Route("-operations", "/-/", None, access=grants([grant for grant in access if grant != PUBLIC]))
     policy = CorsPolicy(())  # no page of another origin may use a cookie here
 
     def is_served() -> bool:
@@ -129,7 +129,7 @@ def _first(groups: Iterable[list[bytes]], limit: int) -> Iterator[list[bytes]]:
 def _json_list(name: str, lines: Iterable[list[bytes]]) -> Iterator[bytes]:
     """Yield a JSON object with one member, a list of values that are JSON already."""
     start = b'{"%b": [' % name.encode()
-    for each in filter(None, lines):
-        yield start + b",\n".join(each)
+    for group in filter(None, lines):
+        yield start + b",\n".join(group)
         start = b",\n"
     yield (start if start.startswith(b"{") else b"") + b"]}\n"

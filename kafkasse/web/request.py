@@ -33,29 +33,18 @@ MAX_TIMESTAMP = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class StreamRequest:
-    """A parsed request.
+    """A parsed request."""
 
-    Attributes:
-        position: where the client wants to start. Of a route that configures its topics, see Route.adapt().
-        since: where partitions without a position start, in milliseconds since the epoch. None: as the route's `start` says.
-        wire: the wire format of the response.
-        content_type: the content type of the response.
-    """
-
-    position: Position
-    since: int | None
+    position: Position  # where the client wants to start; of a route that configures its topics, see Route.adapt()
+    since: int | None  # where other partitions start, in ms since the epoch; None: as the route's `start` says
     wire: Wire
-    content_type: str
+    content_type: str  # of the response
 
 
 def parse_request(request: Request, route: Route, topics: str, settings: WebSettings) -> StreamRequest:
     """Parse a request for a stream.
 
-    Args:
-        request: the request.
-        route: the route that it matched.
-        topics: comma-separated names of topics and groups from the path, or "" if the route configures its topics.
-        settings: limits.
+    `topics` has the names of topics and groups in the path, separated by commas; "" if the route configures its topics.
 
     Raises:
         BadRequest, MethodNotAllowed, NotAcceptable, RequestTooLarge: the message names the invalid part.
@@ -120,7 +109,10 @@ def _best_type(accept: str) -> str | None:
     if not accept.strip():
         return STREAM_TYPE
     # Ignore parameters: "text/event-stream; charset=utf-8" asks for text/event-stream.
-    accepted = [(each.partition(";")[0].strip(), quality) for each, quality in parse_accept_header(accept, MIMEAccept)]
+    accepted = [
+        (media_type.partition(";")[0].strip(), quality)
+        for media_type, quality in parse_accept_header(accept, MIMEAccept)
+    ]
     return MIMEAccept(accepted).best_match([STREAM_TYPE, *JSON_LINES_TYPES])
 
 

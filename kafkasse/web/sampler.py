@@ -30,12 +30,7 @@ TOTALS = {
 
 
 class Sampler:
-    """Copies the totals of one Feeds object.
-
-    Args:
-        feeds: the feeds.
-        metrics: receives the totals.
-    """
+    """Copies the totals of one Feeds object."""
 
     def __init__(self, feeds: Feeds, metrics: Metrics) -> None:
         self._feeds = feeds

@@ -37,7 +37,7 @@ from kafkasse.feed.start import resolve
 from kafkasse.log import Log, Partition
 from kafkasse.process import runtime
 from kafkasse.process.blueprints import blueprints
-from kafkasse.process.limits import StreamLimits
+from kafkasse.process.limits import StreamLimits, TrustedProxies
 from kafkasse.process.open_streams import ENVIRON_KEY, OPENED_KEY, StreamEnd, StreamInfo, StreamRegistry
 from kafkasse.process.telemetry import request_id, traces
 from kafkasse.records.filter import Selection, parse_query
@@ -82,39 +82,29 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The objects that all requests of one route share.
+    """The objects that all requests of one route share."""
 
-    Attributes:
-        settings: the general settings, overridden by those of the route.
-        cors: the origins whose pages may read the route.
-        limits: counts the streams of the route.
-    """
-
-    settings: WebSettings
+    settings: WebSettings  # the general settings, overridden by those of the route
     cors: CorsPolicy
     limits: StreamLimits
 
     @classmethod
-    def of(cls, route: Route, config: Config) -> Endpoint:
+    def of(cls, route: Route, config: Config, whole: StreamLimits) -> Endpoint:
         """Return the endpoint of a route of a configuration."""
         settings = config.web_of(route)
-        cors = CorsPolicy(route.cors_origins, route.cors_credentials)
-        limits = StreamLimits(settings.max_streams, settings.max_streams_per_client, scope="This route")
-        return cls(settings, cors, limits)
+        limits = StreamLimits(settings.max_streams, settings.max_streams_per_client, whole)
+        return cls(settings, CorsPolicy(route.cors_origins, route.cors_credentials), limits)
 
 
 class StreamService:
     """The state behind one blueprint: its configuration, counters, feeds and open streams.
 
     Args:
-        config: settings and hooks.
         open_log: opens the log of a cluster. The first request calls it, because importing an app must not connect to Kafka.
-        name: the name of the blueprint.
         registries: the schema registries by cluster, as far as routes need them.
         has_catalog: whether responses link to the documents of the catalog.
 
     Attributes:
-        observer: the metrics and log lines of this blueprint.
         registry: the open streams, unless the worker provides its own registry.
         tickets: issues tickets; None if the configuration does not use them.
         may_operate: whether the visitor may use the endpoints for operators, or None if this address does not have them. The
@@ -145,15 +135,16 @@ class StreamService:
         )
         self._ring_limits = ring_limits(config.feed)
         self._routes = {route.name: route for route in config.routes}
-        self._endpoints = {name: Endpoint.of(route, config) for name, route in self._routes.items()}
+        web = config.web
+        self.limits = StreamLimits(web.max_streams, web.max_streams_per_client)
+        self._endpoints = {name: Endpoint.of(route, config, self.limits) for name, route in self._routes.items()}
         self._guards = Guards(config.access.guards, config.hooks.logger)
         self.tickets = open_tickets(config, name)
         self._identifier = Identifier(self._guards, self.tickets)
         self._revocations = Revocations(self._guards)
-        web = config.web
         self._throttle = RejectionThrottle(web.max_rejections_per_s)
         self._server = WsgiServer(web.max_streams, config.hooks.logger)
-        self.limits = StreamLimits(web.max_streams, web.max_streams_per_client, web.trusted_proxies)
+        self._proxies = TrustedProxies(web.trusted_proxies)
         self._on_close = self._stream_closed  # one object for all streams, because each bound method takes 64 bytes
         self._blueprint: Blueprint | None = None
         self._blueprint_name = ""  # under which an app has registered the blueprint
@@ -282,11 +273,11 @@ class StreamService:
         if not self._has_catalog:
             return {}
         root = self.root
-        own = f', <{root}/-/catalog#{route.name}>; rel="describedby"; type="text/html"' if route else ""
+        described_by = f', <{root}/-/catalog#{route.name}>; rel="describedby"; type="text/html"' if route else ""
         return {
             "Link": f'<{root}/-/openapi.json>; rel="service-desc"; type="{OPENAPI_TYPE}", '
             f'<{root}/-/asyncapi.json>; rel="service-desc"; type="{ASYNCAPI_TYPE}", '
-            f'<{root}/-/catalog>; rel="service-doc"; type="text/html"{own}'
+            f'<{root}/-/catalog>; rel="service-doc"; type="text/html"{described_by}'
         }
 
     def respond(
@@ -299,9 +290,7 @@ class StreamService:
         """Identify the visitor, parse the request, select the records, check the topics, and open the stream.
 
         Args:
-            route: the route that the request matched.
             topics: the topics in the path of the open route, separated by commas.
-            parameters: the path parameters of the route.
             on_open: called when the stream's first bytes have been sent.
 
         Raises:
@@ -309,7 +298,7 @@ class StreamService:
         """
         began_at = time.monotonic()
         self._server.check(request.environ)
-        settings = self._endpoints[route.name].settings
+        settings, limits = self._endpoints[route.name].settings, self._endpoints[route.name].limits
         visitor, parsed, selection = self._parse(route, topics, parameters)
         registry = self.open_streams()
         if registry.stopping and request.method == "GET":
@@ -317,26 +306,27 @@ class StreamService:
         feeds = self._get_feeds(route.cluster)
         position = route.adapt(parsed.position, feeds.matching(route, parsed.position, began_at))
         names = position.topics
-        found = feeds.describe([name for name in names if route.allows(name)], position=position, since=began_at)
-        route.check(names, found)
-        check_id_size(route, position, found, settings)
+        described = feeds.describe([name for name in names if route.allows(name)], position=position, since=began_at)
+        route.check(names, described)
+        check_id_size(route, position, described, settings)
         address = self._client_address()
-        self._enter(route, address)
+        self._server.check_capacity(sum(service.limits.count for service in blueprints))
+        limits.enter(address)
         coding = negotiate(request.accept_encodings, settings.compression)
         if request.method == "HEAD":
             try:
-                resolve(feeds.log, position, found, route.start, parsed.since)  # rejects what GET rejects
+                resolve(feeds.log, position, described, route.start, parsed.since)  # rejects what GET rejects
             finally:
-                self._leave(route.name, address)
+                limits.leave(address)
             return self._stream_response(route, parsed, (), coding)
         try:
             encoder = self._encoders.get(route, parsed.wire, selection, address, feeds.drop_idle)
             problem_types = self.problem_types()
-            reader = feeds.open(route, position, found, encoder, parsed.since, address, selection.selector)
+            reader = feeds.open(route, position, described, encoder, parsed.since, address, selection.selector)
         except BaseException:
-            self._leave(route.name, address)
+            limits.leave(address)
             raise
-        self._call_handler("ready", list(found))
+        self._call_handler("ready", list(described))
         info = StreamInfo.new(request_id.request_id(request.environ), route.name, address, visitor.name, began_at)
         self.observer.opened(info)
         stream = Stream(
@@ -498,28 +488,10 @@ class StreamService:
             return self._feeds[cluster]
 
     def _client_address(self) -> str:
-        return self.limits.client(request.remote_addr or "", request.headers.get("X-Forwarded-For", ""))
-
-    def _enter(self, route: Route, address: str) -> None:
-        """Count a new stream.
-
-        Raises:
-            ServerFull, TooManyStreams: the server or the route has too many streams.
-        """
-        self._server.check_capacity(sum(each.limits.count for each in blueprints))
-        self.limits.enter(address)
-        try:
-            self._endpoints[route.name].limits.enter(address)
-        except BaseException:
-            self.limits.leave(address)
-            raise
-
-    def _leave(self, route: str, address: str) -> None:
-        self.limits.leave(address)
-        self._endpoints[route].limits.leave(address)
+        return self._proxies.client(request.remote_addr or "", request.headers.get("X-Forwarded-For", ""))
 
     def _stream_closed(self, stream: Stream, end: StreamEnd) -> None:
-        self._leave(stream.info.route, stream.info.client)
+        self._endpoints[stream.info.route].limits.leave(stream.info.client)
         self.observer.closed(stream.info, end)
         self._call_handler("disconnected", stream.topics)
 
@@ -574,7 +546,7 @@ def _ends_in_test(feeds: Feeds, reader: Reader) -> Mapping[Partition, int] | Non
     """Return the offsets at which the stream ends if Flask's test client requested it, otherwise None."""
     if not (current_app.testing and is_test_client(request.environ)):
         return None
-    return {each: held.end for each, held in feeds.log.offset_ranges(reader.partitions).items()}
+    return {partition: offsets.end for partition, offsets in feeds.log.offset_ranges(reader.partitions).items()}
 
 
 def _has_foreign_cause(error: BaseException) -> bool:

@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import InitVar, dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -62,95 +63,47 @@ def with_jitter(retry_ms: int) -> int:
     return int(retry_ms * random.uniform(1 - RETRY_JITTER, 1 + RETRY_JITTER))  # noqa: S311 - no secret
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class Stream:
     """The body of a streaming response.
 
     A WSGI server iterates it once and calls close(). Our worker calls serve() instead.
-
-    Args:
-        reader: returns the frames to send.
-        settings: intervals and limits.
-        registry: contains this stream as long as it is open.
-        client: the client's socket, if the server exposes it, as gunicorn does. With it, the stream notices at once when the
-            client leaves.
-        on_close: called once with the stream, after the reader was closed.
-        logger: receives unexpected errors.
-        problem_types: the start of the `type` of an error; see KafkasseError.problem().
-        expires_at: when the visitor must be identified again, in seconds since the epoch.
-        info: describes the stream to operators.
-        on_open: called once, when the first bytes have been sent, or when the stream ends before that.
-        coding: compresses the body.
-        ends: the offsets at which the stream ends, in a test. None: it has no end.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_client",
-        "_closed",
-        "_coding",
-        "_deadline",
-        "_deadline_reason",
-        "_end_reason",
-        "_ends",
-        "_error",
-        "_input_left",
-        "_logger",
-        "_on_close",
-        "_on_end",
-        "_on_open",
-        "_opening",
-        "_problem_types",
-        "_reader",
-        "_registry",
-        "_settings",
-        "_silence",
-        "_socket",
-        "_timer",
-        "_watcher",
-        "info",
-    )
+    reader: Reader
+    settings: WebSettings
+    registry: StreamRegistry  # contains this stream as long as it is open
+    client: (
+        socket.socket | None
+    )  # if the server exposes it, as gunicorn does: the stream notices when the client leaves
+    on_close: Callable[[Stream, StreamEnd], object]  # called once, after the reader was closed
+    logger: logging.Logger  # receives unexpected errors
+    problem_types: str = URN  # the start of the `type` of an error; see KafkasseError.problem()
+    expires_at: InitVar[float] = math.inf  # when the visitor must be identified again, in seconds since the epoch
+    info: StreamInfo = field(default_factory=StreamInfo.new)
+    on_open: Callable[[], object] = _nothing  # called once: the first bytes were sent, or the stream ends before that
+    coding: Coding = IDENTITY
+    ends: Mapping[Partition, int] | None = None  # the offsets at which the stream ends, in a test; None: it has no end
+    _closed: bool = field(init=False, default=False)
+    _end_reason: EndReason | None = field(init=False, default=None)
+    _error: str = field(init=False, default="")
+    _deadline: float = field(init=False)
+    _deadline_reason: EndReason = field(init=False, default=EndReason.MAX_AGE)
+    _input_left: int = field(init=False, default=MAX_INPUT_BYTES)
+    _socket: ClientSocket | None = field(init=False, default=None)  # set by serve()
+    _on_end: tuple[Callable[[], object], ...] = field(init=False, default=())
+    _opening: bytes = field(
+        init=False, default=b""
+    )  # the first part, from when the iterator returns it until it continues
+    _silence: SilenceDetector | None = field(init=False, default=None)  # of a client's socket that the server writes to
+    _watcher: Any = field(init=False, default=None)
+    _timer: Any = field(init=False, default=None)
 
-    def __init__(
-        self,
-        reader: Reader,
-        settings: WebSettings,
-        registry: StreamRegistry,
-        client: socket.socket | None,
-        on_close: Callable[[Stream, StreamEnd], object],
-        logger: logging.Logger,
-        problem_types: str = URN,
-        expires_at: float = math.inf,
-        info: StreamInfo | None = None,
-        on_open: Callable[[], object] = _nothing,
-        coding: Coding = IDENTITY,
-        ends: Mapping[Partition, int] | None = None,
-    ) -> None:
-        self._closed = False
-        self.info = info or StreamInfo.new()
-        self._end_reason: EndReason | None = None
-        self._error = ""
-        self._on_open = on_open
-        self._reader = reader
-        self._settings = settings
-        self._registry = registry
-        self._on_close = on_close
-        self._logger = logger
-        self._problem_types = problem_types
-        self._coding = coding
-        self._ends = ends
-        self._deadline = _deadline(settings.max_stream_age_s)
-        self._deadline_reason = EndReason.MAX_AGE
+    def __post_init__(self, expires_at: float) -> None:
+        self._deadline = _deadline(self.settings.max_stream_age_s)
         if (expires := time.monotonic() + expires_at - time.time()) < self._deadline:
             self._deadline, self._deadline_reason = expires, EndReason.ACCESS_EXPIRED
-        self._client = client
-        self._input_left = MAX_INPUT_BYTES
-        self._socket: ClientSocket | None = None  # set by serve()
-        self._on_end: tuple[Callable[[], object], ...] = ()
-        self._opening = b""  # the first part of the body, from when the iterator returns it until it continues
-        self._silence: SilenceDetector | None = None  # of a client's socket that the server writes to
-        self._watcher: Any = None
-        self._timer: Any = None
-        registry.add(self)
+        self.registry.add(self)
 
     def __del__(self) -> None:
         """Close a response that was discarded before the server received it, because nothing else closes it."""
@@ -164,10 +117,10 @@ class Stream:
             yield self._opening
             if self._closed or self._socket is not None:  # serve() sends the rest
                 return
-            self._reader.count_bytes(len(self._opening))
+            self.reader.count_bytes(len(self._opening))
             self._opening = b""
             for data in filter(None, self._rest()):
-                self._reader.count_bytes(len(data))
+                self.reader.count_bytes(len(data))
                 yield data
         finally:
             self.close()
@@ -175,7 +128,7 @@ class Stream:
     @property
     def can_serve(self) -> bool:
         """Whether serve() can be called: the stream is open, and there is a client socket that does not use TLS."""
-        return self._client is not None and not self._closed and not isinstance(self._client, ssl.SSLSocket)
+        return self.client is not None and not self._closed and not isinstance(self.client, ssl.SSLSocket)
 
     def has_returned(self, part: object) -> bool:
         """Return whether `part` is the first part of the body, and the iterator has returned no other part.
@@ -197,9 +150,9 @@ class Stream:
         Args:
             start: prefixes the first bytes of the body with the HTTP header, and encodes them as a chunk.
         """
-        assert self._client is not None  # noqa: S101 - see can_serve
-        self._socket = ClientSocket(self._client, self._settings.write_timeout_s, self, self._coding)
-        self._client = self._silence = None
+        assert self.client is not None  # noqa: S101 - see can_serve
+        self._socket = ClientSocket(self.client, self.settings.write_timeout_s, self, self.coding)
+        self.client = self._silence = None
         if self._deadline != math.inf:
             self._timer = get_hub().loop.timer(max(0.0, self._deadline - time.monotonic()))
             # update: the clock of the event loop may be late, and the timer would fire too early.
@@ -210,7 +163,7 @@ class Stream:
     @property
     def topics(self) -> list[str]:
         """The topics of the stream, in alphabetical order."""
-        return self._reader.topics
+        return self.reader.topics
 
     def end(self, reason: EndReason = EndReason.RECONNECT) -> None:
         """End the stream soon: send the last event ID and a reconnection time. Never waits."""
@@ -219,7 +172,7 @@ class Stream:
 
     def status(self) -> dict[str, Any]:
         """Return the current status of the stream for operators."""
-        reader, info = self._reader, self.info
+        reader, info = self.reader, self.info
         events, sent_bytes = reader.totals()
         known = info._asdict()
         del known["requested_at"]  # a monotonic time means nothing to operators
@@ -238,35 +191,35 @@ class Stream:
             return
         self._closed = True
         self._report_open()
-        self._registry.discard(self)
+        self.registry.discard(self)
         for watcher in (self._watcher, self._timer):
             if watcher is not None:
                 watcher.close()
         if self._socket is not None:
             self._socket.close()
-        elif self._client is not None:
+        elif self.client is not None:
             with suppress(OSError):
-                self._client.shutdown(socket.SHUT_RD)  # or gunicorn would wait for the next request on this connection
+                self.client.shutdown(socket.SHUT_RD)  # or gunicorn would wait for the next request on this connection
         try:
-            self._reader.close()
+            self.reader.close()
         finally:
-            self._on_close(self, StreamEnd(self._reason(), self._error, *self._reader.totals()))
+            self.on_close(self, StreamEnd(self._reason(), self._error, *self.reader.totals()))
             on_end, self._on_end = self._on_end, ()
             for call in on_end:
                 try:
                     call()
                 except Exception:
-                    self._logger.exception("A function that runs at the end of a stream failed.")
+                    self.logger.exception("A function that runs at the end of a stream failed.")
             self._socket = None  # break the reference cycle, so that Python frees the memory at once
 
     def _report_open(self) -> None:
-        on_open, self._on_open = self._on_open, _nothing  # a span takes memory
+        on_open, self.on_open = self.on_open, _nothing  # a span takes memory
         on_open()
 
     def _reason(self) -> EndReason:
         if self._error:
             return EndReason.ERROR
-        if self._reader.stop_reason is StopReason.ENDED:
+        if self.reader.stop_reason is StopReason.ENDED:
             return self._end_reason or EndReason.RECONNECT
         return self._end_reason if self._end_reason is EndReason.WRITE_TIMEOUT else EndReason.CLIENT_LEFT
 
@@ -274,30 +227,30 @@ class Stream:
 
     def _body(self) -> Iterator[bytes | None]:
         """Return the parts of the body in its content coding; see _generate()."""
-        return self._encoded(self._generate(), self._coding.opening())
+        return self._encoded(self._generate(), self.coding.opening())
 
     def _rest(self) -> Iterator[bytes | None]:
         """Return the rest of the body after the client was parked. A parked client has no generator, which saves memory."""
         return self._encoded(self._after_opening(), b"")
 
     def _encoded(self, parts: Iterator[bytes | None], opening: bytes) -> Iterator[bytes | None]:
-        return parts if self._coding is IDENTITY else self._compressed(parts, opening)
+        return parts if self.coding is IDENTITY else self._compressed(parts, opening)
 
     def _compressed(self, parts: Iterator[bytes | None], opening: bytes) -> Iterator[bytes | None]:
         for data in parts:
             if data:
-                self._coding.add(data)
-                data, opening = opening + self._coding.segment(data), b""
+                self.coding.add(data)
+                data, opening = opening + self.coding.segment(data), b""
             yield data
-        yield self._coding.ending()
+        yield self.coding.ending()
 
     def _generate(self) -> Iterator[bytes | None]:
         """Yield the parts of the body, which may be b"", and None whenever the client can be parked."""
-        wire = self._reader.wire
+        wire = self.reader.wire
         opening = wire.opening + wire.retry(self._retry_ms())
         try:
             self._prepare_client()
-            opening += self._reader.begin()
+            opening += self.reader.begin()
         except (Exception, gevent.Timeout) as error:  # noqa: BLE001 - logged
             yield opening + self._error_frame(error)
         else:
@@ -310,19 +263,19 @@ class Stream:
         try:
             self._report_open()
             yield from self._frames()
-            if self._reader.stop_reason is StopReason.ENDED:
-                yield self._reader.wire.retry(self._retry_ms()) + self._reader.id_if_moved()
+            if self.reader.stop_reason is StopReason.ENDED:
+                yield self.reader.wire.retry(self._retry_ms()) + self.reader.id_if_moved()
         except (Exception, gevent.Timeout) as error:  # noqa: BLE001 - logged; a hook may let a Timeout escape
             yield self._error_frame(error)
 
     def _frames(self) -> Iterator[bytes | None]:
-        reader, heartbeat_s = self._reader, self._settings.heartbeat_s
+        reader, heartbeat_s = self.reader, self.settings.heartbeat_s
         heartbeat_at = time.monotonic() + heartbeat_s
         while reader.stop_reason is None:
             if time.monotonic() >= self._deadline:
                 self.end(self._deadline_reason)
                 continue
-            if self._ends is not None and reader.has_passed(self._ends):
+            if self.ends is not None and reader.has_passed(self.ends):
                 self.end()
                 continue
             if self._socket is not None and reader.can_park:
@@ -331,7 +284,7 @@ class Stream:
                 heartbeat_at = time.monotonic() + heartbeat_s
                 continue
             timeout_s = max(0.0, min(heartbeat_at, self._deadline) - time.monotonic())
-            frames = reader.read(timeout_s if self._ends is None else min(timeout_s, TEST_INTERVAL_S))
+            frames = reader.read(timeout_s if self.ends is None else min(timeout_s, TEST_INTERVAL_S))
             now = time.monotonic()
             if not frames and now >= heartbeat_at:
                 frames = reader.id_if_moved() or reader.wire.heartbeat
@@ -348,12 +301,12 @@ class Stream:
         if isinstance(error, FilterError):
             self._log_filter_error(error)
         elif not isinstance(error, KafkasseError):
-            self._logger.error("A stream failed: %s", Fields(request_id=request_id), exc_info=error)
+            self.logger.error("A stream failed: %s", Fields(request_id=request_id), exc_info=error)
         if isinstance(error, KafkasseError):
-            return frame.error(self._reader.wire, error, self._reader.position_id, self._problem_types, request_id)
+            return frame.error(self.reader.wire, error, self.reader.position_id, self.problem_types, request_id)
         # After an unexpected error, the reader's position may be past frames that it has not returned. Without an ID, the
         # client keeps the last ID that it received.
-        return frame.error(self._reader.wire, KafkasseError(UNEXPECTED), "", self._problem_types, request_id)
+        return frame.error(self.reader.wire, KafkasseError(UNEXPECTED), "", self.problem_types, request_id)
 
     def _log_filter_error(self, error: FilterError) -> None:
         """Log where the filter failed. The text of its exception may contain the record's data, so it is left out."""
@@ -361,7 +314,7 @@ class Stream:
         if cause is not None and not error.is_logged:
             error.is_logged = True
             line = traceback.extract_tb(cause.__traceback__)[-1]
-            self._logger.error(
+            self.logger.error(
                 "The filter failed at %s: %s in %s, line %s.",
                 error.record,
                 type(cause).__name__,
@@ -370,7 +323,7 @@ class Stream:
             )
 
     def _retry_ms(self) -> int:
-        return with_jitter(self._settings.retry_ms)
+        return with_jitter(self.settings.retry_ms)
 
     # Sending, after serve() has taken over the socket.
 
@@ -382,11 +335,11 @@ class Stream:
             client.send_unsent()
             for data in parts:
                 if data is None:
-                    self._reader.park(client)
+                    self.reader.park(client)
                     client.parked = True
                     return
                 if data:  # an empty chunk would end the response
-                    self._reader.count_bytes(len(data))
+                    self.reader.count_bytes(len(data))
                     take_turn(urgent=start is not None)  # a client that reads fast must not occupy the event loop
                     if start is None:
                         client.send_chunk(data)
@@ -400,9 +353,9 @@ class Stream:
         except Exception as error:  # noqa: BLE001 - logged; park() failed, because _generate() raises no exception
             to_chunk = client.frame if start is None else start
             last = self._error_frame(error)
-            self._coding.add(last)
+            self.coding.add(last)
             with suppress(ClientGone):
-                client.send_all(to_chunk(self._coding.segment(last) + self._coding.ending()) + LAST_CHUNK)
+                client.send_all(to_chunk(self.coding.segment(last) + self.coding.ending()) + LAST_CHUNK)
         finally:
             if not client.parked:
                 self.close()
@@ -411,18 +364,18 @@ class Stream:
         """Continue in a new greenlet, because a parked client did not accept all bytes, or because the stream ends."""
         client = self._socket
         if client is not None and not self._closed:  # it may have been closed before this greenlet ran
-            self._reader.unpark()
+            self.reader.unpark()
             self._send(client, self._rest())
 
     # Watching the client.
 
     def _prepare_client(self) -> None:
-        client = self._client
+        client = self.client
         if self._socket is not None:
             client = self._socket.socket
         elif client is not None:
-            client.settimeout(self._settings.write_timeout_s)
-            self._silence = SilenceDetector(client, self._settings.write_timeout_s)
+            client.settimeout(self.settings.write_timeout_s)
+            self._silence = SilenceDetector(client, self.settings.write_timeout_s)
         if client is not None:
             # The watcher notices that the client closed its connection, even while the stream is idle. It needs no greenlet.
             self._watcher = get_hub().loop.io(client.fileno(), _READABLE)
@@ -446,7 +399,7 @@ class Stream:
         """Read and discard input, because no request follows on this connection. Return the number of bytes."""
         if self._socket is not None:
             return len(self._socket.socket.recv(MAX_INPUT_BYTES))
-        client = self._client
+        client = self.client
         assert client is not None  # noqa: S101 - it is watched
         timeout_s = client.gettimeout()
         client.settimeout(0.0)
@@ -456,7 +409,7 @@ class Stream:
             client.settimeout(timeout_s)
 
     def _stop(self, reason: StopReason) -> None:
-        self._reader.stop(reason)
+        self.reader.stop(reason)
         if self._socket is not None:
             self._socket.wake()
 

@@ -22,13 +22,7 @@ MAX_DELAYED = 1_000  # responses that wait at the same time; above this, nothing
 
 
 class RejectionThrottle:
-    """Counts the rejected requests of each client address in a token bucket.
-
-    Args:
-        per_s: how many rejections of one address are sent per second. 0: no limit.
-        clock: the time in seconds.
-        sleep: waits for some seconds without blocking other clients.
-    """
+    """Counts the rejected requests of each client address in a token bucket, which admits `per_s` of them; 0: all."""
 
     def __init__(
         self, per_s: float, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], object] = gevent.sleep

@@ -24,9 +24,6 @@ RETRY_S = 10.0
 class ValueSchemas:
     """The schemas of the topics of all routes.
 
-    Args:
-        registries: the registries by cluster.
-
     Attributes:
         version: a number that changes when a schema changes.
     """
@@ -46,8 +43,8 @@ class ValueSchemas:
             return {}
         with self._lock:
             names = [name for name in route.topics or route.allowed if not is_pattern(name)]
-            found = {name: self._latest(registry, f"{route.topic_prefix}{name}-value") for name in names}
-        return {topic: schema for topic, schema in found.items() if schema is not None}
+            schemas = {name: self._latest(registry, f"{route.topic_prefix}{name}-value") for name in names}
+        return {topic: schema for topic, schema in schemas.items() if schema is not None}
 
     def _latest(self, registry: SchemaRegistry, subject: str) -> dict[str, Any] | None:
         refresh_at, schema = self._found.get((registry, subject), (0.0, None))

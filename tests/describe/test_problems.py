@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from kafkasse.web.describe.problems import markdown, pages
+from docs.site.errors import markdown
+from kafkasse.errors import pages
 from tests.support.server import ROOT
 
 
 def test_the_docs_are_generated():
-    """docs/errors.md agrees with errors.py. Run `python -m kafkasse.web.describe.problems > docs/errors.md`."""
+    """docs/errors.md agrees with errors.py. Run `python -m docs.site.errors > docs/errors.md`."""
     assert markdown() == (ROOT / Path("docs/errors.md")).read_text()
 
 

@@ -599,7 +599,7 @@ def _on_last_chunk(name: str, change: Callable[[Any, bytes], bytes]) -> Callable
 
 
 def _with_later_id(stream: Any, data: bytes) -> bytes:
-    return data + _shift_last_offset(1)([stream._reader.wire.position(stream._reader.position_id)])[0]
+    return data + _shift_last_offset(1)([stream.reader.wire.position(stream.reader.position_id)])[0]
 
 
 MUTANTS |= {

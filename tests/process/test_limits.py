@@ -11,7 +11,7 @@ from werkzeug.test import TestResponse
 
 from kafkasse.feed import Feeds, Reader
 from kafkasse.log.memory import MemoryLog
-from kafkasse.process.limits import StreamLimits
+from kafkasse.process.limits import TrustedProxies
 from tests.web import clients
 
 
@@ -81,9 +81,9 @@ def test_the_limits_apply_to_head(opened):
 )
 def test_uses_the_last_address_outside_the_trusted_networks(peer, forwarded, expected):
     """Only a trusted proxy could record it. A client can forge the addresses before it."""
-    limits = StreamLimits(1, 1, trusted_proxies=("10.0.0.0/8", "fd00::/8"))
+    proxies = TrustedProxies(("10.0.0.0/8", "fd00::/8"))
 
-    assert expected == limits.client(peer, forwarded)
+    assert expected == proxies.client(peer, forwarded)
 
 
 def test_ignores_x_forwarded_for_without_trusted_proxies(opened):

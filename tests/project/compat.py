@@ -30,9 +30,10 @@ TOOLS = ("pytest", "pytest-timeout", "hypothesis", "responses", "selenium")
 FAST = [
     *(
         f"tests/{name}"
-        for name in ("access", "config", "feed", "filter", "frame", "kafka", "position", "registry", "web")
+        for name in ("access", "config", "feed", "filter", "frame", "kafka", "position", "process", "registry", "web")
     ),
     "tests/test_app.py",
+    "tests/server/test_gunicorn_internals.py",
     "tests/telemetry/test_metrics.py",
     "tests/telemetry/test_multiprocess.py",
     "--ignore=tests/web/test_host_session.py",  # it needs Flask-Session, which needs a newer Flask than the lowest

@@ -11,8 +11,7 @@ import pytest
 
 pytest.importorskip("pygments")  # a dependency of Sphinx, and of other packages for development
 from docs.site import check, pages, reference
-from kafkasse import schemas
-from kafkasse.web.describe import problems
+from kafkasse import errors, schemas
 
 HOME = "index.md"
 
@@ -32,7 +31,7 @@ def test_every_page_is_in_the_navigation_once():
 def test_each_problem_type_has_a_page():
     generated = reference.pages()
 
-    assert {f"problems/{name}.md" for name in problems.pages()} == {name for name in generated if "/" in name}
+    assert {f"problems/{name}.md" for name in errors.pages()} == {name for name in generated if "/" in name}
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ import kafkasse.web.catalog
 from kafkasse import Visitor, schemas
 from kafkasse.app import blueprint, create_app
 from kafkasse.config import Config
+from kafkasse.errors import pages
 from kafkasse.log.memory import MemoryLog
-from kafkasse.web.describe.problems import pages
 from tests.web.clients import HTML, client_of
 
 HOSTILE = "</p><script>alert(1)</script>"

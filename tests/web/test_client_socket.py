@@ -89,8 +89,8 @@ def test_notices_at_once_that_a_parked_client_has_left(peers, words):
 def test_a_stream_that_is_closed_before_its_greenlet_runs_stays_closed(peers):
     """A worker that exits closes all streams, even those that have just been woken; a hook may let other greenlets run."""
     stream = peers[0].stream
-    on_close = stream._on_close
-    stream._on_close = lambda stream, end: (gevent.idle(), on_close(stream, end))
+    on_close = stream.on_close
+    stream.on_close = lambda stream, end: (gevent.idle(), on_close(stream, end))
     failures: list[object] = []
 
     with mock.patch.object(gevent.get_hub(), "handle_error", lambda *error: failures.append(error)):

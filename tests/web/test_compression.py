@@ -20,7 +20,7 @@ from kafkasse.feed import Feeds
 from kafkasse.log.memory import MemoryLog
 from kafkasse.records.encoder import Encoder
 from kafkasse.web import compression
-from kafkasse.web.compression import Coding, Gzip, Identity, Zstd, negotiate
+from kafkasse.web.compression import Coding, Gzip, Zstd, negotiate
 from kafkasse_client.sse import Parser
 from tests.support.waiting import wait_until
 from tests.web.served import Peer
@@ -79,7 +79,7 @@ def test_the_client_chooses(accept, expected):
     accepted = parse_accept_header(accept, Accept)
 
     assert expected == negotiate(accepted, ("zstd", "gzip")).name
-    assert isinstance(negotiate(accepted, Config().web.compression), Identity)  # the server offers none by default
+    assert isinstance(negotiate(accepted, Config().web.compression), Coding)  # the server offers none by default
 
 
 def numbers(peer: Peer) -> list[Any]:
@@ -112,7 +112,7 @@ def world() -> Iterator[World]:
 
 def test_clients_with_different_codings_receive_the_same_events(world):
     """This includes clients that join later, and events that a client reads from the ring or through its own cursor."""
-    peers = [world.connect(coding()) for coding in (Gzip, Zstd, Identity)]
+    peers = [world.connect(coding()) for coding in (Gzip, Zstd, Coding)]
     world.log.append("t", b"1")
     wait_until(lambda: all(["1"] == numbers(peer) for peer in peers))
     peers += [world.connect(coding()) for coding in (Gzip, Zstd)]

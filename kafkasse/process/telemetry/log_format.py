@@ -39,14 +39,17 @@ class JsonFormatter(logging.Formatter):
     """Formats a record as one JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line: dict[str, Any] = {
-            "time": self._time(record),
+            "time": f"{seconds}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "pid": record.process,
         }
         if record.name == ACCESS_LOGGER and isinstance(record.args, Mapping):
-            line |= _access_fields(record.args)
+            atoms: Mapping[str, Any] = record.args
+            line |= {name: atoms[atom] for name, atom in ACCESS_FIELDS.items()}
+            line |= {"status": int(atoms["s"]), "duration_s": float(atoms["L"])}
         else:
             line["message"] = record.getMessage()
             if isinstance(record.args, Fields):
@@ -54,16 +57,6 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
-
-    @staticmethod
-    def _time(record: logging.LogRecord) -> str:
-        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        return f"{seconds}.{int(record.msecs):03d}Z"
-
-
-def _access_fields(atoms: Mapping[str, Any]) -> dict[str, Any]:
-    fields = {name: atoms[atom] for name, atom in ACCESS_FIELDS.items()}
-    return fields | {"status": int(atoms["s"]), "duration_s": float(atoms["L"])}
 
 
 def formatter(log_format: str) -> logging.Formatter:

@@ -23,10 +23,10 @@ def request_id(environ: MutableMapping[str, Any]) -> str:
     An ID with other characters than letters, digits, dots, underscores and hyphens is replaced, because it appears in logs
     and in a response header.
     """
-    found: str | None = environ.get(_ENVIRON_KEY)
-    if found is None:
-        environ[_ENVIRON_KEY] = found = _accepted(environ) or new_id()
-    return found
+    own_id: str | None = environ.get(_ENVIRON_KEY)
+    if own_id is None:
+        environ[_ENVIRON_KEY] = own_id = _accepted(environ) or new_id()
+    return own_id
 
 
 def new_id() -> str:

@@ -16,46 +16,33 @@ API = "opentelemetry.trace"
 SPAN = "kafkasse open stream"
 
 
-class Opening:
-    """The opening of a stream, without a span."""
+class OpeningSpan:
+    """The opening of a stream, with its span if there is one."""
+
+    def __init__(self, span: Any = None) -> None:
+        self._span = span
 
     def end(self) -> None:
         """The first byte was sent, or there is no stream. May be called twice."""
-
-    def fail(self, error: str, status: int) -> None:
-        """The request was rejected.
-
-        Args:
-            error: the class of the error.
-            status: the HTTP status.
-        """
-
-
-class _TracedOpening(Opening):
-    """The opening of a stream, with a span."""
-
-    def __init__(self, span: Any) -> None:
-        self._span = span
-        self._has_ended = False
-
-    def end(self) -> None:
-        if not self._has_ended:
-            self._has_ended = True
+        if self._span is not None:
             self._span.end()
+            self._span = None
 
     def fail(self, error: str, status: int) -> None:
-        from opentelemetry.trace import StatusCode
+        """The request was rejected. `error` is the class of the error."""
+        if self._span is not None:
+            from opentelemetry.trace import StatusCode
 
-        self._span.set_attributes({"error.type": error, "http.response.status_code": status})
-        if status >= 500:  # by OpenTelemetry's conventions, other statuses are not errors of a server
-            self._span.set_status(StatusCode.ERROR)
-        self.end()
+            self._span.set_attributes({"error.type": error, "http.response.status_code": status})
+            if status >= 500:  # by OpenTelemetry's conventions, other statuses are not errors of a server
+                self._span.set_status(StatusCode.ERROR)
+            self.end()
 
 
-_UNTRACED = Opening()
+_UNTRACED = OpeningSpan()
 
 
-def start_opening(route: str, request_id: str, headers: Iterable[tuple[str, str]]) -> Opening:
+def start_opening(route: str, request_id: str, headers: Iterable[tuple[str, str]]) -> OpeningSpan:
     """Start a span if this process uses OpenTelemetry. Its parent is the span that the request's headers name, if any."""
     if API not in sys.modules:
         return _UNTRACED
@@ -68,4 +55,4 @@ def start_opening(route: str, request_id: str, headers: Iterable[tuple[str, str]
         kind=trace.SpanKind.SERVER,
         attributes={"kafkasse.route": route, "kafkasse.request_id": request_id},
     )
-    return _TracedOpening(span) if span.is_recording() else _UNTRACED
+    return OpeningSpan(span) if span.is_recording() else _UNTRACED

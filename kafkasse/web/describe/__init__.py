@@ -5,5 +5,4 @@ events    the JSON Schemas of the events, for each format
 openapi   the streams as an OpenAPI 3.2 document
 asyncapi  the streams as an AsyncAPI 3.0 document
 security  how a client sends its credentials
-problems  docs/errors.md, from the classes in errors.py
 """

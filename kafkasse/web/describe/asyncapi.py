@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
 from kafkasse.web.describe import events
 from kafkasse.web.describe.events import Schema, data_schema, shared_schemas, value_of
-from kafkasse.web.describe.security import Scheme, schemes_of
+from kafkasse.web.describe.security import Scheme
 from kafkasse.web.describe.streams import StreamDescription, is_pattern
 
 _KAFKA_BINDING = "0.5.0"
@@ -22,12 +22,10 @@ _KAFKA_SERVER = {
 }
 
 
-def asyncapi(streams: Sequence[StreamDescription], guards: Mapping[str, Mapping[str, Scheme]]) -> dict[str, Any]:
+def asyncapi(streams: Sequence[StreamDescription]) -> dict[str, Any]:
     """Return the document without its server `http`, whose address depends on the request.
 
-    Args:
-        streams: the streams that the reader of the document may know of.
-        guards: the security schemes of each guard, by its name.
+    The reader of the document may know of the streams.
     """
     keys = _keys(sorted({topic for stream in streams for topic in stream.topics}))
     values = {topic: value_of(stream, topic) for stream in streams for topic in stream.schemas}
@@ -44,12 +42,10 @@ def asyncapi(streams: Sequence[StreamDescription], guards: Mapping[str, Mapping[
         "operations": {
             f"receive_{key}": {"action": "receive", "channel": {"$ref": f"#/channels/{key}"}} for key in keys.values()
         }
-        | {f"send_{stream.name}": _send(stream, guards) for stream in streams},
+        | {f"send_{stream.name}": _send(stream) for stream in streams},
         "components": {
             "schemas": shared_schemas(streams),
-            "securitySchemes": {
-                name: _scheme(each) for stream in streams for name, each in schemes_of(stream, guards).items()
-            },
+            "securitySchemes": {name: _scheme(scheme) for stream in streams for name, scheme in stream.schemes.items()},
         },
     }
 
@@ -105,7 +101,7 @@ def _message(stream: StreamDescription, event: str) -> dict[str, Any]:
     }
 
 
-def _send(stream: StreamDescription, guards: Mapping[str, Mapping[str, Scheme]]) -> dict[str, Any]:
+def _send(stream: StreamDescription) -> dict[str, Any]:
     query = {name: {"type": "string"} for name in ("lastEventId", "timestamp", "since", *stream.filters)}
     http = {"method": "GET", "query": {"type": "object", "properties": query}, "bindingVersion": _HTTP_BINDING}
     operation: dict[str, Any] = {
@@ -114,7 +110,7 @@ def _send(stream: StreamDescription, guards: Mapping[str, Mapping[str, Scheme]])
         "summary": "Server-Sent Events (text/event-stream). The server sends them in the response to a GET request.",
         "bindings": {"http": http},
     }
-    if security := [{"$ref": f"#/components/securitySchemes/{name}"} for name in schemes_of(stream, guards)]:
+    if security := [{"$ref": f"#/components/securitySchemes/{name}"} for name in stream.schemes]:
         operation["security"] = security
     return operation
 

@@ -13,15 +13,15 @@ from kafkasse.web.describe.streams import StreamDescription
 
 Schema = dict[str, Any]
 
+_PARTS: Mapping[str, Schema] = schemas.read("event")["$defs"]
 DESCRIPTIONS = {
     "message": "A record.",
     "delete": "A tombstone: a record with a key and no value. Delete your data for this key.",
     "base64": "A record whose value is not text, in base64.",
-    "position": "No record. Only store the event ID.",
-    "gap": "Records that the client does not receive: the offsets from `from` to `to`, without `to`.",
+    "position": _PARTS["Position"]["description"],
+    "gap": _PARTS["Gap"]["description"],
     "error": "The stream has ended because of this error. Reconnect only if its status is above 500.",
 }
-_MAX_INT64 = 2**63 - 1
 
 
 def ref(name: str) -> Schema:
@@ -35,12 +35,7 @@ def shared_schemas(streams: Iterable[StreamDescription]) -> dict[str, Schema]:
     return {_value_name(topic): _embedded(schema, _value_name(topic)) for topic, schema in values.items()} | {
         "LastEventId": _embedded(schemas.read("last-event-id"), "LastEventId"),
         "Problem": _embedded(schemas.read("problem"), "Problem"),
-        "Record": _record(),
-        "Gap": _gap(),
-        "Position": _object(
-            {"snapshot": {"const": "complete", "description": "The snapshot is complete. New records follow."}},
-            description=DESCRIPTIONS["position"],
-        ),
+        **_PARTS,
     }
 
 
@@ -93,17 +88,7 @@ def _value_alone(event: str, value: Schema) -> Schema:
 
 def _envelope(event: str, value: Schema) -> Schema:
     members = {
-        "headers": {
-            "type": "array",
-            "items": _object(
-                {
-                    "key": {"type": "string"},
-                    "value": {"type": ["string", "null"]},
-                    "value_encoding": {"const": "base64"},
-                },
-                ["key", "value"],
-            ),
-        },
+        "headers": ref("Headers"),
         "value": {"type": "null"} if event == "delete" else value,
         "value_encoding": {"enum": ["text", "base64"]},
     }
@@ -125,38 +110,8 @@ def _cloudevent(event: str, value: Schema) -> Schema:
 _RECORD_SCHEMAS = {"kafkasse": _kafkasse, "value": _value_alone, "envelope": _envelope, "cloudevents": _cloudevent}
 
 
-def _object(properties: dict[str, Any], required: list[str] | None = None, **members: Any) -> Schema:
-    return {"type": "object", "properties": properties, "required": required or [], **members}
-
-
-def _record() -> Schema:
-    return _object(
-        {
-            "topic": {"type": "string"},
-            "partition": {"type": "integer", "minimum": 0},
-            "offset": {"type": "integer", "minimum": 0, "maximum": _MAX_INT64},
-            "timestamp": {"type": ["integer", "null"], "description": "Milliseconds since 1970."},
-            "key": {"type": ["string", "null"]},
-            "key_encoding": {"const": "base64", "description": "Present if the key is not valid UTF-8."},
-        },
-        ["topic", "partition", "offset", "timestamp", "key"],
-        description="The record's place in Kafka, its timestamp and its key.",
-    )
-
-
-def _gap() -> Schema:
-    offset = {"type": "integer", "minimum": 0, "maximum": _MAX_INT64}
-    return _object(
-        {
-            "topic": {"type": "string"},
-            "partition": {"type": "integer", "minimum": 0},
-            "from": offset,
-            "to": offset,
-            "reason": {"type": "string"},
-        },
-        ["topic", "partition", "from", "to", "reason"],
-        description=DESCRIPTIONS["gap"],
-    )
+def _object(properties: dict[str, Any], required: list[str]) -> Schema:
+    return {"type": "object", "properties": properties, "required": required}
 
 
 def _embedded(schema: Mapping[str, Any], name: str) -> Schema:
@@ -168,10 +123,10 @@ def _embedded(schema: Mapping[str, Any], name: str) -> Schema:
 def _moved(value: Any, root: str) -> Any:
     """Change local references so that they start at `root`. A reference to another document accepts everything."""
     if isinstance(value, list):
-        return [_moved(each, root) for each in value]
+        return [_moved(item, root) for item in value]
     if not isinstance(value, Mapping):
         return value
-    moved = {key: _moved(each, root) for key, each in value.items() if key not in ("$schema", "$id")}
+    moved = {key: _moved(member, root) for key, member in value.items() if key not in ("$schema", "$id")}
     reference = moved.get("$ref")
     if isinstance(reference, str):
         if reference == "#" or reference.startswith("#/"):

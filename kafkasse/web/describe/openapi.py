@@ -8,13 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from kafkasse.errors import KafkasseError
+from kafkasse.errors import KafkasseError, pages
 from kafkasse.records.filter.language import MAX_CHARS
 from kafkasse.settings import WebSettings
 from kafkasse.web.describe import events
 from kafkasse.web.describe.events import Schema, data_schema, ref, shared_schemas
-from kafkasse.web.describe.problems import pages
-from kafkasse.web.describe.security import TICKET, Scheme, schemes_of
+from kafkasse.web.describe.security import TICKET
 from kafkasse.web.describe.streams import StreamDescription
 
 _ACCESS_STATUSES = (401, 403)  # only of streams that need credentials
@@ -32,17 +31,8 @@ _DEFINITIONS: Mapping[str, tuple[str, Schema]] = {
 }
 
 
-def openapi(
-    streams: Sequence[StreamDescription], root: str, settings: WebSettings, guards: Mapping[str, Mapping[str, Scheme]]
-) -> dict[str, Any]:
-    """Return the document.
-
-    Args:
-        streams: the streams that the reader of the document may know of.
-        root: the URL path of the blueprint, without a slash at the end.
-        settings: limits.
-        guards: the security schemes of each guard, by its name.
-    """
+def openapi(streams: Sequence[StreamDescription], root: str, settings: WebSettings) -> dict[str, Any]:
+    """Return the document for a blueprint with the URL path `root`. The reader may know of the streams."""
     return {
         "openapi": "3.2.0",
         "info": {
@@ -51,7 +41,7 @@ def openapi(
             "description": "Kafka topics as Server-Sent Events. A stream is a response that does not end.",
         },
         "servers": [{"url": root or "/"}],
-        "paths": {stream.path: _path(stream, settings, guards) for stream in streams} | _ticket_path(streams, guards),
+        "paths": {stream.path: _path(stream, settings) for stream in streams} | _ticket_path(streams),
         "components": {
             "schemas": shared_schemas(streams),
             "parameters": _parameters(settings),
@@ -59,21 +49,19 @@ def openapi(
                 "Retry-After": {"description": "Seconds to wait before a retry.", "schema": {"type": "integer"}},
             },
             "responses": {str(status): _rejection(errors) for status, errors in _errors().items()},
-            "securitySchemes": {name: each for stream in streams for name, each in schemes_of(stream, guards).items()},
+            "securitySchemes": {name: scheme for stream in streams for name, scheme in stream.schemes.items()},
         },
     }
 
 
-def _path(
-    stream: StreamDescription, settings: WebSettings, guards: Mapping[str, Mapping[str, Scheme]]
-) -> dict[str, Any]:
-    own = [_path_parameter(stream, name, settings) for name in stream.parameters]
-    own += [_filter(name, description) for name, description in stream.filters.items()]
+def _path(stream: StreamDescription, settings: WebSettings) -> dict[str, Any]:
+    parameters = [_path_parameter(stream, name, settings) for name in stream.parameters]
+    parameters += [_filter(name, description) for name, description in stream.filters.items()]
     shared = [{"$ref": f"#/components/parameters/{name}"} for name in _parameters(settings)]
     operation = {
         "description": _description(stream),
-        "security": [{name: []} for name in schemes_of(stream, guards)],
-        "parameters": own + shared,
+        "security": [{name: []} for name in stream.schemes],
+        "parameters": parameters + shared,
     }
     rejections = {
         str(status): {"$ref": f"#/components/responses/{status}"}
@@ -96,9 +84,9 @@ def _path(
     }
 
 
-def _ticket_path(streams: Sequence[StreamDescription], guards: Mapping[str, Mapping[str, Scheme]]) -> dict[str, Any]:
+def _ticket_path(streams: Sequence[StreamDescription]) -> dict[str, Any]:
     """Return the path at which a client requests a ticket, if one of the streams accepts tickets."""
-    schemes = {name for stream in streams for name in schemes_of(stream, guards)}
+    schemes = {name for stream in streams for name in stream.schemes}
     if TICKET not in schemes:
         return {}
     path = {
@@ -115,7 +103,10 @@ def _ticket_path(streams: Sequence[StreamDescription], guards: Mapping[str, Mapp
         "parameters": [path | {"schema": {"type": "string", "examples": ["/me/orders"]}}],
         "responses": {
             "200": {"description": "The ticket.", "content": {"application/json": {"schema": ticket}}},
-            **{each: {"$ref": f"#/components/responses/{each}"} for each in ("400", "401", "403", "405", "429", "503")},
+            **{
+                status: {"$ref": f"#/components/responses/{status}"}
+                for status in ("400", "401", "403", "405", "429", "503")
+            },
         },
     }
     return {"/-/ticket": {"post": operation}}
@@ -244,11 +235,11 @@ def _path_parameter(stream: StreamDescription, name: str, settings: WebSettings)
 
 def _errors() -> dict[int, list[type[KafkasseError]]]:
     """Return the errors with which a request for a stream can be rejected, by status."""
-    found: dict[int, list[type[KafkasseError]]] = defaultdict(list)
+    errors: dict[int, list[type[KafkasseError]]] = defaultdict(list)
     for error in pages().values():
         if error.__name__ != _IN_STREAM:
-            found[error.status].append(error)
-    return dict(sorted(found.items()))
+            errors[error.status].append(error)
+    return dict(sorted(errors.items()))
 
 
 def _rejection(errors: Sequence[type[KafkasseError]]) -> dict[str, Any]:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import MappingProxyType
 from typing import Any
 
 from kafkasse.route import Route
+from kafkasse.web.describe.security import Scheme
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"), (1, "ms"))
@@ -17,39 +17,23 @@ _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"), (1, "
 
 @dataclass(frozen=True, slots=True)
 class StreamDescription:
-    """A stream as its clients see it.
-
-    Attributes:
-        name: the name of the route.
-        path: the path below the blueprint's prefix, such as "/prices/{currency}".
-        description: the text of the operator, or "".
-        topics: the topics; on the open route, the names and patterns of the topics that a client may choose.
-        groups: on the open route, the names that stand for several topics, each with its topics.
-        is_open: whether clients choose the topics, as on the route /{topics}.
-        parameters: the names of the path parameters.
-        format: the format of the data.
-        start: where a client without an event ID starts.
-        access: the names of the guards; () if the stream is public.
-        filters: the query parameters that select records, with a description of each.
-        fields: the members of the value that a client receives; () for all.
-        events: the types of the Server-Sent Events.
-        schemas: the JSON Schemas of the values, by topic, as far as they are known.
-    """
+    """A stream as its clients see it."""
 
     name: str
-    path: str
-    description: str
-    topics: tuple[str, ...]
-    groups: Mapping[str, Sequence[str]]
-    is_open: bool
-    parameters: tuple[str, ...]
+    path: str  # below the blueprint's prefix, such as "/prices/{currency}"
+    description: str  # the text of the operator, or ""
+    topics: tuple[str, ...]  # on the open route, the names and patterns of the topics that a client may choose
+    groups: Mapping[str, Sequence[str]]  # on the open route, the names that stand for several topics
+    is_open: bool  # whether clients choose the topics, as on the route /{topics}
+    parameters: tuple[str, ...]  # the names of the path parameters
     format: str
-    start: str
-    access: tuple[str, ...]
-    filters: Mapping[str, str]
-    fields: tuple[str, ...]
-    events: tuple[str, ...]
-    schemas: Mapping[str, Mapping[str, Any]]
+    start: str  # where a client without an event ID starts
+    access: tuple[str, ...]  # the names of the guards; () if the stream is public
+    filters: Mapping[str, str]  # the query parameters that select records, with a description of each
+    fields: tuple[str, ...]  # the members of the value that a client receives; () for all
+    events: tuple[str, ...]  # the types of the Server-Sent Events
+    schemes: Mapping[str, Scheme]  # the security schemes of the guards by name; a client needs one of them
+    schemas: Mapping[str, Mapping[str, Any]]  # the JSON Schemas of the values, by topic, as far as they are known
 
     @property
     def is_public(self) -> bool:
@@ -59,25 +43,19 @@ class StreamDescription:
     @property
     def example_path(self) -> str:
         """The path with an example of each parameter: a group or topic, or the parameter's name in capitals."""
-        topic = next((each for each in (*self.groups, *self.topics) if not is_pattern(each)), "TOPIC")
-        return _PLACEHOLDER.sub(lambda found: topic if self.is_open else found[1].upper(), self.path)
+        topic = next((topic for topic in (*self.groups, *self.topics) if not is_pattern(topic)), "TOPIC")
+        return _PLACEHOLDER.sub(lambda match: topic if self.is_open else match[1].upper(), self.path)
 
 
 def is_pattern(topic: str) -> bool:
     """Return whether an entry of `allowed_topics` is a pattern instead of a name."""
-    return any(each in topic for each in "*?[")
+    return any(character in topic for character in "*?[")
 
 
 def describe(
-    route: Route, position_events: bool, schemas: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+    route: Route, position_events: bool, schemes: Mapping[str, Scheme], schemas: Mapping[str, Mapping[str, Any]]
 ) -> StreamDescription:
-    """Describe a route.
-
-    Args:
-        route: the route.
-        position_events: whether the server sends `position` events; the setting of the same name.
-        schemas: the JSON Schemas of the values of its topics, as far as they are known.
-    """
+    """Describe a route. `position_events` is its setting of the same name."""
     return StreamDescription(
         name=route.name,
         path=route.path,
@@ -92,6 +70,7 @@ def describe(
         filters={name: _filter(name) for name in route.client_filters},
         fields=route.fields,
         events=tuple(_events(route, position_events)),
+        schemes=schemes,
         schemas=schemas,
     )
 

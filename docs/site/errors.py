@@ -1,10 +1,10 @@
-"""docs/errors.md, generated from the classes in errors.py: `python -m kafkasse.web.describe.problems > docs/errors.md`."""
+"""docs/errors.md, generated from the classes in errors.py: `python -m docs.site.errors > docs/errors.md`."""
 
 from __future__ import annotations
 
 import sys
 
-from kafkasse.errors import CommandError, KafkasseError, documented, page_name
+from kafkasse.errors import KafkasseError, page_name, pages
 
 HEAD = """\
 # Errors
@@ -16,13 +16,8 @@ an error, and says which errors a client should retry.
 To find out in a program which error it is, compare `name`. The `type` contains the prefix of the blueprint, which differs
 between servers. Its last part is the same everywhere.
 
-<!-- Generated from kafkasse/errors.py: python -m kafkasse.web.describe.problems > docs/errors.md -->
+<!-- Generated from kafkasse/errors.py: python -m docs.site.errors > docs/errors.md -->
 """
-
-
-def pages() -> dict[str, type[KafkasseError]]:
-    """Return the class of each error that a server can send, by the name of its page."""
-    return {page_name(each): each for each in documented() if each is not CommandError}
 
 
 def markdown() -> str:

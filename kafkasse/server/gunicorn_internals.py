@@ -1,0 +1,183 @@
+"""What kafkasse uses of gunicorn beyond its documented settings and hooks. All private names of gunicorn are in this module.
+
+Worker, in worker.py, overrides methods of gunicorn's gevent worker, which are not documented either. NAMES lists all of
+these names, and a test checks that the installed version of gunicorn has them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from gevent.server import StreamServer
+from gunicorn import http, util
+from gunicorn.glogging import SafeAtoms
+from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, ParseException
+from gunicorn.workers.ggevent import GeventWorker
+
+from kafkasse.process.log_line import one_line
+
+__all__ = ["GeventWorker", "LimitRequestHeaders", "LimitRequestLine", "ParseException"]
+
+MAX_HEADER_BYTES = 131_072  # of a request's whole header: 64 KiB for an event ID, and 64 KiB for all other fields
+MAX_UNREAD_BODY_BYTES = 65_536  # of a request body that the app did not read
+DISCARD_BYTES = 8_192
+_TOKENS = re.compile(
+    r"((?:^|[?&])(?:ticket|access_token|id_token|token|jwt|api_?key|authorization)=)[^&\s\"]*|"
+    r"(?<![\w-])(?:ey[\w-]{8,}\.[\w.-]+|kafkasse_[\w-]{20,})",
+    re.IGNORECASE,
+)
+
+# The names by the module or class that has them. Of several names with a | between them, one is enough.
+NAMES = {
+    "gunicorn.http": "RequestParser Request",
+    "gunicorn.http.parser.RequestParser": "mesg_class __next__",
+    "gunicorn.http.message.Request": "parse read_into|get_data should_close",
+    "gunicorn.http.body.Body": "read",
+    "gunicorn.http.errors": "LimitRequestHeaders LimitRequestLine ParseException",
+    "gunicorn.http.wsgi.Response": "force_close write",
+    "gunicorn.glogging": "SafeAtoms",
+    "gunicorn.glogging.Logger": "atoms_wrapper_class access",
+    "gunicorn.util": "parse_address write_nonblock",
+    "gunicorn.config.Config": "address worker_class_str",
+    "gunicorn.arbiter.Arbiter": "START_CTX handle_hup handle_int",
+    "gunicorn.app.base.Application": "reload wsgi",
+    "gunicorn.workers.base.Worker": "init_process load_wsgi handle_exit notify handle_error",
+    "gunicorn.workers.ggevent.GeventWorker": "server_class patch handle handle_request run",
+}
+
+
+class _Request(http.Request):  # type: ignore[misc]
+    """A request with a limit on the size of its whole header.
+
+    gunicorn limits only each field and the number of fields. For every 8 KiB that it receives, it searches all bytes of the
+    header again. For the largest header that it allows, this takes six seconds, during which it serves no other client.
+    """
+
+    def parse(self, unreader: Any) -> Any:
+        self.max_buffer_headers = MAX_HEADER_BYTES
+        self._received = bytearray()
+        try:
+            return super().parse(unreader)
+        except ParseException as error:
+            error.received = self._received  # handle_error() receives only the exception
+            raise
+        finally:
+            self._received = bytearray()  # a request may stay open for a long time
+
+    def read_into(self, unreader: Any, buf: bytearray, stop: bool = False) -> None:  # gunicorn 24 or newer
+        before = len(buf)
+        super().read_into(unreader, buf, stop)
+        self._received += buf[before:]
+
+    def get_data(self, unreader: Any, buf: Any, stop: bool = False) -> None:  # older versions
+        before = buf.tell()
+        super().get_data(unreader, buf, stop)
+        self._received += buf.getvalue()[before:]
+
+
+class _Parser(http.RequestParser):  # type: ignore[misc]
+    """Parses the requests of one connection. Closes it if the app left a large body unread, which gunicorn would read."""
+
+    mesg_class = _Request
+
+    def __next__(self) -> Any:
+        if self.mesg and not self.mesg.should_close() and not getattr(self.mesg.body, "failed", False):
+            self._discard(self.mesg.body)
+        return super().__next__()
+
+    def _discard(self, body: Any) -> None:
+        unread_bytes = 0
+        try:
+            while data := body.read(DISCARD_BYTES):
+                unread_bytes += len(data)
+                if unread_bytes >= MAX_UNREAD_BODY_BYTES:
+                    raise StopIteration
+        except TimeoutError:
+            raise StopIteration from None
+
+
+class _Atoms(SafeAtoms):  # type: ignore[misc]
+    """The parts of a line in the access log, on one line. A user name in Authorization may contain line breaks.
+
+    Tokens in URLs are masked. The server rejects all of them except tickets, but a client has sent them.
+    """
+
+    def __getitem__(self, name: str) -> Any:
+        value = super().__getitem__(name)
+        return one_line(_TOKENS.sub(r"\1********", value), MAX_HEADER_BYTES) if isinstance(value, str) else value
+
+
+class SharedListener(StreamServer):  # type: ignore[misc]
+    """Accepts connections on a socket that all workers share. close() closes only this worker's copy of the socket."""
+
+    def __init__(self, listener: Any, handle: Callable[[Any, Any, Any], None], **settings: Any) -> None:
+        super().__init__(listener, partial(handle, self), **settings)
+
+    def getsockname(self) -> Any:
+        """Return the address of the socket, even if it is closed: gunicorn calls this in the greenlet of each connection."""
+        return self.address
+
+
+class _SendRecorder(list[bytes]):
+    """A substitute for a socket that records the bytes that are sent."""
+
+    sendall = list.append
+
+
+def limit_requests() -> None:
+    """Limit the headers and the unread bodies of all requests of this process. gunicorn has no setting for its parser."""
+    http.RequestParser = _Parser  # get_parser() looks up this name
+
+
+def mask_access_log(log: Any) -> None:
+    """Mask tokens in the lines of the access log, and keep each of them on one line."""
+    log.atoms_wrapper_class = _Atoms
+
+
+def has_access_log(log: Any, cfg: Any) -> bool:
+    """Return whether gunicorn writes an access log. gunicorn before 25.3 has no property for it."""
+    configured = cfg.accesslog or cfg.logconfig or cfg.logconfig_dict or cfg.syslog
+    return bool(getattr(log, "access_log_enabled", configured))
+
+
+def name_of_listener(worker: Any, address: str) -> Any:
+    """Return the name that the worker's socket for an address has, or None if the worker does not listen there."""
+    addresses = list(worker.cfg.address)
+    wanted = util.parse_address(address)
+    if wanted not in addresses or len(addresses) != len(worker.sockets):
+        return None
+    return worker.sockets[addresses.index(wanted)].getsockname()
+
+
+def start_of_response(response: Any, data: bytes) -> bytes:
+    """Return what gunicorn would send for a response that starts with `data`: the header and one chunk."""
+    response.sock = recorder = _SendRecorder()
+    response.write(data)
+    return b"".join(recorder)
+
+
+def send_error(client: Any, response: str) -> None:
+    """Send a whole response to a request that gunicorn could not parse.
+
+    Raises:
+        OSError: the client has left.
+    """
+    util.write_nonblock(client, response.encode("latin-1"))
+
+
+def handle_signal(arbiter: Any, name: str, handle: Callable[[Callable[[], None]], None]) -> None:
+    """Make gunicorn's master call `handle` for a signal (`hup` or `int`), with gunicorn's own handler as its argument."""
+    method = f"handle_{name}"
+    setattr(arbiter, method, partial(handle, getattr(arbiter, method)))
+
+
+def restart_as_module(arbiter: Any) -> None:
+    """Make gunicorn start as a module again at SIGUSR2, if it was started as one.
+
+    gunicorn would run the file of that module. Its directory would hide http and other standard modules.
+    """
+    if str(arbiter.START_CTX["args"][1]).endswith("/__main__.py"):
+        arbiter.START_CTX["args"][1:2] = ["-m", "gunicorn"]

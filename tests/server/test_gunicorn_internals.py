@@ -1,0 +1,25 @@
+"""The installed version of gunicorn has all private names that kafkasse uses. `make compat` installs other versions."""
+
+from __future__ import annotations
+
+import pkgutil
+
+import pytest
+
+from kafkasse.server.gunicorn_internals import NAMES
+from kafkasse.server.worker import Worker
+
+
+@pytest.mark.parametrize(("owner", "name"), [(owner, name) for owner in NAMES for name in NAMES[owner].split()])
+def test_gunicorn_has_a_name(owner, name):
+    """Otherwise, an update of gunicorn would fail later, for example at the first request or signal."""
+    having = pkgutil.resolve_name(owner)
+
+    assert any(hasattr(having, each) for each in name.split("|")), f"this version of gunicorn has no {owner}.{name}"
+
+
+def test_the_methods_that_the_worker_overrides_are_listed():
+    overridden = {name for name in vars(Worker) if any(name in vars(base) for base in Worker.__mro__[1:-1])}
+
+    listed = " ".join(names for owner, names in NAMES.items() if owner.startswith("gunicorn.workers")).split()
+    assert set() == {name for name in overridden if not name.startswith("__")} - set(listed)
