@@ -1,16 +1,19 @@
 """Feeds read records from a log, starting at a position, and return frames. This package uses neither HTTP nor Kafka.
 
-The core does no I/O, has no clock and never lets other greenlets run. `make lint` checks its direct imports.
+core decides which bytes a client receives. It does no I/O, has no clock and never lets other greenlets run:
 
-    feed_core      the ring, the position and the parked clients of a feed: ring, subscribers, feed_epochs, stats
-    reader_core    the state and the position of a reader, and what it reads from the ring: reader_states
+    feed        the ring, the position and the parked clients of a feed: ring, subscribers, epochs, stats
+    reader      the position of a client, and what it reads from the ring: reader_states
+    catch_up    what a client receives from a cursor of its own: versions, topics
+    snapshot    the newest record of each key
+    tail        which feeds receive a record, and which partitions they contain
 
-These modules run the core with greenlets:
+The other modules run the core: they read the log, keep time, wait and send.
 
-    feeds          finds or creates the feed of a stream, and opens its reader: start, epochs, lookup
-    tail           reads the new records for all feeds: topic_watch, backlog
-    shared_feed    encodes records for a feed, and sends them: versions
-    reader         reads from the snapshot, the reader's own cursor and the ring: snapshot, slots, catch_up
+    feeds       finds or creates the feed of a stream, and opens its reader: start, epochs, lookup
+    tail        reads the new records for all feeds: topic_watch, backlog
+    shared_feed encodes records for a feed, and sends them: versions
+    reader      waits for the ring, for the snapshot and for a slot: snapshot, slots, catch_up
 """
 
 from kafkasse.feed.core.reader import StopReason
