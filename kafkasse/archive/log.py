@@ -300,8 +300,9 @@ class ArchivedLog:
         offsets: Mapping[Partition, int],
         tail: bool = False,
         epochs: Mapping[Partition, int] | None = None,
+        topic_ids: Mapping[str, str] | None = None,
     ) -> ArchiveCursor:
-        cursor = ArchiveCursor(self, offsets, tail, epochs)
+        cursor = ArchiveCursor(self, offsets, tail, epochs, topic_ids)
         self._cursors.add(cursor)
         return cursor
 
@@ -354,25 +355,31 @@ class ArchiveCursor:
         offsets: Mapping[Partition, int],
         tail: bool,
         epochs: Mapping[Partition, int] | None,
+        topic_ids: Mapping[str, str] | None,
     ) -> None:
         self._log = archived_log
         self._places = {each: _Place(offset, archived_log.topic_id(each.topic)) for each, offset in offsets.items()}
         self._archived: dict[Partition, _Place] = {}  # the partitions that are read from the archive now
         self._is_kafkas_turn = False
-        self._kafka: Cursor = archived_log.recent.cursor(offsets, tail=tail, epochs=epochs)
+        self._kafka: Cursor = archived_log.recent.cursor(offsets, tail, epochs, topic_ids)
 
     @property
     def is_in_archive(self) -> bool:
         """Whether the cursor reads a partition from the archive."""
         return bool(self._archived)
 
-    def seek(self, offsets: Mapping[Partition, int], epochs: Mapping[Partition, int] | None = None) -> None:
+    def seek(
+        self,
+        offsets: Mapping[Partition, int],
+        epochs: Mapping[Partition, int] | None = None,
+        topic_ids: Mapping[str, str] | None = None,
+    ) -> None:
         for each, offset in offsets.items():
             before = self._places.get(each)
             # The offsets of a partition that the cursor reads still belong to the same topic.
             self._places[each] = _Place(offset, before.topic_id if before else self._log.topic_id(each.topic))
             self._archived.pop(each, None)
-        self._kafka.seek(offsets, epochs)
+        self._kafka.seek(offsets, epochs, topic_ids)
 
     def remove(self, partitions: Iterable[Partition]) -> None:
         removed = list(partitions)

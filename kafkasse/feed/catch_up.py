@@ -54,7 +54,7 @@ class CatchUp(CatchUpCore):
         self._versions = versions
         self._lookups = BackgroundLookups()
         self._find_pending_at = 0.0
-        self._cursor = log.cursor(ids.offsets, epochs=ids.epochs)
+        self._cursor = log.cursor(ids.offsets, epochs=ids.epochs, topic_ids=ids.topic_ids)
 
     def read(self, timeout_s: float, until: Callable[[], bool] = lambda: False) -> bytes:
         """Return the next frames. Return b"" after `timeout_s` seconds, or as soon as `until()` is true or the stream ended.
@@ -119,5 +119,5 @@ class CatchUp(CatchUpCore):
             self._add(self._lookups.get("pending partitions", lambda: self._log.offsets_at(pending)) or {})
 
     def _add(self, starts: Mapping[Partition, int]) -> None:
-        self._cursor.seek(starts)
+        self._cursor.seek(starts, topic_ids=self.ids.topic_ids)
         self.add_partitions(starts)

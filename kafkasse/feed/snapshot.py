@@ -127,7 +127,8 @@ class Snapshot(SnapshotCore):
         try:
             while not slot.wait(MAX_POLL_S):
                 pass
-            cursor = self._log.cursor(self.ids.offsets, epochs=self.ids.epochs)
+            ids = self.ids
+            cursor = self._log.cursor(ids.offsets, epochs=ids.epochs, topic_ids=ids.topic_ids)
             while not (self.has_reached(ends) or slot.revoked):
                 self._poll(cursor, slot)
         finally:

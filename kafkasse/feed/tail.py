@@ -117,7 +117,7 @@ class Tail(TailCore[SharedFeed]):
         """
         if feed.key.encoder.has_hooks:
             self.backlogs[feed] = Backlog(feed, lambda: feed.skip_to(*self.position_of(feed)))
-        self._cursor.seek(self._add(feed, states))
+        self._cursor.seek(self._add(feed, states), topic_ids=feed.ids.topic_ids)
 
     def remove(self, feed: SharedFeed) -> None:
         """Remove a feed, and stop reading the partitions that no other feed contains."""
@@ -256,8 +256,8 @@ class Tail(TailCore[SharedFeed]):
         for partition, offset in offsets.items():
             feeds, ended = self.start_partition(partition, offset)
             self.fail(ended, None)
-            for feed in feeds:
-                topic_ids = {partition.topic: self.topics[partition.topic].topic_id}
-                self._change(feed, partial(feed.add_partitions, {partition: offset}, topic_ids))
             if feeds:
-                self._cursor.seek({partition: offset})
+                topic_ids = {partition.topic: self.topics[partition.topic].topic_id}
+                for feed in feeds:
+                    self._change(feed, partial(feed.add_partitions, {partition: offset}, topic_ids))
+                self._cursor.seek({partition: offset}, topic_ids=topic_ids)

@@ -101,7 +101,7 @@ class KafkaCursor:
         find_broker: returns the broker with a node ID.
         pool: provides connections.
         offsets: where to start.
-        epochs: as for log.Cursor.seek().
+        epochs, topic_ids: as for log.Cursor.seek().
         options: how to read.
     """
 
@@ -115,6 +115,7 @@ class KafkaCursor:
         pool: ConnectionPool,
         offsets: Mapping[Partition, int],
         epochs: Mapping[Partition, int] | None,
+        topic_ids: Mapping[str, str] | None,
         options: CursorOptions,
     ) -> None:
         self._known_leaders = known_leaders
@@ -132,6 +133,7 @@ class KafkaCursor:
         self._stopped: dict[Partition, _Stopped] = {}
         self._nodes: dict[Broker, BrokerNode] = {}
         self._topic_ids: dict[str, bytes] = {}  # a recreated topic has another ID, and is not read
+        self._expected_ids: dict[str, str] = {}  # the first characters, if the caller knows them
         self._responses: deque[tuple[BrokerNode, FetchResponse]] = deque()
         self._undecoded = DecodingQueue(bool(options.fetch.isolation_level), options.max_decompressed_bytes)
         self._decoded: list[Batch] = []  # what poll() is about to return
@@ -144,17 +146,24 @@ class KafkaCursor:
         self._replicas_expire_at = math.inf
         self._replicas_allowed_at = 0.0
         self._fetches_ahead = False
-        self.seek(offsets, epochs)
+        self.seek(offsets, epochs, topic_ids)
 
     # log.Cursor
 
-    def seek(self, offsets: Mapping[Partition, int], epochs: Mapping[Partition, int] | None = None) -> None:
+    def seek(
+        self,
+        offsets: Mapping[Partition, int],
+        epochs: Mapping[Partition, int] | None = None,
+        topic_ids: Mapping[str, str] | None = None,
+    ) -> None:
         self._discard_records(offsets)
         added = []
         for partition, offset in offsets.items():
             if partition not in self._partitions:
                 self._partitions[partition] = PartitionState(partition)
                 added.append(partition)
+                if topic_id := (topic_ids or {}).get(partition.topic):
+                    self._expected_ids[partition.topic] = topic_id
             state = self._partitions[partition]
             state.seek(offset, (epochs or {}).get(partition, UNKNOWN_EPOCH))
             self._stopped.pop(partition, None)
@@ -433,7 +442,7 @@ class KafkaCursor:
                 self._forget({partition})
                 self._failed[partition] = leader
                 continue
-            if leader.topic_id != (self._topic_ids.get(partition.topic) or leader.topic_id):
+            if not self._is_expected(partition.topic, leader):
                 continue
             if state.leader is not None and leader.epoch < state.leader.epoch:
                 state.outdated_since = state.outdated_since or time.monotonic()
@@ -447,6 +456,11 @@ class KafkaCursor:
             self._nodes_of[partition] = node = self._node(leader.broker)
             node.add(state)
             del self._leaderless[partition]
+
+    def _is_expected(self, topic: str, leader: Leader) -> bool:
+        """Return whether the leader is that of the topic that the cursor reads, and not of a recreated one."""
+        expected, former = self._expected_ids.get(topic), self._topic_ids.get(topic)
+        return (not expected or leader.short_topic_id in ("", expected)) and (not former or leader.topic_id == former)
 
     def _stop_recreated(self) -> None:
         """Stop the partitions whose topic was recreated, if the metadata has reported an older epoch for some seconds.
@@ -501,6 +515,7 @@ class KafkaCursor:
             self._stopped.pop(partition, None)
         for topic in {each.topic for each in removed} - {each.topic for each in self._partitions}:
             self._topic_ids.pop(topic, None)
+            self._expected_ids.pop(topic, None)
 
     def _remove_leader(self, state: PartitionState) -> None:
         if (node := self._nodes_of.pop(state.partition, None)) is not None:

@@ -6,7 +6,6 @@ imported, because kafka-python chooses its selector when it is imported.
 
 from __future__ import annotations
 
-import base64
 import logging
 import math
 import time
@@ -14,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any, TypeVar
-from uuid import UUID
 
 import gevent
 from kafka import TopicPartition
@@ -33,14 +31,13 @@ from kafkasse.kafka.errors import (
     translate_errors,
 )
 from kafkasse.kafka.fetch_protocol import FetchOptions
-from kafkasse.kafka.partition_state import Leader
+from kafkasse.kafka.partition_state import Leader, short_topic_id
 from kafkasse.log import OffsetAndEpoch, OffsetRange, Partition, Topic
 from kafkasse.process.event_loop import take_turn
 from kafkasse.settings import KafkaSettings
 
 log = logging.getLogger(__name__)
 
-TOPIC_ID_CHARS = 8  # of 22 in base64url; 48 bits are enough to distinguish a recreated topic from the old one
 TAIL_MAX_WAIT_MS = 100  # while all partitions are idle, the first request for a new one waits up to this long
 CATCH_UP_MAX_WAIT_MS = 20  # short, because a closed cursor's connection cannot be reused until the broker has responded
 MAX_PARTITION_BYTES = 1_048_576
@@ -100,7 +97,9 @@ class KafkaLog:
                 described[topic] = Topic(0, "", _topic_error(name, found.error_code))
             else:
                 self._leaders[topic] = _newest(known, _leaders_of(name, found))
-                described[topic] = Topic(len(found.partitions), _short_topic_id(found.topic_id))
+                described[topic] = Topic(
+                    len(found.partitions), short_topic_id(found.topic_id.bytes if found.topic_id else b"")
+                )
         return described
 
     def topic_names(self) -> set[str]:
@@ -152,6 +151,7 @@ class KafkaLog:
         offsets: Mapping[Partition, int],
         tail: bool = False,
         epochs: Mapping[Partition, int] | None = None,
+        topic_ids: Mapping[str, str] | None = None,
     ) -> KafkaCursor:
         if len(self._known_leaders(offsets)) < len(offsets):
             self._find_leaders(offsets)
@@ -164,6 +164,7 @@ class KafkaLog:
             self.pool,
             offsets,
             epochs,
+            topic_ids,
             self._cursor_options(tail),
         )
 
@@ -382,11 +383,6 @@ def _newest(known: Mapping[int, Leader], found: dict[int, Leader]) -> dict[int, 
         if leader.topic_id and before.topic_id == leader.topic_id and before.epoch > leader.epoch:
             found[partition] = before
     return found
-
-
-def _short_topic_id(topic_id: UUID | None) -> str:
-    """Return the first characters of a topic ID as Kafka's tools print it, or "" if the cluster has no topic IDs."""
-    return base64.urlsafe_b64encode(topic_id.bytes).decode("ascii")[:TOPIC_ID_CHARS] if topic_id else ""
 
 
 def check_patched() -> None:

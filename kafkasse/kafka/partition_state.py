@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import NamedTuple
 
 from kafkasse.kafka.batches import RecordRun
@@ -10,6 +11,7 @@ from kafkasse.kafka.fetch_protocol import BY_TOPIC_ID, FetchPartition
 from kafkasse.log import UNKNOWN_EPOCH, OffsetAndEpoch, Partition
 from kafkasse.log.epoch_history import EpochHistory
 
+TOPIC_ID_CHARS = 8  # of 22 in base64url; 48 bits are enough to distinguish a recreated topic from the old one
 BACKOFF_S = 0.02  # multiplied by the square of the number of failures in a row
 MAX_BACKOFF_S = 1.0
 FAILURES_FORGOTTEN_S = 10.0  # a failure this long after the last one is the first in a row
@@ -23,12 +25,22 @@ class Leader(NamedTuple):
     topic_name: bytes
     topic_id: bytes  # b"" if the cluster has no topic IDs
 
+    @property
+    def short_topic_id(self) -> str:
+        """The first characters of the topic ID; see short_topic_id()."""
+        return short_topic_id(self.topic_id)
+
     def is_of_another_topic(self, epoch: int) -> bool:
         """Return whether a log that has become shorter since this epoch is that of a recreated topic.
 
         A log loses records only in an election, which begins a new epoch. If a topic has an ID, the ID shows this instead.
         """
         return not self.topic_id and UNKNOWN_EPOCH < self.epoch <= epoch
+
+
+def short_topic_id(topic_id: bytes) -> str:
+    """Return the first characters of a topic ID as Kafka's tools print it, or "" if the cluster has no topic IDs."""
+    return base64.urlsafe_b64encode(topic_id).decode("ascii")[:TOPIC_ID_CHARS]
 
 
 class PartitionState:

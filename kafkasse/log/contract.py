@@ -202,7 +202,12 @@ class PartitionsFailed(Exception):
 class Cursor(Protocol):
     """Reads some partitions, each from a given offset."""
 
-    def seek(self, offsets: Mapping[Partition, int], epochs: Mapping[Partition, int] | None = None) -> None:
+    def seek(
+        self,
+        offsets: Mapping[Partition, int],
+        epochs: Mapping[Partition, int] | None = None,
+        topic_ids: Mapping[str, str] | None = None,
+    ) -> None:
         """Continue at these offsets. Partitions that the cursor does not read yet are added.
 
         Args:
@@ -210,6 +215,8 @@ class Cursor(Protocol):
             epochs: the leader epochs of the records before these offsets, where they are known. The cursor then notices if
                 the log was truncated and other records have replaced them. If the log has neither an epoch nor a newer one,
                 poll() raises OffsetOutOfRange, because the cursor cannot know whether records were lost.
+            topic_ids: the IDs of topics, as in Topic. The cursor does not read a recreated topic, which has another ID. If
+                the ID of an added topic is absent or "", it is that of the topic that exists.
         """
 
     def remove(self, partitions: Iterable[Partition]) -> None:
@@ -290,12 +297,13 @@ class Log(Protocol):
         offsets: Mapping[Partition, int],
         tail: bool = False,
         epochs: Mapping[Partition, int] | None = None,
+        topic_ids: Mapping[str, str] | None = None,
     ) -> Cursor:
         """Open a cursor at `offsets`.
 
         Args:
             offsets: where to start in each partition. A cursor without partitions waits until seek() adds some.
-            epochs: as for Cursor.seek().
+            epochs, topic_ids: as for Cursor.seek().
             tail: the cursor will stay at the end of its partitions for a long time.
         """
         ...

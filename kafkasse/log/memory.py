@@ -181,6 +181,10 @@ class MemoryLog:
         error = self._topic_errors.get(topic)
         return self._topics[topic] if error is None else Topic(0, "", error)
 
+    def topic_id(self, topic: str) -> str:
+        """Return the ID of a topic, or "" if it does not exist."""
+        return self._topics[topic].topic_id if topic in self._topics else ""
+
     def topic_names(self) -> set[str]:
         return {topic for topic in self._topics if topic not in self._topic_errors}
 
@@ -210,8 +214,9 @@ class MemoryLog:
         offsets: Mapping[Partition, int],
         tail: bool = False,
         epochs: Mapping[Partition, int] | None = None,
+        topic_ids: Mapping[str, str] | None = None,
     ) -> MemoryCursor:
-        return MemoryCursor(self, offsets, epochs)
+        return MemoryCursor(self, offsets, epochs, topic_ids)
 
     @property
     def recent(self) -> MemoryLog:
@@ -274,17 +279,30 @@ class MemoryCursor:
     """Implements log.Cursor."""
 
     def __init__(
-        self, log: MemoryLog, offsets: Mapping[Partition, int], epochs: Mapping[Partition, int] | None = None
+        self,
+        log: MemoryLog,
+        offsets: Mapping[Partition, int],
+        epochs: Mapping[Partition, int] | None = None,
+        topic_ids: Mapping[str, str] | None = None,
     ) -> None:
         self._log = log
-        self._offsets = dict(offsets)
-        self._epochs = dict(epochs or {})
+        self._offsets: dict[Partition, int] = {}
+        self._epochs: dict[Partition, int] = {}
+        self._topic_ids: dict[str, str] = {}
+        self.seek(offsets, epochs, topic_ids)
 
-    def seek(self, offsets: Mapping[Partition, int], epochs: Mapping[Partition, int] | None = None) -> None:
+    def seek(
+        self,
+        offsets: Mapping[Partition, int],
+        epochs: Mapping[Partition, int] | None = None,
+        topic_ids: Mapping[str, str] | None = None,
+    ) -> None:
         with self._log.changed:
             for each, offset in offsets.items():
                 self._offsets[each] = offset
                 self._epochs.pop(each, None)
+                topic_id = (topic_ids or {}).get(each.topic) or self._log.topic_id(each.topic)
+                self._topic_ids.setdefault(each.topic, topic_id)
             self._epochs.update(epochs or {})
             self._log.changed.notify_all()
 
@@ -292,6 +310,8 @@ class MemoryCursor:
         for each in partitions:
             self._offsets.pop(each, None)
             self._epochs.pop(each, None)
+        topics = {each.topic for each in self._offsets}
+        self._topic_ids = {topic: topic_id for topic, topic_id in self._topic_ids.items() if topic in topics}
 
     def poll(self, timeout_s: float) -> list[Batch]:
         deadline = time.monotonic() + timeout_s
@@ -315,6 +335,8 @@ class MemoryCursor:
         batches: list[Batch] = []
         errors: list[OffsetOutOfRange | PartitionsFailed] = []
         for each, offset in self._offsets.items():
+            if self._log.topic_id(each.topic) != self._topic_ids[each.topic]:
+                continue
             try:
                 batch = self._log.read(each, offset, self._epochs.get(each, UNKNOWN_EPOCH))
             except (OffsetOutOfRange, PartitionsFailed) as error:

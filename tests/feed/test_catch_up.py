@@ -97,6 +97,20 @@ def test_ends_when_a_topic_is_recreated(log):
     assert old == client.reader.position_id
 
 
+def test_does_not_read_a_topic_that_is_recreated_before_the_first_read(log):
+    """The client would receive the record with an event ID of the old topic, and again after it reconnects."""
+    log.append("t", value(1))
+    client = Behind(log, start_at=StartAt.EARLIEST)
+    log.delete("t")
+    log.create("t", 2)
+    log.append("t", value(2))
+
+    events = client.read()
+
+    assert [] == numbers(events)
+    assert StopReason.ENDED is client.reader.stop_reason
+
+
 def test_reports_a_deleted_topic_after_two_refreshes(log):
     """The error names the topic. One refresh is not enough: a broker that has just started may not know the topic yet."""
     client = Behind(log)

@@ -29,15 +29,16 @@ class ArchiveSimulation(Simulation):
     """Half of the simulations have clients that start at the earliest record, which may be archived."""
 
     def __init__(self, draws: Draws, **settings: Any) -> None:
+        from kafkasse.archive.directory import ArchiveDirectory  # needs pyarrow
+
+        self.directory = ArchiveDirectory(Path())  # play() creates it
         super().__init__(draws, late_reconnects=True, truncates=True, **settings)
         if self.draws.chance(5):
             self._route = replace(self._route, start=StartAt.EARLIEST)
 
     def _readable_log(self) -> Log:
-        from kafkasse.archive.directory import ArchiveDirectory
         from kafkasse.archive.log import ArchivedLog, ArchiveReader
 
-        self.directory = ArchiveDirectory(Path())  # play() creates it
         return ArchivedLog(self.log, ArchiveReader(self.directory))
 
     def play(self, steps: int) -> list[str]:
@@ -53,7 +54,7 @@ class ArchiveSimulation(Simulation):
             return super().play(steps)
 
     def _more_moves(self) -> Iterable[Callable[[], None]]:
-        return self.archive, self.archive, self.retain, self.retain, self.compact
+        return *super()._more_moves(), self.archive, self.archive, self.retain, self.retain, self.compact
 
     def archive(self, partition: Partition | None = None) -> None:
         """Archive some of the records that are not archived yet, as one commit."""

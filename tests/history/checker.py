@@ -543,7 +543,8 @@ class _Client:
         if version in versions and (start < to <= first or self._stored.is_hole(partition, start, to, self._now)):
             return True
         earlier = [each for each in versions if each < version]
-        recreated = any(each[0] != version[0] for each in earlier) and self._all_optional(partition, version, 0, to)
+        is_start = self._all_optional(partition, version, min(first, to), to)
+        recreated = is_start and any(each[0] != version[0] for each in earlier)
         diverged = [self._stored.differs(partition, each, version) for each in earlier if each[0] == version[0]]
         visible = self._visible(partition, version)
         truncated = any(to <= max(each, first) and not visible.between(to, each) for each in diverged)
@@ -632,6 +633,8 @@ class _Client:
         renamed = self._topic_ids[partition[0]] != parsed.topic_ids.get(partition[0])
         had = {version[0] for version in before.versions}
         fitting = tuple(version for version in versions if (version[0] not in had) is renamed or len(had) > 1)
+        if 0 not in had and had == {version[0] for version in self._stored.versions(partition)}:
+            return versions  # the partition was added to the recreated topic
         if not fitting:
             what = "a recreated topic, but no gap announced it" if renamed else "a topic that was deleted"
             self._report(f"{_label(partition)}: the event ID refers to {what}")

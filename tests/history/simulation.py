@@ -51,8 +51,8 @@ class BusyLog(MemoryLog):
 
     while_closing: Callable[[], None] = staticmethod(lambda: None)
 
-    def cursor(self, offsets: Any, **options: Any) -> MemoryCursor:
-        return BusyCursor(self, offsets, options.get("epochs"))
+    def cursor(self, offsets: Any, tail: bool = False, *epochs: Any, **topic_ids: Any) -> MemoryCursor:
+        return BusyCursor(self, offsets, *epochs, **topic_ids)
 
 
 def _is_shown(message: Any) -> bool:
@@ -196,6 +196,7 @@ class Simulation:
         self.ends: dict[Partition, int] = {}
         self.firsts: dict[Partition, int] = {}
         self._epochs: dict[Partition, int] = {}
+        self._recreated: Counter[str] = Counter()
         self.clients: list[Client] = []
         self.now = 0  # the number of the step
         self._bounds: dict[Partition, list[Bounds]] = {}
@@ -203,8 +204,8 @@ class Simulation:
         ring = self.draws.choice([1, 3, 8])
         config = Config(heartbeat_s=300, idle_feed_timeout_s=3600)
         # Refresh the metadata whenever a tail or a cursor checks it.
-        limits = replace(config.feed, metadata_refresh_s=0.0, max_ring_records=ring, max_chunk_bytes=1024)
-        self._feeds = Feeds(self._readable_log(), limits, self._add_tail)
+        self._settings = replace(config.feed, metadata_refresh_s=0.0, max_ring_records=ring, max_chunk_bytes=1024)
+        self._feeds = self._new_feeds()
         self.create(TOPIC, PARTITIONS)
         self._encoder = Encoder(filterer=_is_shown if filtered else None, id_frequency=id_frequency)
 
@@ -229,6 +230,11 @@ class Simulation:
             self.reached["falls behind"] += stats.falls_behind
         histories = [self._history(number, client) for number, client in enumerate(self.clients)]
         return violations(histories, self.stored, reached=self.ends, bounds=self._bounds)
+
+    def _new_feeds(self) -> Feeds:
+        """Return the feeds of a worker that has just started."""
+        self._tails.clear()
+        return Feeds(self._readable_log(), self._settings, self._add_tail)
 
     def _add_tail(self, tail: Tail) -> None:
         tail._check_at = inf  # turn() calls _check_topics(), so that time decides nothing
@@ -275,7 +281,8 @@ class Simulation:
         topic, at = partition or self._partition_of(key)
         offset = self.log.append(topic, value, at, key, timestamp=1000 + number)
         epoch = self._epochs[topic, at]
-        self.stored.append(StoredRecord(topic, at, offset, 1000 + number, key, value, epoch=epoch))
+        topic_id = self._recreated[topic]
+        self.stored.append(StoredRecord(topic, at, offset, 1000 + number, key, value, topic_id=topic_id, epoch=epoch))
         self.ends[topic, at] = offset + 1
 
     def _any_partition(self) -> Partition:
@@ -327,7 +334,8 @@ class Simulation:
 
     def _stored_in(self, partition: Partition) -> list[StoredRecord]:
         """Return the records of a partition since its last truncation."""
-        return [each for each in self.stored if (*each[:2], each.epoch) == (*partition, self._epochs[partition])]
+        version = *partition, self._recreated[partition[0]], self._epochs[partition]
+        return [each for each in self.stored if (*each[:2], each.topic_id, each.epoch) == version]
 
     def _all_know_epoch(self, partition: Partition) -> bool:
         """Return whether all event IDs with which clients may resume contain the partition's leader epoch."""
@@ -397,10 +405,21 @@ class Simulation:
                 client.disconnect(is_cut=False)
                 self.connect(client)
 
+    def restart(self) -> None:
+        """Kill the worker, rarely, and start another one. The connections end at any byte."""
+        received = [self.draws.below(len(client.body) + 1) for client in self.clients]
+        if self.draws.chance(2) and all(map(self._may_reconnect, self.clients, received)):
+            self.reached["restart"] += 1
+            for client, count in zip(self.clients, received, strict=True):
+                client.disconnect(count)
+            self._feeds = self._new_feeds()
+            for client in self.clients:
+                self.connect(client)
+
     def settle(self) -> None:
         """Let every client read until there is nothing more."""
         self.log.while_closing = lambda: None  # otherwise new records would never stop
-        for partition in [each for each, epoch in self._epochs.items() if epoch]:
+        for partition in [each for each, epoch in self._epochs.items() if epoch or self._recreated[each[0]]]:
             self.append(partition)  # a client that was ahead of the tail notices a truncation at the next record
         for _ in range(self._turns_to_end()):
             self.tick()

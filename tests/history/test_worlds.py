@@ -17,9 +17,17 @@ from kafkasse.records.filter import Filter
 from tests.history import mutants
 from tests.history.draws import RandomDraws, RecordedDraws, shortened
 from tests.history.worlds import KINDS, STORED, StoredWorld, find, kinds_of, outcome, play
+from tests.support.examples import examples
 
 ROOT = Path(__file__).parents[2]
-SEEDS = dict.fromkeys(KINDS, tuple(range(8))) | {"archive": (0, 1, 2, 13, 36, 37)}  # slow, and truncations are rare
+SEEDS = {
+    kind: (9, 10, 13, *range(6))[: examples(9)]  # with the first three, a removed batch is noticed
+    if kind.startswith("interleaved")
+    else (0, 1, 2, 13, 36, 37)  # slow, and truncations are rare
+    if kind.startswith("archive")
+    else tuple(range(8))
+    for kind in KINDS
+}
 # What the selection must contain. A kind is worth little if no world of it reaches these.
 EVERY_KIND = {"parked", "sent in part", "catch-up", "falls behind"}
 REACHED = {
@@ -27,13 +35,14 @@ REACHED = {
     "truncation": {"truncation", "gap"},
     "patterns": {"new topic"},
     "archive": {"retention", "truncation", "gap"},
+    "changing": {"retention", "truncation", "recreated", "new topic", "restart", "gap"},
 }
 
 PRINTS_A_WORLD = """
 from gevent import monkey; monkey.patch_all()
 from tests.history.draws import RandomDraws
 from tests.history.worlds import play
-_, world = play("patterns", RandomDraws(0))
+_, world = play("changing topics", RandomDraws(0))
 print([client.connections for client in world.clients])
 """
 
@@ -41,7 +50,7 @@ print([client.connections for client in world.clients])
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_client_receives_exactly_its_records(kind):
     """Appends, fetches, opens, parks, full sockets, heartbeats, ends and cuts at any byte, in many orders."""
-    if kind == "archive":
+    if kind.startswith("archive"):
         pytest.importorskip("pyarrow", reason="pip install pyarrow")
     reached: Counter[str] = Counter()
     for seed in SEEDS[kind]:
@@ -56,7 +65,7 @@ def test_each_client_receives_exactly_its_records(kind):
 @pytest.mark.parametrize("world", STORED, ids=lambda world: world.mutant or f"{world.kind}-{world.seed}")
 def test_a_world_that_has_failed_before_passes(world):
     """If it failed with a mutant, the checker reports the same violation for the mutant, and nothing without it."""
-    if world.kind == "archive":
+    if world.kind.startswith("archive"):
         pytest.importorskip("pyarrow", reason="pip install pyarrow")
     if world.mutant:
         assert kinds_of([world.violation]) <= kinds_of(world.replay())
@@ -82,10 +91,12 @@ def test_a_world_that_fails_is_stored_with_few_steps(monkeypatch, tmp_path):
     assert [] == stored.replay()
 
 
-@pytest.mark.parametrize("kind", ["retention", "filters", "personal", "patterns", "snapshot", "archive"])
+@pytest.mark.parametrize(
+    "kind", ["retention", "filters", "personal", "changing topics", "snapshot", "archive", "interleaved: hook"]
+)
 def test_recorded_steps_repeat_a_world(kind):
     """The clients of the repetition receive the same bytes."""
-    if kind == "archive":
+    if kind.startswith("archive"):
         pytest.importorskip("pyarrow", reason="pip install pyarrow")
     drawn = RandomDraws(1)
     _, world = play(kind, drawn)

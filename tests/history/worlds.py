@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import partial
 from itertools import count
@@ -16,132 +16,42 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-import gevent
-
 from kafkasse.feed import lookup
-from kafkasse.records.filter import Dimension, Filter, Query, Selection, Where, compile_expression
-from kafkasse.records.position import Position, of_topics
-from kafkasse.route import Route, StartAt
+from kafkasse.records.position import IdType
 from tests.history import mutants
 from tests.history.archive_simulation import ArchiveSimulation
-from tests.history.checker import StoredRecord
 from tests.history.draws import Draws, RandomDraws, RecordedDraws, Step, shortened
-from tests.history.simulation import PARTITIONS, TOPIC, Choice, SelectingSimulation, Simulation
-from tests.history.wire import Partition
+from tests.history.interleaved import Interleaved
+from tests.history.simulation import SelectingSimulation, Simulation
+from tests.history.visitors import (
+    FILTERS,
+    ChangingSimulation,
+    PatternSimulation,
+    PersonalSimulation,
+    SnapshotSimulation,
+)
 
 STEPS = 150
 FAILURES = Path(__file__).parent / "failures"
-KEYS = [b"ada", b"ada", b"bob", b"eve", b"news", b"nobody", b"\xff", None]
-MAX_TOPICS = 6
-MAX_PARTITIONS = 3
-FILTERED_KEYS = [f"k{number}" for number in range(300)]
+
+INTERLEAVED: dict[str, dict[str, Any]] = {
+    "offsets": {},
+    "hook": {"hooked": True},
+    "small backlog": {"hooked": True, "is_backlog_small": True},
+    "timestamps": {"id_type": IdType.TIMESTAMP, "drops": False},  # they do not show that records are missing
+    "timestamps, hook": {"id_type": IdType.TIMESTAMP, "drops": False, "hooked": True},
+    "both, hook": {"id_type": IdType.BOTH, "hooked": True},
+    "an ID per run, hook": {"id_frequency": "run", "drops": False, "hooked": True},
+    "truncation": {"drops": False, "truncates": True},
+    "truncation, hook": {"drops": False, "truncates": True, "hooked": True},
+    "JSON lines": {"is_json_lines": True},
+    "JSON lines, hook": {"is_json_lines": True, "hooked": True},
+}
 
 
-def _number(stored: StoredRecord) -> int | None:
-    """Return the member `n` of a record, or None for a tombstone."""
-    return None if stored.value is None else int(stored.value[5:-1].split(b",")[0])
+class ChangingArchiveSimulation(ArchiveSimulation, ChangingSimulation):
+    """A simulation in which everything happens to the topics of an archive, too."""
 
-
-# Filters.
-
-
-def _by_expression() -> Choice:
-    selection = Selection(Filter.of(expressions=[compile_expression("value.n % 3 != 0")]))
-    return Choice(selection, lambda stored: (number := _number(stored)) is not None and number % 3 != 0)
-
-
-def _by_keys(step: int, expression: str = "") -> Choice:
-    """Choose some keys, as values of a dimension. Clients with different steps share a feed."""
-    keys = FILTERED_KEYS[::step]
-    query = Query({Dimension("key"): frozenset(keys)}, compile_expression(expression) if expression else None)
-    selection = Where().select({}, {}, query, lambda view, reason: None)
-    encoded = {key.encode() for key in keys}
-    return Choice(selection, lambda stored: stored.key in encoded and (not expression or (_number(stored) or 0) > 20))
-
-
-EVERYTHING = Choice(Selection(), lambda stored: True)
-FILTERS = [_by_expression(), _by_keys(3), _by_keys(4), _by_keys(5, "value.n > 20"), EVERYTHING]
-
-
-# Personal streams.
-
-
-def _of_visitor(where: dict[str, Any], *keys: bytes, sub: object = None, is_even: bool = False) -> Choice:
-    """Return what a visitor with the claim `sub` selects at `/{customer}`, with the path parameter `ada`."""
-    claims = {} if sub is None else {"sub": sub}
-    selection = Where.parse(where).select({"customer": "ada"}, claims, Query({}, None), lambda view, reason: None)
-
-    def keeps(stored: StoredRecord) -> bool:
-        return stored.key in keys and not (is_even and (_number(stored) is None or _number(stored) % 2 == 1))
-
-    return Choice(selection, keeps)
-
-
-# The clients of all choices but the last share a feed. Two of them select the same key, and form a group.
-VISITORS = [
-    _of_visitor({"key": "{customer}"}, b"ada"),
-    _of_visitor({"key": "{claims.sub}"}, b"bob", sub="bob"),
-    _of_visitor({"key": ["{claims.sub}", "news"]}, b"ada", b"eve", b"news", sub=["ada", "eve"]),
-    _of_visitor({"key": "{claims.sub}"}, b"ada", sub="ada"),
-    _of_visitor({"key": "{claims.sub}"}, sub="mallory"),
-    _of_visitor({"key": "{customer}", "expression": "value.n % 2 == 0"}, b"ada", is_even=True),
-]
-
-
-class PersonalSimulation(SelectingSimulation):
-    """A simulation in which several records have the same key, and each client selects the records of some keys."""
-
-    _choices_of_clients: Sequence[Choice] = VISITORS
-
-    def __init__(self, draws: Draws, **settings: Any) -> None:
-        super().__init__(draws, self._choices_of_clients, **settings)
-
-    def _key(self, number: int) -> bytes | None:
-        return self.draws.choice(KEYS)
-
-
-class PatternSimulation(PersonalSimulation):
-    """A simulation in which matching topics are created, and partitions are added. Some streams are personal."""
-
-    _route = Route("events", "/events", (TOPIC, "events.*"))
-    _start = Position()
-    _choices_of_clients = EVERYTHING, *VISITORS
-
-    def _more_moves(self) -> Iterable[Callable[[], None]]:
-        return self.create_topic, self.grow
-
-    def create_topic(self) -> None:
-        topics = {topic for topic, _ in self.ends}
-        if len(topics) < MAX_TOPICS:
-            self.reached["new topic"] += 1
-            self.create(f"events.{len(topics)}", self.draws.between(1, MAX_PARTITIONS))
-
-    def grow(self) -> None:
-        topic, _ = self._any_partition()
-        partitions = sum(name == topic for name, _ in self.ends)
-        self.create(topic, min(partitions + 1, MAX_PARTITIONS))
-
-
-class SnapshotSimulation(PersonalSimulation):
-    """A simulation of a table: all records of a key are in one partition. Some streams are personal."""
-
-    _route = Route("table", "/table", None, start=StartAt.SNAPSHOT)
-    _start = of_topics([TOPIC])
-    _choices_of_clients = EVERYTHING, *VISITORS
-
-    def __init__(self, draws: Draws) -> None:
-        super().__init__(draws, drops=False)
-        self.log.while_closing = lambda: None  # the greenlet of the snapshot closes cursors, too
-
-    def _partition_of(self, key: bytes | None) -> Partition:
-        return TOPIC, len(key or b"") % PARTITIONS
-
-    def turn(self) -> None:
-        super().turn()
-        gevent.sleep(0)  # let the greenlet of the snapshot run
-
-
-# The kinds of worlds.
 
 KINDS: dict[str, Callable[[Draws], Simulation]] = {
     "every record": partial(Simulation, drops=False),
@@ -162,7 +72,10 @@ KINDS: dict[str, Callable[[Draws], Simulation]] = {
     "patterns": partial(PatternSimulation, drops=False),
     "patterns, retention": PatternSimulation,
     "snapshot": SnapshotSimulation,
+    "changing topics": ChangingSimulation,
     "archive": ArchiveSimulation,
+    "archive, changing topics": ChangingArchiveSimulation,
+    **{f"interleaved: {name}": partial(Interleaved, **settings) for name, settings in INTERLEAVED.items()},
 }
 
 

@@ -111,8 +111,8 @@ def read(request: pytest.FixtureRequest, log: Log) -> Iterator[Callable[..., Cur
     """Opens cursors for tails and cursors for catching up."""
     opened: list[Cursor] = []
 
-    def cursor(offsets: dict[Partition, int], epochs: dict[Partition, int] | None = None) -> Cursor:
-        opened.append(log.cursor(offsets, tail=request.param == "tail", epochs=epochs))
+    def cursor(offsets: dict[Partition, int], *epochs: dict[Partition, int], **topic_ids: dict[str, str]) -> Cursor:
+        opened.append(log.cursor(offsets, request.param == "tail", *epochs, **topic_ids))
         return opened[-1]
 
     yield cursor
@@ -149,6 +149,22 @@ def test_recreated_topic_has_another_id(log, writer, topic):
     assert grown.topic_id != recreated.topic_id
     assert recreated.topic_id.replace("-", "a").replace("_", "a").isalnum()  # as an event ID requires
     assert len(recreated.topic_id) <= 22
+
+
+@pytest.mark.usefixtures("needs_topic_ids")
+def test_a_cursor_of_a_former_topic_does_not_read_the_recreated_one(log, writer, topic, read):
+    """A client would receive records of the new topic with event IDs of the old one, and receive them again later."""
+    former = log.describe([topic])[topic].topic_id
+    writer.delete(topic)
+    writer.create(topic, 2)
+    writer.send(topic, b"new")
+    current = log.describe([topic])[topic].topic_id
+    at = {Partition(topic, 0): 0}
+
+    behind, live = read(at, topic_ids={topic: former}), read(at, topic_ids={topic: current})
+
+    assert [b"new"] == values(take(live, 1))
+    assert [] == behind.poll(0.5)
 
 
 def test_offset_range_starts_at_the_first_record_kept(log, writer, topic):

@@ -1,22 +1,17 @@
-"""Simulated worlds with steps of other greenlets inside filters, and between the pieces of a long computation.
+"""A simulation with steps of other greenlets inside filters, and between the pieces of a long computation.
 
 The limits of a piece are so small that a few records make many pieces.
 """
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import count
 from typing import Any
 from unittest.mock import patch
 
-import pytest
-
-from kafkasse.feed import backlog, catch_up, feeds, lookup, reader, shared_feed
+from kafkasse.feed import backlog, catch_up, feeds, reader, shared_feed
 from kafkasse.feed.core import feed as feed_core
 from kafkasse.feed.core import reader as reader_core
 from kafkasse.feed.core.reader_states import CatchingUp, Waiting
@@ -26,14 +21,12 @@ from kafkasse.records.frame import JsonLines, ServerSentEvents
 from kafkasse.records.position import IdType
 from kafkasse.route import Route
 from tests.history.checker import History
-from tests.history.draws import Draws, RandomDraws
+from tests.history.draws import Draws
 from tests.history.simulation import TOPIC, Client
-from tests.history.worlds import EVERYTHING, STEPS, VISITORS, PatternSimulation
-from tests.support.examples import examples
+from tests.history.visitors import EVERYTHING, VISITORS, PatternSimulation
 
 PIECES = (encoder, "MAX_PIECE_RECORDS", 2), (reader_core, "MAX_PIECE_SEGMENTS", 2)
 LIMITS = *PIECES, (feed_core, "PARKED_CLIENTS_PER_TURN", 2)
-SEEDS = 9, 10, 13, *range(6)  # with the first three, a batch that another greenlet has removed is noticed
 SMALL_BACKLOG = (backlog, "MAX_BYTES", 2 * backlog.RECORD_BYTES)
 
 
@@ -143,41 +136,10 @@ class Interleaved(PatternSimulation):
         wire = "lines" if self._is_json_lines else "sse"
         return replace(super()._history(number, client), id_type=self._id_type.value, wire=wire)
 
-    def play_with_small_pieces(self) -> list[str]:
-        """Return the violations."""
+    def play(self, steps: int) -> list[str]:
         with ExitStack() as patches:
             for module in (catch_up, feeds, reader, shared_feed):
                 patches.enter_context(patch.object(module, "take_turn", self.let_others_run))
             for limit in (*LIMITS, SMALL_BACKLOG) if self._is_backlog_small else LIMITS:
                 patches.enter_context(patch.object(*limit))
-            return self.play(STEPS)
-
-
-KINDS: dict[str, dict[str, Any]] = {
-    "offsets": {},
-    "offsets, hook": {"hooked": True},
-    "small backlog": {"hooked": True, "is_backlog_small": True},
-    "timestamps": {"id_type": IdType.TIMESTAMP, "drops": False},  # they do not show that records are missing
-    "timestamps, hook": {"id_type": IdType.TIMESTAMP, "drops": False, "hooked": True},
-    "both, hook": {"id_type": IdType.BOTH, "hooked": True},
-    "an ID per run, hook": {"id_frequency": "run", "drops": False, "hooked": True},
-    "truncation": {"drops": False, "truncates": True},
-    "truncation, hook": {"drops": False, "truncates": True, "hooked": True},
-    "JSON lines": {"is_json_lines": True},
-    "JSON lines, hook": {"is_json_lines": True, "hooked": True},
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_client_receives_exactly_its_records(kind):
-    """Evictions, lost records, slow sockets, revoked slots, new topics and partitions, and cuts at any byte."""
-    reached: Counter[str] = Counter()
-    for seed in SEEDS[: examples(len(SEEDS))]:
-        clock = count(0.0, 1e-9)  # the duration of a step has no effect
-        with patch.object(lookup, "MAX_WAIT_S", None), patch.object(time, "monotonic", lambda c=clock: next(c)):
-            world = Interleaved(RandomDraws(seed), **KINDS[kind])
-            violations = world.play_with_small_pieces()
-
-        assert [] == violations, f"seed {seed}"
-        reached += world.reached
-    assert reached["parked"]
+            return super().play(steps)
