@@ -109,7 +109,7 @@ class CatchUp(CatchUpCore):
     def _check_topics(self) -> None:
         topics = self.change_topics(self._watch.check(self.ids.topic_ids))
         if added := [partition for partition in partitions_of(topics) if not self.has_partition(partition)]:
-            self._add({each: held.start for each, held in known_offset_ranges(self._log, added).items()})
+            self._add({partition: held.start for partition, held in known_offset_ranges(self._log, added).items()})
 
     def _find_pending(self) -> None:
         """Start to read the pending partitions that have a leader now."""

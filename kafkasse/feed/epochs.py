@@ -43,14 +43,14 @@ class EpochEnds:
         Raises:
             Unavailable: the log does not answer.
         """
-        ends = self._ends.get((each, position.epoch) for each, position in positions.items())
-        diverged = {each: end for (each, _), end in ends.items() if end.offset < positions[each].offset}
+        ends = self._ends.get((partition, position.epoch) for partition, position in positions.items())
+        diverged = {partition: end for (partition, _), end in ends.items() if end.offset < positions[partition].offset}
         shorter = {
-            each: positions[each].epoch
-            for each, (_, end) in (held or {}).items()
-            if each in positions and end < positions[each].offset
+            partition: positions[partition].epoch
+            for partition, (_, end) in (held or {}).items()
+            if partition in positions and end < positions[partition].offset
         }
-        return diverged | {each: at for (each, _), at in self._recreated.get(shorter.items()).items()}
+        return diverged | {partition: at for (partition, _), at in self._recreated.get(shorter.items()).items()}
 
 
 def _topic(key: _Key) -> str:
@@ -60,11 +60,11 @@ def _topic(key: _Key) -> str:
 def _look_up(
     look_up: Callable[[Mapping[Partition, int]], Mapping[Partition, OffsetAndEpoch]], keys: Iterable[_Key]
 ) -> dict[_Key, OffsetAndEpoch]:
-    found: dict[_Key, OffsetAndEpoch] = {}
+    ends: dict[_Key, OffsetAndEpoch] = {}
     remaining = set(keys)
     while remaining:
         epochs = dict(remaining)  # a request can contain one epoch of each partition
         values = look_up(epochs)
-        found |= {(each, epoch): values[each] for each, epoch in epochs.items() if each in values}
+        ends |= {(partition, epoch): values[partition] for partition, epoch in epochs.items() if partition in values}
         remaining -= epochs.items()
-    return found
+    return ends

@@ -248,17 +248,19 @@ class Feeds:
         if any(is_recreated(position.topic_ids.get(name), topic) for name, topic in topics.items()):
             return None
         starts = position.starts
-        offsets = {each: start.offset for each, start in starts.items() if start.offset is not None}
-        timestamps = {each: start.timestamp for each, start in starts.items() if start.timestamp is not None}
-        epochs = {each: start.epoch for each, start in starts.items() if start.epoch is not None}
-        pending = {each: timestamps[each] for each in starts if each not in offsets}
-        if any(at.pending.get(each) != start_ms for each, start_ms in pending.items()):
+        offsets = {partition: start.offset for partition, start in starts.items() if start.offset is not None}
+        timestamps = {partition: start.timestamp for partition, start in starts.items() if start.timestamp is not None}
+        epochs = {partition: start.epoch for partition, start in starts.items() if start.epoch is not None}
+        pending = {partition: timestamps[partition] for partition in starts if partition not in offsets}
+        if any(at.pending.get(partition) != start_ms for partition, start_ms in pending.items()):
             return None
         ids = at.copy_at(offsets, timestamps, epochs, pending)
         if not feed.holds(ids):
             return None
         unequal = {
-            each: OffsetAndEpoch(offsets[each], epochs[each]) for each in epochs if at.epochs.get(each) != epochs[each]
+            partition: OffsetAndEpoch(offsets[partition], epochs[partition])
+            for partition in epochs
+            if at.epochs.get(partition) != epochs[partition]
         }
         if unequal and self._epoch_ends.diverged_at(unequal):
             return None
@@ -328,14 +330,16 @@ class Feeds:
         self, route: Route, position: Position, topics: Mapping[str, Topic], encoder: Encoder, client: str
     ) -> SharedFeed:
         """Return the feed of a selection. In partitions that the tail does not read yet, a new feed starts at the end."""
-        partial = (each for each in position.starts if each.topic in position.partial_topics)
-        selected = frozenset(each for each in partial if each.partition < topics[each.topic].partitions)
+        partial = (partition for partition in position.starts if partition.topic in position.partial_topics)
+        selected = frozenset(
+            partition for partition in partial if partition.partition < topics[partition.topic].partitions
+        )
         key = FeedKey(encoder, tuple(sorted(topics)), selected, newest_by=route.newest_by)
         if route.patterns and position.is_whole_route:
             key = FeedKey(encoder, follows=route, newest_by=route.newest_by)
         versions = Versions(route.newest_by) if route.newest_by is not None else None
         now_ms = time.time_ns() // 1_000_000  # taken before the ends, so that no record written meanwhile is skipped
-        found: dict[Partition, TailPartition[SharedFeed]] = {}
+        new: dict[Partition, TailPartition[SharedFeed]] = {}
         while True:  # other greenlets may add and remove feeds during a lookup
             tail = self._open_tail()
             tail.end_recreated(topics)
@@ -344,10 +348,12 @@ class Feeds:
             # Before the states are read, because this may remove partitions from the tail.
             self._make_room(tail, client)
             partitions = tail.partitions_of(key, topics)
-            unknown = [each for each in partitions if each not in tail.partitions and each not in found]
+            unknown = [
+                partition for partition in partitions if partition not in tail.partitions and partition not in new
+            ]
             if not unknown:
-                states = {each: tail.partitions.get(each) or found[each] for each in partitions}
-                offsets = {each: state.offset for each, state in states.items() if state.offset is not None}
+                states = {partition: tail.partitions.get(partition) or new[partition] for partition in partitions}
+                offsets = {partition: state.offset for partition, state in states.items() if state.offset is not None}
                 if versions is None or versions.has_read(offsets):
                     feed = self._add_feed(tail, key, states, route, topics, now_ms, versions)
                     self._opened_by[feed] = client
@@ -355,8 +361,8 @@ class Feeds:
                 self._read_versions(versions, offsets)  # the tail may move on meanwhile
                 continue
             ranges = self._offset_ranges.get(unknown)
-            for each in unknown:
-                found[each] = TailPartition(ranges[each].end if each in ranges else None, now_ms)
+            for partition in unknown:
+                new[partition] = TailPartition(ranges[partition].end if partition in ranges else None, now_ms)
 
     def _add_feed(
         self,
@@ -372,13 +378,17 @@ class Feeds:
         settings = self._settings
         add_ms = route.id_type is IdType.TIMESTAMP  # see IdWriter.set()
         start = ResolvedPosition(
-            offsets={each: state.offset for each, state in states.items() if state.offset is not None},
+            offsets={partition: state.offset for partition, state in states.items() if state.offset is not None},
             topic_ids={name: topics[name].topic_id for name in sorted(topics)},
             partial_topics=key.partial_topics,
             timestamps=timestamps_at_end(states, route.id_type, now_ms)
-            | {each: state.timestamp + add_ms for each, state in states.items() if state.timestamp is not None},
-            pending={each: state.start_ms for each, state in states.items() if state.offset is None},
-            epochs={each: state.epoch for each, state in states.items() if state.epoch != UNKNOWN_EPOCH},
+            | {
+                partition: state.timestamp + add_ms
+                for partition, state in states.items()
+                if state.timestamp is not None
+            },
+            pending={partition: state.start_ms for partition, state in states.items() if state.offset is None},
+            epochs={partition: state.epoch for partition, state in states.items() if state.epoch != UNKNOWN_EPOCH},
         )
         stats = self.stats.setdefault(route.name, RouteStats())
         heartbeat_s = route.heartbeat_s or settings.heartbeat_s

@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class _Found(Generic[Value]):
+class _Result(Generic[Value]):
     """When a key was requested, as in time.monotonic(), and its value, if it has one."""
 
     requested_at: float
@@ -54,10 +54,10 @@ class SharedLookup(Generic[Key, Value]):
         self._timeout_s = timeout_s
         self._one_at_a_time = one_at_a_time
         self._max_cached = max_cached
-        self._cache: dict[Key, _Found[Value]] = {}  # the oldest result is first
+        self._cache: dict[Key, _Result[Value]] = {}  # the oldest result is first
         self._requests = 0  # in flight
         self._waiting: dict[Key, None] = {}  # the keys of the next requests
-        self._results: dict[Key, AsyncResult[_Found[Value]]] = {}  # of the keys that wait or are in flight
+        self._results: dict[Key, AsyncResult[_Result[Value]]] = {}  # of the keys that wait or are in flight
 
     def get(self, keys: Iterable[Key], max_age_s: float = 0.0, since: float = 0.0) -> dict[Key, Value]:
         """Return the values of those keys that have one.
@@ -72,29 +72,29 @@ class SharedLookup(Generic[Key, Value]):
             KafkasseError: raised by the request, or by an earlier request while the keys waited.
             KafkaUnavailable: there is no answer within the timeout.
         """
-        found = self._find(keys, max_age_s)
-        while outdated := [key for key, each in found.items() if each.requested_at < since]:
-            newest = max(found[key].requested_at for key in outdated)
+        results = self._find(keys, max_age_s)
+        while outdated := [key for key, result in results.items() if result.requested_at < since]:
+            newest = max(results[key].requested_at for key in outdated)
             gevent.sleep(max(0.0, newest + max_age_s - time.monotonic()))
-            found |= self._find(outdated, max_age_s)
-        return {key: each.values[0] for key, each in found.items() if each.values}
+            results |= self._find(outdated, max_age_s)
+        return {key: result.values[0] for key, result in results.items() if result.values}
 
-    def _find(self, keys: Iterable[Key], max_age_s: float) -> dict[Key, _Found[Value]]:
+    def _find(self, keys: Iterable[Key], max_age_s: float) -> dict[Key, _Result[Value]]:
         oldest = time.monotonic() - max_age_s
-        found: dict[Key, _Found[Value]] = {}
-        results = {}
+        results: dict[Key, _Result[Value]] = {}
+        pending = {}
         for key in keys:
             if max_age_s and (cached := self._cache.get(key)) and cached.requested_at > oldest:
-                found[key] = cached
+                results[key] = cached
                 continue
             if key not in self._results:
                 self._results[key] = AsyncResult()
                 self._waiting[key] = None
-            results[key] = self._results[key]
-        if results:
+            pending[key] = self._results[key]
+        if pending:
             self._start_requests()
-            found |= _wait_for(results, self._timeout_s)
-        return found
+            results |= _wait_for(pending, self._timeout_s)
+        return results
 
     def _start_requests(self) -> None:
         while self._waiting and not (self._one_at_a_time and self._requests):
@@ -110,9 +110,9 @@ class SharedLookup(Generic[Key, Value]):
         try:
             values = self._look_up(keys)
             for key in keys:
-                found = _Found(requested_at, [values[key]] if key in values else [])
-                self._add_to_cache(key, found)
-                self._results.pop(key).set(found)
+                result = _Result(requested_at, [values[key]] if key in values else [])
+                self._add_to_cache(key, result)
+                self._results.pop(key).set(result)
         except Exception as error:  # noqa: BLE001 - each caller raises it
             failed = [*keys]
             if isinstance(error, Unavailable):
@@ -125,9 +125,9 @@ class SharedLookup(Generic[Key, Value]):
             self._requests -= 1
             self._start_requests()
 
-    def _add_to_cache(self, key: Key, found: _Found[Value]) -> None:
+    def _add_to_cache(self, key: Key, result: _Result[Value]) -> None:
         self._cache.pop(key, None)  # a new entry must be the last one
-        self._cache[key] = found
+        self._cache[key] = result
         while len(self._cache) > self._max_cached:
             del self._cache[next(iter(self._cache))]
 
@@ -163,15 +163,15 @@ class FreshLookup(Generic[Key, Value]):
             KafkasseError: raised by the request.
             KafkaUnavailable: there is no answer within the timeout.
         """
-        results = {each: self._waiting.setdefault(each, AsyncResult()) for each in keys}
+        results = {key: self._waiting.setdefault(key, AsyncResult()) for key in keys}
         if not results:
             return {}
         self._start_requests()
         values: dict[Key, list[Value]] = _wait_for(results, self._timeout_s)
-        return {each: value[0] for each, value in values.items() if value}
+        return {key: value[0] for key, value in values.items() if value}
 
     def _start_requests(self) -> None:
-        ready = {each: self._waiting.pop(each) for each in list(self._waiting) if each not in self._in_flight}
+        ready = {key: self._waiting.pop(key) for key in list(self._waiting) if key not in self._in_flight}
         if ready:
             self._in_flight |= ready.keys()
             gevent.spawn(self._request, ready)
@@ -185,18 +185,18 @@ class FreshLookup(Generic[Key, Value]):
 
     def _answer(self, results: dict[Key, AsyncResult[list[Value]]]) -> None:
         try:
-            found = self._look_up(results)
+            values = self._look_up(results)
         except Exception as error:  # noqa: BLE001 - each caller raises it
-            topics = {self._topic_of(each) for each in results}
+            topics = {self._topic_of(key) for key in results}
             if len(topics) > 1 and not isinstance(error, Unavailable):  # one topic must not affect the others
                 for topic in topics:
-                    self._answer({each: result for each, result in results.items() if self._topic_of(each) == topic})
+                    self._answer({key: result for key, result in results.items() if self._topic_of(key) == topic})
                 return
             for result in results.values():
                 result.set_exception(error)
             return
-        for each, result in results.items():
-            result.set([found[each]] if each in found else [])
+        for key, result in results.items():
+            result.set([values[key]] if key in values else [])
 
 
 class OffsetRanges(FreshLookup[Partition, OffsetRange]):

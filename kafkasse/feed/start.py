@@ -94,32 +94,34 @@ def resolve(
     held = log.offset_ranges(starts) if offset_ranges is None else offset_ranges.get(starts)
     timestamps = _timestamps_to_find(starts, recreated)
     epochs = _known_epochs(starts, recreated)
-    found = _Found(
+    answers = _Answers(
         held,
         timestamps,
-        at_timestamps=log.offsets_at({each: timestamp for each, timestamp in timestamps.items() if each in held}),
+        at_timestamps=log.offsets_at(
+            {partition: timestamp for partition, timestamp in timestamps.items() if partition in held}
+        ),
         diverged_at=_diverged_at(epochs, held, epoch_ends),
         recreated=recreated,
         issued_for=position.topic_ids.keys(),
         start_at=start_at,
         now_ms=now_ms,
     )
-    places = {partition: found.place(partition, start) for partition, start in starts.items()}
+    places = {partition: answers.place(partition, start) for partition, start in starts.items()}
     gaps = [place for place in places.values() if isinstance(place, Gap)]
     offsets = {
         partition: place.end if isinstance(place, Gap) else place
         for partition, place in places.items()
         if not isinstance(place, _Pending)
     }
-    at_end = [each for each, offset in offsets.items() if each in held and offset == held[each].end]
+    at_end = [partition for partition, offset in offsets.items() if partition in held and offset == held[partition].end]
     return ResolvedPosition(
         offsets=offsets,
         topic_ids={name: topics[name].topic_id for name in position.topics},
         partial_topics=position.partial_topics,
         timestamps=timestamps_at_end(at_end, id_type, now_ms)
-        | {each: start.timestamp for each, start in starts.items() if start and start.timestamp is not None},
-        pending={each: place.timestamp for each, place in places.items() if isinstance(place, _Pending)},
-        epochs={each: at.epoch for each, at in epochs.items() if offsets.get(each) == at.offset}
+        | {partition: start.timestamp for partition, start in starts.items() if start and start.timestamp is not None},
+        pending={partition: place.timestamp for partition, place in places.items() if isinstance(place, _Pending)},
+        epochs={partition: at.epoch for partition, at in epochs.items() if offsets.get(partition) == at.offset}
         | {gap.partition: gap.epoch for gap in gaps if gap.epoch != UNKNOWN_EPOCH},
         gaps=gaps + _removed_partitions(position, topics),
         snapshot=start_at is StartAt.SNAPSHOT and not position.starts and since is None,
@@ -179,9 +181,9 @@ def check_partitions(position: Position, topics: Mapping[str, Topic]) -> None:
 def contradictions(position: Position, topics: Mapping[str, Topic]) -> set[str]:
     """Return the topics that have another topic ID in the position, or of which it lists a partition that does not exist."""
     count = {name: topic.partitions for name, topic in topics.items()}
-    found = {name for name, number in position.starts if number >= count.get(name, 0)}
+    contradicted = {name for name, number in position.starts if number >= count.get(name, 0)}
     ids = position.topic_ids.items()
-    return found | {name for name, topic_id in ids if name not in topics or is_recreated(topic_id, topics[name])}
+    return contradicted | {name for name, topic_id in ids if name not in topics or is_recreated(topic_id, topics[name])}
 
 
 def is_recreated(topic_id: str | None, topic: Topic) -> bool:
@@ -193,11 +195,11 @@ def _starts(name: str, topic: Topic, position: Position, since: int | None) -> d
     """Return the stream's partitions of this topic, each with its start, or None if the route decides."""
     partitions = [Partition(name, index) for index in range(topic.partitions)]
     if name in position.partial_topics:
-        return {each: position.starts[each] for each in partitions if each in position.starts}
+        return {partition: position.starts[partition] for partition in partitions if partition in position.starts}
     default: Place | None = ADDED_SINCE
     if name in position.named_topics:
         default = Place(timestamp=since) if since is not None else None
-    return {each: position.starts.get(each, default) for each in partitions}
+    return {partition: position.starts.get(partition, default) for partition in partitions}
 
 
 def _timestamps_to_find(starts: Mapping[Partition, Place | None], recreated: set[str]) -> dict[Partition, int]:
@@ -212,9 +214,9 @@ def _timestamps_to_find(starts: Mapping[Partition, Place | None], recreated: set
 def _known_epochs(starts: Mapping[Partition, Place | None], recreated: set[str]) -> dict[Partition, OffsetAndEpoch]:
     """Return the partitions whose start has a leader epoch of the topic that exists now."""
     return {
-        each: OffsetAndEpoch(start.offset, start.epoch)
-        for each, start in starts.items()
-        if start and start.offset is not None and start.epoch is not None and each.topic not in recreated
+        partition: OffsetAndEpoch(start.offset, start.epoch)
+        for partition, start in starts.items()
+        if start and start.offset is not None and start.epoch is not None and partition.topic not in recreated
     }
 
 
@@ -224,15 +226,17 @@ def _diverged_at(
     """Return the partitions that were truncated since, with the first offset that differs and the newest epoch before it."""
     if epoch_ends is None:
         return {}
-    return epoch_ends.diverged_at({each: position for each, position in epochs.items() if each in held}, held)
+    return epoch_ends.diverged_at(
+        {partition: position for partition, position in epochs.items() if partition in held}, held
+    )
 
 
 def _removed_partitions(position: Position, topics: Mapping[str, Topic]) -> list[Gap]:
     """Return a gap for each partition of the position that a recreated topic does not have."""
     return [
-        Gap(each, max(start.offset or 0, 0), 0, RECREATED)
-        for each, start in position.starts.items()
-        if each.partition >= topics[each.topic].partitions
+        Gap(partition, max(start.offset or 0, 0), 0, RECREATED)
+        for partition, start in position.starts.items()
+        if partition.partition >= topics[partition.topic].partitions
     ]
 
 
@@ -243,7 +247,7 @@ class _Pending(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Answers:
     """What the log returned, from which the start of each partition follows.
 
     Attributes:

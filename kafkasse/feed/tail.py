@@ -203,7 +203,9 @@ class Tail(TailCore[SharedFeed]):
 
     def _recover(self, error: OffsetOutOfRange) -> None:
         """Continue at the next offset that the log holds, and report the lost records as a gap."""
-        states = {each: self.partitions[each] for each in error.partitions if each in self.partitions}
+        states = {
+            partition: self.partitions[partition] for partition in error.partitions if partition in self.partitions
+        }
 
         def look_up() -> tuple[
             OffsetOutOfRange, Mapping[Partition, TailPartition[SharedFeed]], Mapping[Partition, OffsetRange]

@@ -28,7 +28,10 @@ class FeedEpochs:
 
     def restart(self) -> None:
         """Forget what was read before the position of the feed."""
-        known = {each: EpochHistory(self._ids.offsets[each], epoch) for each, epoch in self._ids.epochs.items()}
+        known = {
+            partition: EpochHistory(self._ids.offsets[partition], epoch)
+            for partition, epoch in self._ids.epochs.items()
+        }
         self._read = defaultdict(EpochHistory, known)
 
     def append(self, batch: Batch) -> None:
@@ -45,7 +48,7 @@ class FeedEpochs:
     def match(self, ids: IdWriter) -> bool:
         """Return whether a reader at `ids` has read the same log as the feed, as far as their epochs show."""
         return (
-            all(self._follows_truncation(ids, *each) for each in self._truncated_at.items())
+            all(self._follows_truncation(ids, *truncation) for truncation in self._truncated_at.items())
             and not self._has_missed_truncation(ids)
             and not self.has_diverged(ids)
         )
@@ -69,6 +72,7 @@ class FeedEpochs:
         """
         current, offsets = self._ids.epochs, ids.offsets
         return any(
-            epoch != current.get(each) and self._read[each].first_newer(epoch, offsets[each]) < offsets[each]
-            for each, epoch in ids.epochs.items()
+            epoch != current.get(partition)
+            and self._read[partition].first_newer(epoch, offsets[partition]) < offsets[partition]
+            for partition, epoch in ids.epochs.items()
         )

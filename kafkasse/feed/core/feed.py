@@ -151,14 +151,14 @@ class FeedCore:
         return (
             self.ring.covers(ids.offsets)
             and ids.pending.keys() == pending.keys()
-            and all(start_ms >= pending[each] for each, start_ms in ids.pending.items())
+            and all(start_ms >= pending[partition] for partition, start_ms in ids.pending.items())
             and self.epochs.match(ids)
         )
 
     def holds(self, ids: IdWriter) -> bool:
         """Return whether a reader at the position of `ids` can start from the ring: it is not before or after the ring."""
         position = self.ids.offsets
-        return self.covers(ids) and all(offset <= position[each] for each, offset in ids.offsets.items())
+        return self.covers(ids) and all(offset <= position[partition] for partition, offset in ids.offsets.items())
 
     # New frames.
 
@@ -185,7 +185,7 @@ class FeedCore:
             piece.next_offset,
             b"".join(piece.frames),
             array("q", piece.offsets),
-            array("q", [-1 if each is None else each for each in piece.timestamps]),
+            array("q", [-1 if timestamp is None else timestamp for timestamp in piece.timestamps]),
             self._moves(),
             # With dimensions, most clients do not receive the last frame.
             piece.ends_at_position and not self._has_dimensions,
@@ -269,7 +269,10 @@ class FeedCore:
             frames_for, groups = new.frames_for, new.receivers
         else:
             self._heartbeat_at = now + self._heartbeat_s
-            frames = b"".join([segment.data for segment in segments]), sum([len(each.offsets) for each in segments])
+            frames = (
+                b"".join([segment.data for segment in segments]),
+                sum([len(segment.offsets) for segment in segments]),
+            )
             frames_for, groups = lambda group: frames, self._subscribers.groups
         position = FeedPosition(head, places, segments[-1].ends_at_position and not self._moved)
         yield from self._send_to_parked(frames_for, groups, position)
@@ -340,7 +343,7 @@ class FeedCore:
         """End all streams of this feed, with this error. If it is None, the streams end so that their clients reconnect."""
         self.failure = error
         self.ended = error is None
-        for parked in [each for group in self._subscribers.groups for each in group.clients]:
+        for parked in [client for group in self._subscribers.groups for client in group.clients]:
             parked.client.wake()
 
     # Readers call these.
@@ -367,9 +370,9 @@ class FeedCore:
             selector: with dimensions, the records that the client receives.
         """
         # The parked clients move past the records that were filtered out since the last flush, as this client has.
-        moved = {each: self._place(self.ids, each) for each in self._moved}
+        moved = {partition: self._place(self.ids, partition) for partition in self._moved}
         places = self._last_flush.after.places
-        if any(places.get(each) != place for each, place in moved.items()):
+        if any(places.get(partition) != place for partition, place in moved.items()):
             self._change_flushed(places={**places, **moved})
         return self._subscribers.add(client, selector)
 

@@ -177,7 +177,7 @@ class ReaderCore:
         if isinstance(self._state, Parked | WaitingForSnapshot | ReadingSnapshot | Closed):
             return 0
         offsets = self._offsets()
-        return sum(max(0, end - offsets.get(each, end)) for each, end in self._feed.ids.offsets.items())
+        return sum(max(0, end - offsets.get(partition, end)) for partition, end in self._feed.ids.offsets.items())
 
     def has_passed(self, ends: Mapping[Partition, int]) -> bool:
         """Return whether the client has received all of its records before these offsets."""
@@ -185,7 +185,7 @@ class ReaderCore:
             return False
         self._skip_filtered_records()
         offsets = self._offsets()
-        return all(offsets.get(each, 0) >= end for each, end in ends.items())
+        return all(offsets.get(partition, 0) >= end for partition, end in ends.items())
 
     def _offsets(self) -> Mapping[Partition, int]:
         """Return the reader's position: the next offset of each partition, if it is known."""

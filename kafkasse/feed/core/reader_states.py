@@ -127,7 +127,7 @@ class Live:
     @property
     def offsets(self) -> dict[Partition, int]:
         """The next offset of each partition, where it is known."""
-        return {each: place.offset for each, place in self.places.items() if place.offset is not None}
+        return {partition: place.offset for partition, place in self.places.items() if place.offset is not None}
 
 
 @dataclass(slots=True, eq=False)

@@ -117,8 +117,8 @@ class RingLimits:
     def add(self, ring: Ring) -> None:
         """Count a ring as long as it exists. The other rings may have to shrink."""
         self._rings.add(ring)
-        for each in list(self._rings):
-            each.evict()
+        for other in list(self._rings):
+            other.evict()
 
 
 class Ring:
@@ -225,12 +225,12 @@ class Ring:
 
     def find_selected(self, selector: Selector, first: int, limit: int) -> list[int]:
         """Return the numbers of the first `limit` segments from `first` on that a reader with this selector receives."""
-        found: set[int] = set()
+        numbers: set[int] = set()
         for values in (None, *selector.values):
             if (indexed := self._index.get(values)) is not None:
                 start = bisect_left(indexed.numbers, first)
-                found.update(indexed.numbers[start : start + limit])
-        return sorted(found)[:limit]
+                numbers.update(indexed.numbers[start : start + limit])
+        return sorted(numbers)[:limit]
 
     def add_partitions(self, offsets: Mapping[Partition, int]) -> None:
         """Add partitions that start at these offsets."""
@@ -282,7 +282,7 @@ class Ring:
         """
         rank = self.rank(offsets)
         first = max(self.first, self._truncated + 1)  # readers that join are at a position after the truncation
-        number = first + bisect_left(range(first, self.head), rank, key=lambda each: self._segments[each].rank)
+        number = first + bisect_left(range(first, self.head), rank, key=lambda at: self._segments[at].rank)
         if number == self.head:
             return first
         segment = self._segments[number]

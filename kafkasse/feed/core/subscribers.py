@@ -122,7 +122,7 @@ class Flush:
     def __init__(self, before: FeedPosition, after: FeedPosition, groups: Iterable[Group] = ()) -> None:
         self.before = before
         self.after = after
-        self.unsent = {each: None for group in groups for each in group.clients if each.stopped_at is None}
+        self.unsent = {parked: None for group in groups for parked in group.clients if parked.stopped_at is None}
         self.sending: Group | None = None
 
     def position_of(self, parked: Parked) -> FeedPosition:

@@ -155,7 +155,9 @@ class TailCore(Generic[Feed]):
             states: these partitions, as they were when the ranges were requested. Those removed since are left out.
             ranges: the offsets that the log holds.
         """
-        states = {each: states[each] for each in ranges if self.partitions.get(each) is states[each]}
+        states = {
+            partition: states[partition] for partition in ranges if self.partitions.get(partition) is states[partition]
+        }
         offsets = {partition: state.offset for partition, state in states.items() if state.offset is not None}
         resumption = error.resume(offsets, {partition: ranges[partition] for partition in offsets})
         for gap in resumption.gaps:
