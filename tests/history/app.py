@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import replace
 from typing import Any
 
 from flask import Flask
@@ -13,6 +14,10 @@ from kafkasse.config import Config
 from tests.history import mutants
 
 MUTANT_VARIABLE = "HISTORY_MUTANT"
+LIMITS = {
+    "max_chunk_bytes": 2048,
+    "max_ring_records": 40,
+}  # so small that a client receives many chunks, and falls behind
 HIDDEN = "hide"  # the filter drops messages that contain this word
 
 
@@ -28,6 +33,8 @@ def create() -> Flask:
     logging.getLogger("kafkasse").setLevel(logging.ERROR)
     app = Flask(__name__)
     for name, more in {"plain": {}, "filtered": {"filterer": shows}, "run": {"id_frequency": "run"}}.items():
-        app.register_blueprint(blueprint(Config.load(**more), name=name), url_prefix=f"/{name}")
+        config = Config.load(**more)
+        object.__setattr__(config, "feed", replace(config.feed, **LIMITS))  # these are not settings
+        app.register_blueprint(blueprint(config, name=name), url_prefix=f"/{name}")
     app.add_url_rule("/-/mutants", view_func=lambda: dict(mutants.applied))
     return app

@@ -45,7 +45,6 @@ MAX_BODY_BYTES = 1_000_000
 LINES = "application/x-ndjson"
 SETTINGS = {
     "heartbeat_s": HEARTBEAT_S,
-    "max_ring_bytes": 20_000,  # some 40 records
     "metadata_refresh_s": 0.2,
     "retry_ms": 1,
 }
