@@ -43,7 +43,6 @@ test-random: setup
 
 # In virtual environments of their own. Needs Go and a C compiler.
 tools: setup ## install what only the long tests need
-	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q grpcio-status==1.85.1  # for Spark Connect
 	@for tool in extensions manifests uwsgi; do "$(PYTHON)" -m venv $(VENV)/$$tool || exit 1; done
 	@$(VENV)/extensions/bin/python -m pip install --disable-pip-version-check -q -r requirements.txt -r tests/extensions/requirements.txt
 	@$(VENV)/manifests/bin/python -m pip install --disable-pip-version-check -q kubernetes-validate==1.37.0

@@ -1,7 +1,7 @@
 """All access to Spark's JVM through PySpark's private attributes.
 
-Spark has no public Python API for these functions. They need a classic session, and do not work with Spark Connect. A test
-checks that no other module of the pipelines uses private names of PySpark.
+Spark has no public Python API for these functions, and Spark Connect does not have them at all. A test checks that no other
+module of the pipelines uses private names of PySpark.
 """
 
 from __future__ import annotations
@@ -130,11 +130,6 @@ def empty_stream(like: DataFrame) -> DataFrame:
     return DataFrame(stream.singlePartition(spark._jsparkSession, encoder).toDF(), spark)
 
 
-def is_classic(spark: SparkSession) -> bool:
-    """Whether the session runs in this process, and not on a server of Spark Connect."""
-    return hasattr(spark, "_jsparkSession")
-
-
 def transform_with_state(
     rows: DataFrame, key: str, class_name: str, arguments: Sequence[int | StructType], output: StructType
 ) -> DataFrame:
@@ -153,7 +148,7 @@ def transform_with_state(
     encoders, streaming = jvm.org.apache.spark.sql.Encoders, jvm.org.apache.spark.sql.streaming
     grouped = getattr(rows.groupBy(key)._jgd, "as")(encoders.STRING(), encoders.row(_java_type(spark, rows.schema)))
     result = grouped.transformWithState(
-        _instance(spark, class_name, arguments),
+        new_instance(spark, class_name, arguments),
         getattr(streaming.TimeMode, "None")(),
         streaming.OutputMode.Update(),
         encoders.row(_java_type(spark, output)),
@@ -180,7 +175,7 @@ def call(
         columns: the arguments of the function.
     """
     functions = spark._jsparkSession.udf()
-    functions.register(name, _instance(spark, class_name, arguments), _java_type(spark, output))
+    functions.register(name, new_instance(spark, class_name, arguments), _java_type(spark, output))
     return F.call_function(name, *columns)
 
 
@@ -188,7 +183,7 @@ def _java_type(spark: SparkSession, schema: StructType) -> Any:
     return spark._jsparkSession.parseDataType(schema.json())
 
 
-def _instance(spark: SparkSession, class_name: str, arguments: Sequence[int | str | StructType]) -> Any:
+def new_instance(spark: SparkSession, class_name: str, arguments: Sequence[int | str | StructType]) -> Any:
     context: Any = spark.sparkContext
     values = context._gateway.new_array(context._jvm.Object, len(arguments))
     for number, argument in enumerate(arguments):

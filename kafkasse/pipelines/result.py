@@ -56,9 +56,9 @@ def results(pipeline: Pipeline, sources: Mapping[str, DataFrame]) -> Mapping[str
 
 
 def _records(pipeline: Pipeline, result: object) -> DataFrame:
-    if not hasattr(result, "columns"):
+    if not isinstance(result, DataFrame):
         raise CommandError(f"the query of the pipeline {pipeline.name} must return a DataFrame, not {result!r}")
-    frame: DataFrame = result  # type: ignore[assignment]  # of Spark classic or of Spark Connect, which share no class
+    frame = result
     if pipeline.key:
         frame = _with_json(frame, pipeline)
     missing = [name for name in ("key", "value") if name not in frame.columns]

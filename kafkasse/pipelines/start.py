@@ -16,7 +16,7 @@ from kafkasse.pipelines import contract, dead_letters, lease, result, topics, wr
 from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.manifest import State
-from kafkasse.pipelines.operators import engines
+from kafkasse.pipelines.operators import json_state
 from kafkasse.pipelines.pipeline import Pipeline
 from kafkasse.pipelines.skipped import Skipped
 from kafkasse.pipelines.supervisor import Unavailable
@@ -65,7 +65,7 @@ def query_of(
     spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], skipped: Skipped = topics.NOTHING
 ) -> tuple[DataFrame, State]:
     """Return the rows of the pipeline's query, and the fields in the state of its operators."""
-    with engines.recording(pipeline.mode) as state:
+    with json_state.recording(pipeline.mode) as state:
         return result.rows(pipeline, lambda: topics.read_all(spark, kafka, pipeline, skipped)), state
 
 

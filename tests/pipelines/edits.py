@@ -5,12 +5,22 @@ This module does not import Spark.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from random import Random
 from typing import NamedTuple
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import is_long
+
 PARTITIONS = 3
+# Each example is a query with many histories. `make test` tries one: the simplest one, which has Random(0).
+CHANCES = st.integers(0, 2**32).map(Random)
+with_many_histories = settings(
+    max_examples=20 if is_long() else 1,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 # Long keys have an equal prefix. The last two sort differently as UTF-8 and as UTF-16.
 KEYS = [f"k{i}" for i in range(30)] + [f"a common prefix of 24 by {i}" for i in range(8)] + ["\uffff", "\U0001f600"]
 GROUPS = ("north", "south")
@@ -34,7 +44,7 @@ class Edit(NamedTuple):
 
 SCHEMA = (
     "key string, group string, rank bigint, item struct<key: string, rank: bigint, tags: array<double>, counts: "
-    "map<string, int>>, partition int, offset bigint, order bigint"
+    "map<string, bigint>>, partition int, offset bigint, order bigint"
 )
 
 
@@ -49,21 +59,21 @@ def numbered(edits: Iterable[Edit]) -> list[Edit]:
     return result
 
 
-_GROUPS = st.sampled_from([*GROUPS, GROUPS[0], None])
-_EDITS = st.builds(Edit, st.sampled_from(KEYS), _GROUPS, st.integers(-3, 3), order=st.integers(0, 5))
-
-
-@st.composite
-def histories(draw: st.DrawFn) -> list[Edit]:
+def history(chance: Random) -> list[Edit]:
     """Inserts, corrections, moves and removals. Some make a group large and then remove its largest members."""
     edits: list[Edit] = []
-    for kind in draw(st.lists(st.sampled_from(["edits", "edits", "fill", "drain"]), max_size=6)):
+    for kind in chance.choices(["edits", "edits", "fill", "drain"], k=chance.randint(0, 6)):
         if kind == "edits":
-            edits += draw(st.lists(_EDITS, max_size=25))
+            groups = [*GROUPS, GROUPS[0], None]
+            edits += [
+                Edit(chance.choice(KEYS), chance.choice(groups), chance.randint(-3, 3), order=chance.randint(0, 5))
+                for _ in range(chance.randint(0, 25))
+            ]
         elif kind == "fill":
-            edits += [Edit(key, GROUPS[0], number % 20) for number, key in enumerate(KEYS[: draw(st.integers(1, 40))])]
+            count = chance.randint(1, 40)
+            edits += [Edit(key, GROUPS[0], number % 20) for number, key in enumerate(KEYS[:count])]
         else:
-            largest = members(edits).get(GROUPS[0], [])[: draw(st.integers(1, 40))]
+            largest = members(edits).get(GROUPS[0], [])[: chance.randint(1, 40)]
             edits += [Edit(key, None, 0, order=9) for key in largest]
     return numbered(edits)
 
@@ -105,11 +115,6 @@ def top(edits: Iterable[Edit], n: int) -> dict[str, list[str]]:
     return {group: keys[:n] for group, keys in members(edits).items()}
 
 
-def prefixed(histories: Sequence[list[Edit]]) -> list[Edit]:
-    """Combine independent histories into one. Each has its own keys and groups."""
-    combined = [
-        edit._replace(key=f"{number} {edit.key}", group=edit.group and f"{number} {edit.group}")
-        for number, edits in enumerate(histories)
-        for edit in edits
-    ]
-    return numbered(combined)
+def with_prefix(edit: Edit, prefix: str) -> Edit:
+    """The edit of a key and a group that belong to one of several independent histories."""
+    return edit._replace(key=f"{prefix}{edit.key}", group=edit.group and f"{prefix}{edit.group}")

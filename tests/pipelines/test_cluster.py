@@ -1,4 +1,4 @@
-"""Pipelines on a cluster of several processes, on Spark Connect, and while processes are killed."""
+"""Pipelines on a cluster of several processes, and while processes are killed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from tests.pipelines.topics import Topics, country, top
 
 pytestmark = [pytest.mark.processes, pytest.mark.long, pytest.mark.timeout(600)]
 
-ROOT = Path(__file__).parents[2]
-STOP_TIMEOUT_S, CONNECT_TIMEOUT_S = 120, 540
+STOP_TIMEOUT_S = 120
 
 
 @pytest.fixture(scope="module")
@@ -112,14 +111,3 @@ def test_results_are_right_after_a_kill(monkeypatch, tmp_path):
     monkeypatch.setattr(chaos, "PAUSE_S", (1.0, 1.0))
 
     chaos.run(seed=2, seconds=3, on_cluster=False, path=str(tmp_path))
-
-
-def test_the_operators_run_on_spark_connect():
-    """Batches and streams give the results of plain Python, and a stream resumes from its checkpoint."""
-    pytest.importorskip("grpc_status", reason="needs grpcio-status: make tools")
-    command = [sys.executable, "-m", "tests.pipelines.connect"]
-
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=CONNECT_TIMEOUT_S)
-
-    assert 0 == done.returncode, done.stderr
-    assert done.stdout.endswith("the operators work on Spark Connect\n")

@@ -407,7 +407,7 @@ def test_every_pin_lies_in_its_range(root):
     (["requirements.txt"], ["jwt", "cel", "schemas"]),
     (
         ["requirements.txt", "requirements-dev.txt"],
-        ["jwt", "cel", "schemas", "archive", "broker", "pipelines", "python-operators", "dev"],
+        ["jwt", "cel", "schemas", "archive", "broker", "pipelines", "dev"],
     ),
 ])  # fmt: skip
 def test_requirements_are_complete(root, files, extras):

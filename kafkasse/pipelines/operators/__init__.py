@@ -4,8 +4,8 @@
     ranked         ─▶ stage 1, by key:   the old and the new row ─▶ removal from a group, addition to a group
                       stage 2, by group: the members in rank order ─▶ the top n, if they changed
 
-The cost of a row does not depend on the number of keys, and both stages run in parallel. There are two implementations
-with the same results: java/ for real-time mode, and python_processors for micro-batches and Spark Connect.
+The cost of a row does not depend on the number of keys, and both stages run in parallel. The Java classes in java/ keep the
+state, because real-time mode runs no Python.
 """
 
 from kafkasse.pipelines.operators.latest import latest_per_key

@@ -7,9 +7,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines.operators import engines
-from kafkasse.pipelines.operators.engines import Engine
-from kafkasse.pipelines.operators.schemas import POSITION
+from kafkasse.pipelines import private_spark
+from kafkasse.pipelines.operators import json_state
+from kafkasse.pipelines.operators.schemas import CHANGE, KEY_STATE, POSITION
+
+JAVA_CLASS = "kafkasse.operators.LatestPerKey"
 
 
 def latest_per_key(
@@ -17,7 +19,6 @@ def latest_per_key(
     key: str = "key",
     removed: Column | str | None = None,
     order: str | None = None,
-    engine: Engine | None = None,
 ) -> DataFrame:
     """Keep the latest row of each key, and return a row each time that it changes.
 
@@ -30,7 +31,6 @@ def latest_per_key(
         order: the name of a bigint column, such as the time of an event. A row whose value is lower than the one of the
             latest row arrived late and is ignored. Without it, the last row in the order of arrival is the latest. The
             state then keeps removed keys, because a late row must not bring them back.
-        engine: "jvm" or "python". The default is "jvm", or "python" on Spark Connect.
 
     Returns:
         The columns of `rows`, with a new `version` and `position`. All other columns but the key are null if the key was
@@ -45,18 +45,13 @@ def latest_per_key(
         CommandError: a column is missing, or it has the wrong type.
     """
     columns = [name for name in rows.columns if name not in {key, *_record_columns(rows)}]
-    changes = key_changes(rows, key, [F.col(name) for name in columns], removed, order, engine)
+    changes = key_changes(rows, key, [F.col(name) for name in columns], removed, order)
     values = [F.col(f"after.{name}").alias(name) for name in columns]
     return changes.select(F.col("key").alias(key), *values, "version", "position")
 
 
 def key_changes(
-    rows: DataFrame,
-    key: str,
-    columns: list[Column],
-    removed: Column | str | None,
-    order: str | None,
-    engine: Engine | None,
+    rows: DataFrame, key: str, columns: list[Column], removed: Column | str | None = None, order: str | None = None
 ) -> DataFrame:
     """Return the changes of each key: `key`, `before`, `after`, `version`, `position` and `step`.
 
@@ -74,7 +69,10 @@ def key_changes(
         position.cast(POSITION).alias("position"),
         (row if is_removed is None else F.when(~F.coalesce(is_removed, F.lit(False)), row)).alias("row"),
     )
-    return engines.latest_per_key(numbered, engine)
+    text, row_type = json_state.to_json(numbered, "row")
+    numbered = numbered.withColumn("row", text)
+    changes = private_spark.transform_with_state(numbered, "key", JAVA_CLASS, [KEY_STATE], CHANGE)
+    return changes.withColumns({name: json_state.from_json(name, row_type) for name in ("before", "after")})
 
 
 def _record_columns(rows: DataFrame) -> set[str]:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType
+from pyspark.sql.types import LongType, StructType
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines.operators import engines
-from kafkasse.pipelines.operators.engines import Engine
+from kafkasse.pipelines import private_spark
+from kafkasse.pipelines.operators import json_state
 from kafkasse.pipelines.operators.latest import key_changes
+from kafkasse.pipelines.operators.schemas import GROUP_STATE, MEMBER, ORDER_KEY, RESULT
+from kafkasse.pipelines.pipeline import Mode
+
+JAVA_CLASS = "kafkasse.operators.Ranked"
+# The batches after a restart in which the Java class repeats results: see repeats() in Ranked.java.
+REPEATING_BATCHES: dict[Mode, int] = {"realtime": 3, "microbatch": 0, "once": 0}
 
 
 def ranked(
@@ -20,7 +26,6 @@ def ranked(
     rank: str = "rank",
     item: str = "item",
     order: str | None = None,
-    engine: Engine | None = None,
 ) -> DataFrame:
     """Compute the top `n` items of each group, by descending rank and, for equal ranks, by key.
 
@@ -31,7 +36,7 @@ def ranked(
         key, group: the names of two text columns.
         rank: the name of a bigint column.
         item: the name of a struct column.
-        order, engine: see latest_per_key().
+        order: see latest_per_key().
 
     Returns:
         `group`, `items`, `version` and `position`: one row each time that the top n of a group change. `items` is empty if
@@ -47,12 +52,14 @@ def ranked(
         raise CommandError(f"n is {n}; it must be at least 1")
     if not isinstance(rows.schema[rank].dataType, LongType):
         raise CommandError(f"the rank column {rank} is not a bigint; cast it")
-    text, item_type = engines.to_json(rows, item)
+    text, item_type = json_state.to_json(rows, item)
     columns = [F.col(group).alias("group"), F.col(rank).alias("rank"), text.alias("item")]
     is_removed = F.col(group).isNull() | F.col(rank).isNull()
-    changes = key_changes(rows, key, columns, is_removed, order, engine)
-    tops = engines.ranked(_moves(changes), n, engine)
-    return tops.withColumn("items", F.transform("items", lambda each: engines.from_json(each, item_type)))
+    changes = key_changes(rows, key, columns, is_removed, order)
+    json_state.record("n", n)
+    arguments: list[int | StructType] = [n, REPEATING_BATCHES[json_state.mode.get()], ORDER_KEY, MEMBER, GROUP_STATE]
+    tops = private_spark.transform_with_state(_moves(changes), "group", JAVA_CLASS, arguments, RESULT)
+    return tops.withColumn("items", F.transform("items", lambda text: json_state.from_json(text, item_type)))
 
 
 def _moves(changes: DataFrame) -> DataFrame:

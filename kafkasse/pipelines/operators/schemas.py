@@ -1,7 +1,4 @@
-"""The rows between the stages of the operators, and the rows of their state. Both implementations use these schemas.
-
-The rows and items of a query are JSON text, so adding a field to the query does not change the schema of the state.
-"""
+"""The rows between the stages of the operators, and the rows of their state. Rows and items of a query are JSON text."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ POSITION = MapType(IntegerType(), LongType())
 # The state cannot contain maps with other keys than text.
 STORED_POSITION = ArrayType(StructType().add("partition", IntegerType()).add("offset", LongType()))
 
-# See order_key.py.
+# See OrderKey.java.
 ORDER_KEY = StructType()
 for name in ("rank", "prefix_1", "prefix_2", "rest_1", "rest_2"):
     ORDER_KEY.add(name, LongType())

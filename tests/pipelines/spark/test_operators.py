@@ -1,52 +1,25 @@
-"""The operators in Spark: the Java classes and the Python classes return what plain Python computes."""
+"""The operators in Spark return what plain Python computes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import pairwise, product
+from itertools import groupby, pairwise
 from random import Random
-from typing import Any, get_args
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines.operators import engines, latest_per_key, ranked
-from kafkasse.pipelines.operators.engines import Engine
-from kafkasse.pipelines.operators.order_key import order_key
-from kafkasse.pipelines.operators.schemas import ORDER_KEY
-from kafkasse.pipelines.private_spark import java_class
+from kafkasse.pipelines.operators import json_state, latest_per_key, ranked
 from tests.pipelines import edits as plain
-from tests.pipelines.edits import Edit
+from tests.pipelines.edits import CHANCES, Edit, with_many_histories
 from tests.pipelines.spark.rows import MicroBatches
-from tests.support.examples import first_of, is_long
 
-HISTORIES = 15  # Spark takes seconds for a query, however many independent histories it contains
-QUERIES = 20 if is_long() else 1
+HISTORIES = 100  # Spark takes seconds for a query, however many independent histories it contains
 STATE_PARTITIONS = 2
-in_batches_of_histories = settings(
-    max_examples=QUERIES, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
-
-
-@pytest.fixture(params=first_of("jvm", "python"))
-def engine(request: pytest.FixtureRequest) -> Engine:
-    """Each implementation. `make test` compares them in test_ranked_equals_plain_python."""
-    if request.param == "python":
-        need_python_operators()
-    chosen: Engine = request.param
-    return chosen
-
-
-def need_python_operators() -> None:
-    """Skip the test if a package of the implementation in Python is missing."""
-    for package in ("pandas", "pyarrow", "google.protobuf"):
-        pytest.importorskip(package, reason=f"needs pip install '.[python-operators]' for {package}")
 
 
 @pytest.fixture
@@ -66,56 +39,58 @@ def frame(spark: SparkSession, edits: Iterable[Edit]) -> DataFrame:
     return spark.createDataFrame(rows, plain.SCHEMA).coalesce(1)
 
 
-@in_batches_of_histories
-@given(st.lists(plain.histories(), min_size=HISTORIES, max_size=HISTORIES), st.integers(1, 4))
-def test_ranked_equals_plain_python(spark, partitions, histories, n):
-    """Inserts, corrections, moves, removals and reordered rows give the top n, with all fields.
+@with_many_histories
+@given(CHANCES)
+def test_ranked_equals_plain_python(spark, partitions, chance):
+    """Inserts, corrections, moves, removals and reordered rows give the top n, with all fields."""
+    n, edits = chance.randint(1, 4), histories(chance)
 
-    Both implementations give equal items, versions and positions.
-    """
-    need_python_operators()
-    edits = plain.prefixed(histories)
-
-    jvm, python = (ranked(frame(spark, edits), n, engine=each).sort("group").collect() for each in get_args(Engine))
+    found = ranked(frame(spark, edits), n).collect()
 
     items = {edit.key: edit.row[3] for edit in plain.latest(edits).values()}
     expected = {group: [items[key] for key in keys] for group, keys in plain.top(edits, n).items()}
-    assert expected == {row.group: [item.asDict() for item in row["items"]] for row in jvm if row["items"]}
-    assert jvm == python
+    assert expected == {row.group: [item.asDict() for item in row["items"]] for row in found if row["items"]}
 
 
-@in_batches_of_histories
-@given(st.lists(plain.histories(), min_size=HISTORIES, max_size=HISTORIES))
-def test_latest_per_key_equals_plain_python(spark, partitions, engine, histories):
+@with_many_histories
+@given(CHANCES)
+def test_latest_per_key_equals_plain_python(spark, partitions, chance):
     """With an order, late rows are ignored. Each change of a key has a higher version than the previous change.
 
     A removed key has a row without values only if the row before has values.
     """
-    edits = plain.prefixed(histories)
+    edits = histories(chance)
 
-    rows = latest_per_key(frame(spark, edits), removed="group IS NULL", order="order", engine=engine).collect()
+    rows = latest_per_key(frame(spark, edits), removed="group IS NULL", order="order").collect()
 
     found = {row.key: row for row in sorted(rows, key=lambda row: row.version)}
     expected = {key: edit.rank for key, edit in plain.latest_by_order(edits).items()}
     assert expected == {row.key: row.rank for row in found.values() if row.group is not None}
     assert len({(row.key, row.version) for row in rows}) == len(rows)
-    for key in found:
-        removed = [row.group is None for row in sorted(rows, key=lambda row: row.version) if row.key == key]
-        assert (True, True) not in pairwise([True, *removed])
+    in_order = sorted(rows, key=lambda row: (row.key, row.version))
+    for _, of_key in groupby(in_order, key=lambda row: row.key):
+        assert (True, True) not in pairwise([True, *(row.group is None for row in of_key)])
 
 
-@in_batches_of_histories
-@given(st.lists(plain.histories(), min_size=HISTORIES, max_size=HISTORIES))
-def test_latest_per_key_emits_only_changes(spark, partitions, engine, histories):
+@with_many_histories
+@given(CHANCES)
+def test_latest_per_key_emits_only_changes(spark, partitions, chance):
     """A record that repeats the row of its key changes nothing, although its offset and its timestamp differ."""
-    edits = plain.prefixed(histories)
+    edits = histories(chance)
     rows = as_kafka_rows(frame(spark, edits))
 
-    emitted = latest_per_key(rows, removed="group IS NULL", engine=engine).sort("version").collect()
+    emitted = latest_per_key(rows, removed="group IS NULL").sort("version").collect()
 
-    found = {edit.key: [(row.group, row.rank) for row in emitted if row.key == edit.key] for edit in edits}
+    found: dict[str, list[tuple[str | None, int | None]]] = {edit.key: [] for edit in edits}
+    for row in emitted:
+        found[row.key].append((row.group, row.rank))
     assert plain.changes(edits) == found
-    assert ["key", "group", "rank", "topic", "version", "position"] == latest_per_key(rows, engine=engine).columns
+    assert ["key", "group", "rank", "topic", "version", "position"] == latest_per_key(rows).columns
+
+
+def histories(chance: Random) -> list[Edit]:
+    """Independent histories. Each has its own keys and groups."""
+    return [plain.with_prefix(edit, f"{number} ") for number in range(HISTORIES) for edit in plain.history(chance)]
 
 
 def as_kafka_rows(edits: DataFrame) -> DataFrame:
@@ -149,15 +124,15 @@ def random_edits(chance: Random, count: int) -> list[Edit]:
     ]
 
 
-def test_a_query_resumes_from_its_checkpoint(spark, engine, tmp_path):
+def test_a_query_resumes_from_its_checkpoint(spark, tmp_path):
     """After a restart, the results are those of all edits, and a client that drops lower versions shows them.
 
     The second run adds a field, which is null in the items that only the first run has read.
     """
     edits = plain.numbered([Edit("first", "south", 9), *random_edits(Random(3), 120)])  # noqa: S311 - not used for cryptography
-    stream = MicroBatches(spark, tmp_path, partial(ranked, n=3, engine=engine))
+    stream = MicroBatches(spark, tmp_path, partial(ranked, n=3))
     stream.process(frame(spark, edits[:60]))
-    stream.query = lambda rows: ranked(rows.withColumn("item", with_rank_text()), 3, engine=engine)
+    stream.query = lambda rows: ranked(rows.withColumn("item", with_rank_text()), 3)
 
     added = stream.process(frame(spark, edits[60:]))
 
@@ -175,8 +150,8 @@ def with_rank_text() -> Column:
 
 def test_the_manifest_contains_the_number_of_ranks(spark):
     """A run with another number rejects the checkpoint: groups that receive no row would keep their old results."""
-    with engines.recording("microbatch") as state:
-        ranked(frame(spark, [Edit("k0", "north", 5)]), n=3, engine="jvm")
+    with json_state.recording("microbatch") as state:
+        ranked(frame(spark, [Edit("k0", "north", 5)]), n=3)
 
     assert [3] == [each["n"] for each in state.values() if "n" in each]
 
@@ -189,8 +164,8 @@ def test_an_empty_group_is_emitted_and_continues_to_count(spark, tmp_path):
     """
 
     def query(rows: DataFrame) -> DataFrame:
-        with engines.recording("microbatch"):
-            return ranked(rows, n=1, engine="jvm")
+        with json_state.recording("microbatch"):
+            return ranked(rows, n=1)
 
     stream = MicroBatches(spark, tmp_path, query)
     edits = [Edit("k", "north", 1, offset=5), Edit("k", None, 1, offset=6), Edit("k", "north", 2, offset=7)]
@@ -207,7 +182,7 @@ def test_an_empty_group_is_emitted_and_continues_to_count(spark, tmp_path):
 @pytest.mark.long
 def test_after_a_restart_unchanged_results_are_repeated_with_their_new_version(spark, tmp_path):
     """In real-time mode, the run before may have emitted a result of other edits with a higher version."""
-    stream = MicroBatches(spark, tmp_path, partial(ranked, n=1, engine="jvm"))
+    stream = MicroBatches(spark, tmp_path, partial(ranked, n=1))
     stream.process(*(frame(spark, [Edit(f"k{offset}", "north", -offset, offset=offset)]) for offset in range(3)))
 
     repeated = stream.process(
@@ -218,51 +193,6 @@ def test_after_a_restart_unchanged_results_are_repeated_with_their_new_version(s
         (row.version, [item.key for item in row["items"]]) for row in stream.results
     ]
     assert 3 == len(repeated)
-
-
-class StoredOrder(StatefulProcessor):
-    """Stores the rows of a group under their order keys, and returns them in the order of the state store."""
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        self._map = handle.getMapState("map", ORDER_KEY, "key string, rank bigint")
-
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        for row in rows:
-            self._map.updateValue(order_key(row.rank, row.key), (row.key, row.rank))
-        return iter([Row(key=name, rank=rank) for name, rank in self._map.values()])
-
-
-def test_the_state_store_returns_order_keys_in_rank_order(spark):
-    """Otherwise the operators would read whole groups. This depends on how Spark encodes the keys of a map."""
-    pytest.importorskip("pyarrow", reason="needs pip install '.[python-operators]'")
-    chance = Random(5)  # noqa: S311 - not used for cryptography
-    members = [
-        (f"k{i}" * chance.randint(1, 3), chance.randint(-(2**63), 2**63 - 1) >> chance.randint(0, 60))
-        for i in range(500)
-    ]
-    rows = spark.createDataFrame([("g", *member) for member in members], "group string, key string, rank bigint")
-
-    stored = (
-        rows.groupBy("group").transformWithState(StoredOrder(), "key string, rank bigint", "update", "none").collect()
-    )
-
-    assert sorted(members, key=lambda member: (-member[1], member[0].encode())) == [tuple(row) for row in stored]
-
-
-def test_both_implementations_have_equal_order_keys(spark):
-    members = list(
-        product([0, 1, -1, 2**63 - 1, -(2**63), 123456789], ["", "k", "k" * 16, "k" * 17, "\uffff", "\U0001f600" * 9])
-    )
-    found = java_class(spark, "kafkasse.operators.OrderKey").getMethods()
-    of = next(method for method in found if method.getName() == "of")
-    rows = []
-
-    for rank, key in members:
-        arguments = spark.sparkContext._gateway.new_array(spark._jvm.Object, 2)
-        arguments[0], arguments[1] = spark._jvm.Long.valueOf(rank), key
-        rows.append(of.invoke(None, arguments))
-
-    assert [order_key(*member) for member in members] == [tuple(row.get(i) for i in range(5)) for row in rows]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,14 @@ import java.util.Arrays;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.RowFactory;
 
-/** The key under which a member is stored, so that the state store returns members in rank order. See order_key.py. */
+/**
+ * The key under which a member is stored, so that the state store returns members in rank order.
+ *
+ * <p>RocksDB returns the entries of a group in the order of their bytes. Spark stores a struct of five bigints as 8 bytes for
+ * nulls and 8 bytes for each number, in little-endian order. The numbers are chosen so that these bytes sort by descending rank,
+ * then by the first 16 bytes of the key. A longer key is identified by this prefix and 128 bits of its SHA-256. Such keys are not
+ * sorted beyond their prefix.
+ */
 public final class OrderKey {
     private static final int PREFIX_BYTES = 16;
     private static final int NUMBERS = 5;
