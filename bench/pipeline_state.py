@@ -279,22 +279,8 @@ def broker_with_topics() -> Iterator[str]:
         yield broker.bootstrap_servers
 
 
-def archive_classes() -> None:
-    """Run a pipeline until the archive of Spark's classes exists, whose creation would disturb the first measurement."""
-    from kafkasse.pipelines import jvm
-
-    if jvm.archive().path.exists():
-        return
-    with broker_with_topics() as servers, tempfile.TemporaryDirectory() as checkpoint:
-        running = Running(servers, checkpoint)
-        while not jvm.archive().path.exists() and running.since_start_s() < RESULT_TIMEOUT_S:
-            time.sleep(0.1)
-        running.stop()
-
-
 def measure(testbed: Testbed) -> Figures:
     """Return the latencies with states of different sizes, and with a single group."""
-    archive_classes()
     rows = []
     smallest, *_, largest = testbed.scale.state_keys
     small, large = (state(keys, testbed.scale.state_updates, one_group=False) for keys in (smallest, largest))
@@ -374,7 +360,6 @@ def main() -> None:
         "HEAP": args.heap,
         "COMMIT_INTERVAL_S": str(args.commit_interval),
     }
-    archive_classes()
     load = os.getloadavg()[0]
     columns = {keys: state(keys, args.updates, args.one_group) for keys in args.keys}
     print(f"{machine()}; commit {commit()}; load average {load:.1f} before, {os.getloadavg()[0]:.1f} after")

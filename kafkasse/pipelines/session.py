@@ -27,7 +27,6 @@ from kafkasse.errors import CommandError
 from kafkasse.pipelines import jvm, private_spark, temporary
 from kafkasse.pipelines.supervisor import Crashed, Interrupted, Stopped
 from kafkasse.tools.java import runtime
-from kafkasse.tools.java.class_archive import ArchiveProcess
 
 # 16 is the number of slots, not of cores. In real-time mode, each partition of the source and each task of a stateful stage
 # occupies a slot all the time, but it is mostly idle.
@@ -131,7 +130,6 @@ class Sessions:
     def __init__(self, *arguments: Any) -> None:
         self._arguments = arguments
         self._opened: tuple[SparkSession, ExitStack] | None = None
-        self._archiving: ArchiveProcess | None = None
 
     @contextmanager
     def use(self) -> Iterator[SparkSession]:
@@ -152,16 +150,8 @@ class Sessions:
                 stack.__exit__(type(error), error, error.__traceback__)
             raise
 
-    def archive_classes(self) -> None:
-        """Start to create the archive from which the next JVMs load their classes, unless it exists."""
-        if self._opened and not started_by_spark_submit() and self._archiving is None:
-            directory = private_spark.java(self._opened[0]).java.lang.System.getProperty("java.io.tmpdir")
-            self._archiving = jvm.create_archive(Path(directory))
-
     def close(self) -> None:
         """Stop the session. Ignore errors of a JVM that has ended."""
-        if self._archiving:
-            self._archiving.stop()
         if self._opened:
             with suppress(Crashed):
                 self._opened[1].close()

@@ -18,7 +18,6 @@ from kafka import KafkaAdminClient
 from kafkasse.errors import CommandError
 from kafkasse.tools.broker import EmbeddedBroker, embedded
 from kafkasse.tools.broker.supervisor import SupervisedProcess
-from kafkasse.tools.java import class_archive, jars
 from tests.support.kafka import Cluster
 from tests.support.waiting import wait_until
 
@@ -62,25 +61,6 @@ with EmbeddedBroker() as broker:
     print(broker.bootstrap_servers, broker._process._supervisor.pid, broker._home(), flush=True)
     sys.stdin.read()
 """
-
-
-@pytest.mark.long
-def test_the_first_broker_creates_an_archive_of_its_classes(tmp_path, monkeypatch):
-    """The next one loads its classes from there. An archive that Java cannot read does not prevent the start."""
-    files = jars.fetch("kafka")
-    monkeypatch.setattr(jars, "fetch", lambda group: files)
-    monkeypatch.setattr(jars, "cache_directory", lambda: tmp_path)
-    monkeypatch.setattr(class_archive, "DUMP", "cp {options} {archive}")
-
-    with EmbeddedBroker(directory=tmp_path / "data"):
-        wait_until(lambda: list(tmp_path.glob("kafka-*.jsa")))
-    with EmbeddedBroker() as second:
-        command = Path(f"/proc/{second.pid}/cmdline").read_text()
-
-    [archive] = tmp_path.glob("kafka-*.jsa")
-    assert f"-XX:SharedArchiveFile={archive}" in command.split("\0")
-    assert "SharedClassListFile" in archive.read_text()
-    assert not {"classes", "archive-options"} & {file.name for file in (tmp_path / "data").iterdir()}
 
 
 def test_does_not_create_topics_automatically(broker, fresh_name):

@@ -9,13 +9,12 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 
-from kafkasse.pipelines.jvm import connector_jars
 from tests.commands.run import EXIT_TIMEOUT_S, pipeline, run_words
 from tests.pipelines.standalone import children
 from tests.pipelines.topics import country, top
@@ -163,7 +162,7 @@ def test_a_jvm_that_ends_before_pyspark_has_connected_is_an_error(topics, tmp_pa
 
 
 def jvm_of(pid: int) -> int:
-    """Return the process ID of Spark's JVM. Another child may create the archive of its classes."""
+    """Return the process ID of Spark's JVM."""
     (jvm,) = (each for each in children(pid) if "SparkSubmit" in Path(f"/proc/{each}/cmdline").read_text())
     return jvm
 
@@ -197,33 +196,19 @@ def test_sigterm_ends_a_check_after_spark_has_started(tmp_path, temporary, monke
     assert (130, "", "\n", []) == (*ended, list(temporary.iterdir()))
 
 
-def using(path: Path) -> list[int]:
-    found = []
-    for arguments in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            if str(path).encode() in arguments.read_bytes():
-                found.append(int(arguments.parent.name))
-    return found
-
-
 @pytest.mark.long
-def test_ctrl_c_ends_the_creation_of_the_class_archive(topics, tmp_path, temporary):
-    """No process and no file is left. Spark uses the directory that the user has set for its files."""
-    cache, local = tmp_path / "cache", tmp_path / "local"
-    cache.mkdir()
-    for jar in connector_jars():
-        (cache / jar.name).symlink_to(jar)
-    topics.send(country("FR", 5))
+def test_spark_uses_the_directory_that_the_user_has_set_for_its_files(topics, tmp_path, temporary):
+    """After Ctrl-C, no file is left in it."""
+    local = tmp_path / "local"
     words = run_words(topics, "--conf", f"spark.local.dir={local}")
-    with pipeline(*words, TMPDIR=str(temporary), KAFKASSE_CACHE_DIR=str(cache)) as process:
-        wait_for(process, lambda: [each for each in temporary.glob("*/archive-options") if using(each)])
+    with pipeline(*words, TMPDIR=str(temporary)) as process:
+        assert "ready" in process.stdout.readline()
         files = list(local.iterdir())
         code, *_ = stop(process, signal.SIGINT)
 
     assert 130 == code
-    assert [] == using(tmp_path)
     assert files
-    assert [] == [*local.iterdir(), *temporary.iterdir(), *cache.glob("*.jsa"), *cache.glob("*.new")]
+    assert [] == [*local.iterdir(), *temporary.iterdir()]
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Spark's JVM is started with the options of Spark's launcher, an archive of its classes, and a temporary directory."""
+"""Spark's JVM is started with the options of Spark's launcher and a temporary directory."""
 
 from __future__ import annotations
 
@@ -17,37 +17,9 @@ import pytest
 
 from kafkasse.pipelines import jvm
 from kafkasse.pipelines.temporary import directory
-from kafkasse.tools.java import class_archive, jars, runtime
-from kafkasse.tools.java.class_archive import ArchiveProcess
-from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 LAUNCHER_OPTION = re.compile(rb"--[\w-]+=[\w./=-]+|-[DX][\w:.+-]+(?:=\w+)?")
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache for archives. The jars still come from the cache of the machine."""
-    found = jvm.connector_jars()
-    monkeypatch.setattr(jvm, "connector_jars", lambda: found)
-    monkeypatch.setattr(jars, "cache_directory", lambda: tmp_path / "cache")
-    (tmp_path / "cache").mkdir()
-    return tmp_path / "cache"
-
-
-def options(path: Path) -> str:
-    """The options with which the JVM of this directory starts."""
-    path.mkdir()
-    jvm.write_launcher(path, "512m", [], [])
-    return (path / "options").read_text()
-
-
-def creation(path: Path, classes: str = "") -> ArchiveProcess:
-    """The process that creates the archive when the JVM of this directory has ended. It has recorded these classes."""
-    (path / "classes").write_text(classes)
-    process = jvm.create_archive(path)
-    assert process
-    return process
 
 
 def test_has_the_options_of_sparks_launcher():
@@ -59,79 +31,6 @@ def test_has_the_options_of_sparks_launcher():
     expected = {option.decode() for option in LAUNCHER_OPTION.findall(code)} - {"--add-modules=jdk.incubator.vector"}
 
     assert expected == set(jvm.MODULE_OPTIONS)
-
-
-@pytest.mark.processes
-def test_creates_the_archive_from_the_recorded_classes(cache, tmp_path):
-    """The first JVM records its classes, and the JVMs after the creation of the archive load them from it."""
-    first = options(tmp_path / "first")
-    creation(tmp_path / "first", "java/lang/Object id: 0\norg/apache/spark/SparkConf id: 1\n").wait()
-    [archive] = cache.glob("*.jsa")
-    second = options(tmp_path / "second")
-    java = [str(runtime.java_executable()), f"@{tmp_path / 'second' / 'options'}", "-Xshare:on", "-version"]
-
-    used = subprocess.run(java, capture_output=True, text=True, timeout=60)
-
-    assert "-XX:DumpLoadedClassList=" in first
-    assert f"-XX:SharedArchiveFile={archive}" in second
-    assert 0 == used.returncode, used.stdout + used.stderr
-
-
-@pytest.mark.processes
-def test_an_archive_that_is_not_complete_at_the_end_is_removed(cache, tmp_path, monkeypatch):
-    """The pipeline does not wait for the archive, and leaves no part of it. One that starts meanwhile creates none."""
-    monkeypatch.setattr(class_archive, "DUMP", "touch {new}; sleep 600; touch {archive}")
-    options(tmp_path / "first")
-    first = creation(tmp_path / "first")
-    wait_until(lambda: list(cache.glob("*.new")))
-    (tmp_path / "second").mkdir()
-    (tmp_path / "second" / "classes").touch()
-
-    assert jvm.create_archive(tmp_path / "second") is None, "two processes create the archive at once"
-    first.stop()
-
-    assert [".lock"] == [path.suffix for path in cache.iterdir()]
-    assert [] == list(tmp_path.glob("*/classes"))
-
-
-@pytest.mark.processes
-def test_an_archive_that_cannot_be_created_is_removed(cache, tmp_path, monkeypatch):
-    """For example, the disk is full. The part of the archive would occupy the disk until the next attempt."""
-    options(tmp_path / "first")
-    jvm.archive().path.with_suffix(".new").write_text("the first half")
-    monkeypatch.setattr(runtime, "java_executable", lambda: Path("/bin/false"))
-
-    creation(tmp_path / "first").wait()
-
-    assert [".lock"] == [path.suffix for path in cache.iterdir()]
-
-
-@pytest.mark.processes
-def test_deletes_archives_of_old_versions(cache, tmp_path, monkeypatch):
-    """An upgrade of Java or Spark leaves an archive of 160 MB. A start that uses an archive keeps it."""
-    monkeypatch.setattr(class_archive, "DUMP", "touch {archive}")
-    unused, used = cache / "spark-1.jsa", jvm.archive().path
-    for path in (unused, used):
-        path.touch()
-        os.utime(path, (0, 0))
-    options(tmp_path / "first")
-    used = used.rename(cache / "spark-2.jsa")
-    options(tmp_path / "second")
-
-    creation(tmp_path / "second").wait()
-
-    assert [used, jvm.archive().path] == sorted(cache.glob("*.jsa"), key=lambda path: path.stat().st_mtime)
-
-
-@pytest.mark.processes
-def test_the_archive_belongs_to_one_set_of_jars_and_options(cache, monkeypatch):
-    """Another connector has an archive of its own, so that a JVM never uses classes of another version."""
-    names = [jvm.archive().path]
-    monkeypatch.setattr(jvm, "connector_jars", lambda: [Path("/other.jar")])
-    names.append(jvm.archive().path)
-
-    assert 2 == len(set(names))
-    assert {cache} == {name.parent for name in names}
 
 
 def test_the_docs_explain_the_versions_of_spark_and_its_connector():

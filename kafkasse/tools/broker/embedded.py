@@ -19,7 +19,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -27,7 +26,6 @@ from typing import IO
 from kafkasse.errors import CommandError
 from kafkasse.tools.broker.supervisor import SupervisedProcess
 from kafkasse.tools.java import jars, runtime
-from kafkasse.tools.java.class_archive import ArchiveProcess, ClassArchive
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0
@@ -108,7 +106,6 @@ class EmbeddedBroker:
         self._cluster_id = cluster_id or new_cluster_id()
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._process: SupervisedProcess | None = None
-        self._archiving: ArchiveProcess | None = None
 
     @property
     def bootstrap_servers(self) -> str:
@@ -147,14 +144,12 @@ class EmbeddedBroker:
 
     def stop(self) -> None:
         """Shut the broker down cleanly. Its data is kept for the next start()."""
-        self._stop_archiving()
         if self._process:
             self._process.stop(STOP_TIMEOUT_S)
             self._process = None
 
     def kill(self) -> None:
         """Kill the broker, as if the machine had failed. Its data is kept for the next start()."""
-        self._stop_archiving()
         if self._process:
             self._process.kill()
             self._process = None
@@ -186,11 +181,9 @@ class EmbeddedBroker:
             require_free(fixed_port)
         with (home / "lock").open("w") as lock:
             _require_unused(home, lock)
-            classpath, classes = ":".join(map(str, jars.fetch("kafka"))), home / "classes"
-            archive = ClassArchive("kafka", classpath, [])
             # Compression codecs extract their libraries to the temporary directory.
-            options = *JVM_OPTIONS, *self._jvm_options, f"-Djava.io.tmpdir={home}", archive.option(classes)
-            command = [str(runtime.java_executable()), *options, "-cp", classpath]
+            options = *JVM_OPTIONS, *self._jvm_options, f"-Djava.io.tmpdir={home}"
+            command = [str(runtime.java_executable()), *options, "-cp", ":".join(map(str, jars.fetch("kafka")))]
             for _ in range(1 if fixed_port else MAX_PORT_ATTEMPTS):
                 client_port, controller_port = _free_ports()
                 self._port = fixed_port or client_port
@@ -198,18 +191,11 @@ class EmbeddedBroker:
                 _format(command, home, self._cluster_id)
                 self._process = self._launch([*command, "kafka.Kafka", "server.properties"], home, lock)
                 if self._wait_until_ready(self._process):
-                    with suppress(OSError):  # the cache may be read-only
-                        self._archiving = archive.create(classes)
                     return
                 self._process = None
                 if "Address already in use" not in _read_log(home):
                     break
         raise CommandError(_explain(_read_log(home), home))
-
-    def _stop_archiving(self) -> None:
-        if self._archiving:
-            self._archiving.stop()
-            self._archiving = None
 
     def _launch(self, command: list[str], home: Path, lock: IO[str]) -> SupervisedProcess:
         (home / "broker.log").unlink(missing_ok=True)

@@ -178,10 +178,9 @@ def _call_ivy(words: list[str], cache: Path, work: Path, progress: Progress) -> 
     cache.mkdir(parents=True, exist_ok=True)
     # Pass the options in a file: they may contain a proxy's password, and all users of the machine can read command lines.
     options = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *runtime.network_options(cache.parents[1])]
-    (work / "options").write_text("".join(f'"{option.replace(chr(92), chr(92) * 2)}"\n' for option in options))
     command = [
         str(runtime.java_executable()),
-        f"@{work / 'options'}",
+        f"@{runtime.write_options(work / 'options', options)}",
         "-jar",
         str(_ivy_jar()),
         "-cache",

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,6 +50,12 @@ def java_home() -> Path:
 def java_executable(home: Path | None = None) -> Path:
     """Return the path of the `java` program."""
     return (home or java_home()) / "bin" / "java"
+
+
+def write_options(path: Path, options: Iterable[str]) -> Path:
+    """Write options of a JVM to a file, which `java @path` reads. Unlike a command line, other users cannot read it."""
+    path.write_text("".join(f'"{option.replace(chr(92), chr(92) * 2)}"\n' for option in options))
+    return path
 
 
 @lru_cache(maxsize=8)
