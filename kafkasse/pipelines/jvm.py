@@ -1,21 +1,23 @@
-"""Start Spark's JVM directly.
+"""The process of the JVM in which Spark runs. PySpark connects to it as it connects to the JVM of spark-submit.
 
 Spark's own launcher starts a JVM only to compute the command of a second JVM, in which Spark runs. For one version of
-PySpark and the same settings, that command is always the same, so this module writes it. `spark-env.sh` is not read; only
+PySpark and the same settings, that command is always the same, so this module knows it. `spark-env.sh` is not read; only
 spark-submit reads it.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
 import signal
-from collections.abc import Iterable
-from contextlib import suppress
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pyspark
 
+from kafkasse.pipelines import private_spark
 from kafkasse.tools.java import jars, runtime
 from kafkasse.tools.java.compiler import JAR
 
@@ -60,20 +62,96 @@ OPTIONS = (
     "-Xlog:disable",  # the JVM writes its warnings to stdout, which belongs to the command
     f"-Dlog4j.configurationFile={Path(__file__).with_name('log4j2.properties')}",
 )
-# Files in the directory of a JVM: its process ID, and a marker that keeps it from starting.
-PID, ENDED = "pid", "ended"
 # Directories with the configuration of Hadoop.
 CONFIGURATION_VARIABLES = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
+POLL_INTERVAL_S = 0.05
+EXIT_TIMEOUT_S = 20.0
 
-# A terminal sends signals to the whole process group. The JVM ignores them, because its parent stops the query first.
-# The script becomes the JVM, so both have the same process ID.
-SCRIPT = """#!/bin/sh
-trap '' INT TERM HUP
-echo $$ > {pid}
-[ -e {ended} ] && kill -KILL $$
-export SPARK_HOME={home}
-exec {java} @{options} org.apache.spark.deploy.SparkSubmit "$@"
-"""
+
+class Jvm:
+    """A JVM that accepts connections of PySpark. It exits when kafkasse's process exits, because its stdin is then closed.
+
+    Args:
+        directory: for the JVM's temporary files, until close() returns.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_killed = False
+
+    def start(
+        self, settings: Mapping[str, str], options: Iterable[str], classpath: Iterable[str]
+    ) -> dict[str, str] | None:
+        """Start the JVM, and wait until it accepts connections.
+
+        Args:
+            settings: the settings of Spark.
+            options: further options of the JVM.
+            classpath: further entries of the classpath.
+
+        Returns:
+            The environment variables with which PySpark connects to it, or None if the JVM has exited instead.
+        """
+        connection = self._directory / "connection"
+        # Spark's default for Python is `python3` on PATH.
+        python = {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
+        home = {"SPARK_HOME": str(Path(pyspark.__file__).parent)}
+        self._process = subprocess.Popen(  # noqa: S603 - our own command
+            self._command(settings, options, classpath),
+            env=os.environ | python | home | private_spark.variables_of_jvm(connection),
+            stdin=subprocess.PIPE,
+            preexec_fn=_ignore_signals,
+        )
+        if self._is_killed:  # by a signal handler, before it knew the process
+            self._process.kill()
+        while not connection.exists():
+            if self._process.poll() is not None:
+                return None
+            time.sleep(POLL_INTERVAL_S)
+        return python | private_spark.variables_of_connection(connection)
+
+    def _command(self, settings: Mapping[str, str], options: Iterable[str], classpath: Iterable[str]) -> list[str]:
+        configuration = (os.environ[name] for name in CONFIGURATION_VARIABLES if os.environ.get(name))
+        path = ":".join([spark_classpath(), *classpath, *configuration])
+        options = [*OPTIONS, *MODULE_OPTIONS, f"-Djava.io.tmpdir={self._directory}", *options, "-cp", path]
+        file = runtime.write_options(self._directory / "options", options)
+        words = (word for name, value in settings.items() for word in ("--conf", f"{name}={value}"))
+        return [
+            str(runtime.java_executable()),
+            f"@{file}",
+            "org.apache.spark.deploy.SparkSubmit",
+            *words,
+            "pyspark-shell",
+        ]
+
+    def kill(self) -> None:
+        """Kill the JVM, or keep it from starting. A signal handler may call this at any time."""
+        self._is_killed = True
+        if self._process:
+            self._process.kill()
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Wait until the JVM exits. Returns its exit code, or None after the timeout."""
+        try:
+            return self._process.wait(timeout_s) if self._process else None
+        except subprocess.TimeoutExpired:
+            return None
+
+    def close(self) -> None:
+        """Close the JVM's stdin, so that the JVM exits, even if a call to it was interrupted."""
+        private_spark.forget()
+        if self._process and self._process.stdin:
+            self._process.stdin.close()
+            if self.wait(EXIT_TIMEOUT_S) is None:
+                self._process.kill()
+                self._process.wait()
+
+
+def _ignore_signals() -> None:
+    """A terminal sends signals to the whole process group. The JVM ignores them: its parent stops the query first."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def connector_jars() -> list[Path]:
@@ -81,39 +159,6 @@ def connector_jars() -> list[Path]:
     return jars.fetch("spark-kafka")
 
 
-def write_launcher(directory: Path, heap: str, more_options: Iterable[str], more_classpath: Iterable[str]) -> None:
-    """Write `bin/spark-submit`, which PySpark calls to start the JVM, into this directory.
-
-    Args:
-        directory: used as SPARK_HOME while PySpark starts the JVM, and for the JVM's temporary files.
-        heap: the maximum size of the heap, such as `512m`.
-        more_options: further options of the JVM.
-        more_classpath: further entries of the classpath.
-    """
-    configuration = (os.environ[name] for name in CONFIGURATION_VARIABLES if os.environ.get(name))
-    path = ":".join([classpath(), *more_classpath, *configuration])
-    own = [f"-Xmx{heap}", f"-Djava.io.tmpdir={directory}", *more_options, "-cp", path]
-    options = runtime.write_options(directory / "options", [*OPTIONS, *MODULE_OPTIONS, *own])
-    script = directory / "bin" / "spark-submit"
-    script.parent.mkdir()
-    paths = {
-        "home": Path(pyspark.__file__).parent,
-        "java": runtime.java_executable(),
-        "options": options,
-        "pid": directory / PID,
-        "ended": directory / ENDED,
-    }
-    script.write_text(SCRIPT.format(**{name: shlex.quote(str(path)) for name, path in paths.items()}))
-    script.chmod(0o700)
-
-
-def end(directory: Path) -> None:
-    """End the JVM of this directory, or keep it from starting. A signal handler may call this at any time."""
-    (directory / ENDED).touch()  # before the process ID is read, because the script may be about to write it
-    with suppress(OSError, ValueError):
-        os.kill(int((directory / PID).read_text()), signal.SIGKILL)
-
-
-def classpath() -> str:
+def spark_classpath() -> str:
     """Return the jars of Spark, of its Kafka connector, and of kafkasse."""
     return ":".join(map(str, [*sorted(Path(pyspark.__file__).parent.glob("jars/*.jar")), *connector_jars(), JAR]))

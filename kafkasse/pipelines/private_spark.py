@@ -6,20 +6,20 @@ module of the pipelines uses private names of PySpark.
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from traceback import walk_tb
+from pathlib import Path
 from typing import Any
 
-from pyspark import SparkContext, java_gateway
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from kafkasse.tools.java.compiler import JAR
+
+GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"  # the variable that PySpark has if spark-submit has started it
 
 
 def java(spark: SparkSession) -> Any:
@@ -54,38 +54,21 @@ def slots(spark: SparkSession) -> int:
     return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
 
 
-def process() -> subprocess.Popen[bytes] | None:
-    """Return the process of the JVM, if PySpark has started it."""
-    return getattr(SparkContext._gateway, "proc", None)
+def variables_of_jvm(connection: Path) -> dict[str, str]:
+    """Return the environment variables of a JVM that should write the address for PySpark to this file."""
+    return {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection), "SPARK_CONNECT_MODE": "0"}
 
 
-def starting_process(error: BaseException) -> subprocess.Popen[bytes] | None:
-    """Return the process of a JVM, given an error that PySpark raised before it had connected to the JVM.
-
-    At that time, only a local variable of PySpark contains the process.
-    """
-    frames = (frame for frame, _ in walk_tb(error.__traceback__))
-    return next(
-        (each.f_locals.get("proc") for each in frames if each.f_code is java_gateway.launch_gateway.__code__), None
-    )
+def variables_of_connection(connection: Path) -> dict[str, str]:
+    """Return the environment variables with which PySpark connects to the JVM that has written this file."""
+    content = connection.read_bytes()  # the port, and the secret after its length; the numbers have 4 bytes
+    return {GATEWAY_PORT: str(int.from_bytes(content[:4])), "PYSPARK_GATEWAY_SECRET": content[8:].decode()}
 
 
-class _Launched(subprocess.Popen[bytes]):
-    """A process for PySpark's loop `while not process.poll()`, which takes the exit code 0 for a running process."""
-
-    def poll(self) -> int | None:
-        code = super().poll()
-        return 1 if code == 0 else code
-
-
-@contextmanager
-def noticing_exits() -> Iterator[None]:
-    """While PySpark starts a JVM in the block, it notices if the JVM exits with code 0. Otherwise it would wait forever."""
-    vars(java_gateway)["Popen"] = _Launched
-    try:
-        yield
-    finally:
-        vars(java_gateway)["Popen"] = subprocess.Popen
+def submitted_settings() -> set[str]:
+    """Return the names of the settings of spark-submit, which has started this process."""
+    SparkContext._ensure_initialized()  # before it, SparkConf() does not know them
+    return {name for name, _ in SparkConf().getAll()}
 
 
 def forget() -> None:

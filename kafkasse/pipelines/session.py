@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import subprocess
-import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
@@ -18,20 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped,unused-ignore]
-from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkRuntimeError
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import jvm, private_spark, temporary
+from kafkasse.pipelines.jvm import Jvm
 from kafkasse.pipelines.supervisor import Crashed, Interrupted, Stopped
 from kafkasse.tools.java import runtime
 
 # 16 is the number of slots, not of cores. In real-time mode, each partition of the source and each task of a stateful stage
 # occupies a slot all the time, but it is mostly idle.
 MASTER = "local[16]"
-JVM_EXIT_TIMEOUT_S = 20.0
 EXIT_DELAY_S = 1.0  # from the end of the JVM's connections to the end of its process
 MIN_HEAP = "512m"
 TOO_SMALL = ("INVALID_DRIVER_MEMORY", "INVALID_EXECUTOR_MEMORY")
@@ -79,7 +75,7 @@ SINGLE_JVM_SETTINGS = {
 
 def started_by_spark_submit() -> bool:
     """Whether spark-submit started this process and its JVM."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ
+    return private_spark.GATEWAY_PORT in os.environ
 
 
 @contextmanager
@@ -100,24 +96,26 @@ def session(
     """
     for logger in LOGGERS:
         PySparkLogger.getLogger(logger).disabled = True
-    with _signals_sent_again(), temporary.directory("kafkasse-spark-") as directory:
+    with temporary.directory("kafkasse-spark-") as directory:
+        process = None if started_by_spark_submit() else Jvm(directory)
         settings = SETTINGS | {"spark.app.name": name} | dict(user_settings or {})
         settings |= {"spark.master": master} if master else {}
         try:
-            if started_by_spark_submit():
+            if process is None:
                 spark = _get_or_create(_without_submitted(settings, master))
             else:
-                spark = _start(settings, directory)
+                spark = _start(settings, directory, process)
             yield spark
             with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # the JVM has ended
                 spark.stop()
         except (CommandError, Interrupted, Stopped):
             raise
         except Exception as error:
-            _check_jvm(error)
+            _check_jvm(error, process)
             raise
         finally:
-            _end_jvm()
+            if process is not None:
+                process.close()
 
 
 class Sessions:
@@ -159,27 +157,24 @@ class Sessions:
 
 def _is_usable(spark: SparkSession) -> bool:
     """Whether the JVM and the context run. The context ends if, for example, a cluster removes the application."""
-    process = private_spark.process()
     try:
-        return (process is None or process.poll() is None) and not private_spark.is_stopped(spark)
+        return not private_spark.is_stopped(spark)
     except (Py4JError, OSError):
         return False
 
 
-def _check_jvm(error: Exception) -> None:
+def _check_jvm(error: Exception, process: Jvm | None) -> None:
     """Raise another error if the JVM has ended, or does not respond. Not only network errors result from this."""
     is_disconnected = isinstance(error, Py4JNetworkError | ConnectionError)
-    if started_by_spark_submit():
+    if process is None:
         if is_disconnected:
             raise CommandError("the JVM of spark-submit has ended; submit the application again") from error
         return
-    process = private_spark.process() or private_spark.starting_process(error)
-    try:
-        if process:
-            raise _exit_error(process.wait(JVM_EXIT_TIMEOUT_S if is_disconnected else EXIT_DELAY_S)) from error
-    except subprocess.TimeoutExpired:
-        if is_disconnected:
-            raise Crashed("Spark's JVM does not respond") from error
+    code = process.wait(jvm.EXIT_TIMEOUT_S if is_disconnected else EXIT_DELAY_S)
+    if code is not None:
+        raise _exit_error(code) from error
+    if is_disconnected:
+        raise Crashed("Spark's JVM does not respond") from error
 
 
 def _exit_error(code: int) -> CommandError | Crashed:
@@ -195,9 +190,8 @@ def _exit_error(code: int) -> CommandError | Crashed:
 
 def _without_submitted(settings: Mapping[str, str], master: str | None) -> dict[str, str]:
     """Leave out the settings that spark-submit has, except the name, which it always sets, and `master`."""
-    SparkContext._ensure_initialized()  # before it, SparkConf() does not know the settings of spark-submit
     kept = {"spark.app.name"} | ({"spark.master"} if master else set())
-    submitted = {name for name, _ in SparkConf().getAll()} - kept
+    submitted = private_spark.submitted_settings() - kept
     return {name: value for name, value in settings.items() if name not in submitted}
 
 
@@ -208,37 +202,31 @@ def _get_or_create(settings: Mapping[str, str]) -> SparkSession:
     return builder.getOrCreate()
 
 
-def _start(settings: dict[str, str], directory: Path) -> SparkSession:
+def _start(settings: dict[str, str], directory: Path, process: Jvm) -> SparkSession:
     master = settings.get("spark.master", MASTER)
     chosen = {"spark.local.dir": str(directory)} | LOCAL_SETTINGS | (SINGLE_JVM_SETTINGS if is_local(master) else {})
     chosen |= settings | {"spark.master": master}
     if not is_local(master):  # the executors load these jars from the driver
         chosen["spark.jars"] = ",".join([*map(str, jvm.connector_jars()), *filter(None, [chosen.get("spark.jars")])])
-    jvm.write_launcher(
-        directory,
-        chosen["spark.driver.memory"],
-        shlex.split(chosen.get("spark.driver.extraJavaOptions", "")),
-        filter(None, [chosen.get("spark.driver.extraClassPath")]),
-    )
-    # Spark's default for Python is `python3` on PATH.
-    python = os.environ.get("PYSPARK_PYTHON", sys.executable)
-    variables = {"SPARK_HOME": str(directory), "PYSPARK_PYTHON": python}
-    with _environment(variables), _ended_by_signals(directory), private_spark.noticing_exits():
-        try:
-            return _get_or_create(chosen)
-        except PySparkRuntimeError as error:
-            process = private_spark.starting_process(error)
-            if process is None or process.returncode < 0:
-                raise  # the JVM runs, or it was killed
+    options = [f"-Xmx{chosen['spark.driver.memory']}", *shlex.split(chosen.get("spark.driver.extraJavaOptions", ""))]
+    classpath = filter(None, [chosen.get("spark.driver.extraClassPath")])
+    with _ended_by_signals(process):
+        connection = process.start(chosen, options, classpath)
+        if connection is None:
+            code = process.wait(EXIT_DELAY_S)
+            if code is None or code < 0:
+                raise _exit_error(code or 0)
             raise CommandError(
-                f"Spark's JVM ({runtime.java_executable()}) did not start: it exited with code "
-                f"{process.returncode}; see its output above"
-            ) from error
-        except Py4JJavaError as error:  # read its text now, because the JVM is about to exit
-            reason = str(error.java_exception.toString()).splitlines()[0]
-            if any(name in reason for name in TOO_SMALL):
-                raise CommandError(f"the heap is too small for Spark; use --memory {MIN_HEAP} or more") from error
-            raise Crashed(f"Spark did not start: {reason}") from error
+                f"Spark's JVM ({runtime.java_executable()}) did not start: it exited with code {code}; see its output above"
+            )
+        with _environment(connection):
+            try:
+                return _get_or_create(chosen)
+            except Py4JJavaError as error:  # read its text now, because the JVM is about to exit
+                reason = str(error.java_exception.toString()).splitlines()[0]
+                if any(name in reason for name in TOO_SMALL):
+                    raise CommandError(f"the heap is too small for Spark; use --memory {MIN_HEAP} or more") from error
+                raise Crashed(f"Spark did not start: {reason}") from error
 
 
 def is_local(master: str) -> bool:
@@ -248,7 +236,7 @@ def is_local(master: str) -> bool:
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables while Spark starts. Afterwards other code, such as the broker, must find the real Java."""
+    """Set environment variables while PySpark connects to the JVM."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -262,13 +250,13 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _ended_by_signals(directory: Path) -> Iterator[None]:
-    """End the JVM of this directory at SIGINT or SIGTERM, so that the block fails.
+def _ended_by_signals(process: Jvm) -> Iterator[None]:
+    """Kill the JVM at SIGINT or SIGTERM, so that the block fails. Then pass the signals on to the handlers of the command.
 
-    The handler raises no exception, because an exception while PySpark starts the JVM would leave the JVM running.
+    The handler raises no exception, because an exception could interrupt PySpark in the middle of a call to the JVM.
 
     Raises:
-        Stopped: a signal arrived.
+        Stopped: a signal arrived, and the command's handler raised no exception.
     """
     if threading.current_thread() is not threading.main_thread():  # Python calls handlers only in the main thread
         yield
@@ -277,7 +265,7 @@ def _ended_by_signals(directory: Path) -> Iterator[None]:
 
     def handle(number: int, _: object) -> None:
         received.append(number)
-        jvm.end(directory)
+        process.kill()
 
     handlers = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -290,30 +278,7 @@ def _ended_by_signals(directory: Path) -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+    for signal_number in received:
+        signal.raise_signal(signal_number)
     if received:
-        raise Stopped(*received)
-
-
-@contextmanager
-def _signals_sent_again() -> Iterator[None]:
-    """Pass the signals that have ended Spark's start on to the handlers of the command."""
-    try:
-        yield
-    except Stopped as stopped:
-        for number in stopped.args:
-            signal.raise_signal(number)
-        raise
-
-
-def _end_jvm() -> None:
-    """Close the JVM's stdin, so that the JVM exits, even if a call to it was interrupted."""
-    process = private_spark.process()
-    if process is None or process.stdin is None:
-        return
-    private_spark.forget()
-    process.stdin.close()
-    try:
-        process.wait(JVM_EXIT_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        raise Stopped

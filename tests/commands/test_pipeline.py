@@ -127,7 +127,7 @@ def test_a_signal_does_not_wait_for_spark(topics, tmp_path, temporary, words, nu
 def test_a_signal_ends_a_real_jvm_that_starts(topics, tmp_path, words, number, code):
     """A JVM that has not connected to PySpark yet is not left behind."""
     with pipeline(*(words or run_words(topics)), TMPDIR=str(tmp_path)) as process:
-        wait_for(process, lambda: list(tmp_path.glob("*/bin/spark-submit")))
+        wait_for(process, lambda: list(tmp_path.glob("*/options")))
         *ended, _ = stop(process, number)
 
     assert [code, "", []] == [*ended, list(tmp_path.iterdir())]
