@@ -180,7 +180,6 @@ def run(
     stop = StopRequests()
     stop.install()  # before PySpark is imported, which takes a second
 
-    from kafkasse.commands import pipeline_topics
     from kafkasse.pipelines import application, catalog
 
     options.log_to_stderr()
@@ -188,10 +187,9 @@ def run(
     if pipeline is None:
         return
     catalog.check_tables(pipeline)
-    properties = options.client_properties(kafka_config)
     given = application.Options(
         bootstrap_servers=bootstrap_servers,
-        properties=properties,
+        properties=options.client_properties(kafka_config),
         checkpoint=checkpoint,
         master=master,
         log_level=log_level,
@@ -199,7 +197,6 @@ def run(
         spark=({"spark.driver.memory": memory, "spark.executor.memory": memory} if memory else {}) | conf,
         metrics_bind=metrics_bind,
         status_topic=status_topic,
-        check_topics=lambda: pipeline_topics.check(pipeline, properties, bootstrap_servers),
     )
     application.run(pipeline, given, stop, lambda: click.echo("kafkasse pipeline: ready"))
     if stop.interrupted:

@@ -53,6 +53,23 @@ class Admin:
         described = self._admin.describeTopics(list(topics)).topicNameValues()
         return [str(_description(topic, described[topic]).topicId()) for topic in topics]
 
+    def check_access(self, sources: Iterable[str], sinks: Iterable[str]) -> None:
+        """Check that the user may read the sources and write the sinks. Brokers before Kafka 2.3 do not report this.
+
+        Raises:
+            CommandError: a permission is missing.
+        """
+        operations = dict.fromkeys(sources, "READ") | dict.fromkeys(sinks, "WRITE")
+        options = self._jvm.org.apache.kafka.clients.admin.DescribeTopicsOptions().includeAuthorizedOperations(True)
+        described = self._admin.describeTopics(list(operations), options).topicNameValues()
+        for topic, operation in operations.items():
+            allowed = {str(each.name()) for each in _description(topic, described[topic]).authorizedOperations() or ()}
+            if "DESCRIBE" in allowed and operation not in allowed:
+                raise CommandError(
+                    f"the Kafka user has no {operation} permission for the topic {topic}; add an ACL for the user in "
+                    "--kafka-config"
+                )
+
     def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
         """Return the first offset and the end of each partition of a topic."""
         kafka = self._jvm.org.apache.kafka

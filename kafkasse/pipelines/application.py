@@ -57,8 +57,6 @@ class Options:
         spark: Spark settings that override those of the pipeline.
         metrics_bind: HOST:PORT of the metrics. None: no metrics are served.
         status_topic: the topic for the status. None: the status is not written.
-        check_topics: called once, when Kafka accepts connections and before Spark starts. It raises a CommandError if the
-            pipeline cannot use its topics.
     """
 
     bootstrap_servers: str
@@ -70,7 +68,6 @@ class Options:
     spark: Mapping[str, str] = field(default_factory=dict)
     metrics_bind: str | None = None
     status_topic: str | None = None
-    check_topics: Callable[[], None] = lambda: None
 
 
 def run(pipeline: Pipeline, options: Options, stop: StopRequests, ready: Callable[[], None]) -> None:
@@ -104,7 +101,6 @@ class _Application:
     status: Status
     directory: str = ""
     is_rebuilt: bool = False
-    is_checked: bool = False
     topic: StatusTopic | None = None
     lag_reader: LagReader | None = None
     processed: Position = field(default_factory=dict)
@@ -114,9 +110,6 @@ class _Application:
 
     def attempt(self) -> None:
         topics.check_reachable(self.options.bootstrap_servers)
-        if not self.is_checked:
-            self.options.check_topics()
-            self.is_checked = True
         try:
             self._attempt()
         except AnalysisException as error:

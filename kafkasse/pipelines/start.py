@@ -99,9 +99,17 @@ def with_request_size(kafka: dict[str, str], max_bytes: Mapping[str, int]) -> di
 
 
 def prepare(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str]) -> tuple[str, dict[str, int]]:
-    """Create the topic for dead letters if it does not exist. Returns its name, and the largest record of each topic."""
+    """Check the topics of the pipeline, and create the topic for dead letters if it does not exist.
+
+    Returns:
+        The topic for dead letters, and the size of the largest record of each topic that is written.
+
+    Raises:
+        CommandError: the user may not read a source, write a sink, or create the topic for dead letters.
+    """
     letters = pipeline.dead_letter_topic
     with Admin(spark, kafka) as admin:
+        admin.check_access(pipeline.source_topics, pipeline.sink_topics)
         largest = max(admin.max_bytes([*pipeline.source_topics, *pipeline.sink_topics]).values())
         settings = {"max.message.bytes": str(largest + LETTER_OVERHEAD_BYTES)}
         admin.create(letters, "create it, or set dead_letters= of the pipeline to another topic", settings)

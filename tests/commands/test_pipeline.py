@@ -133,15 +133,6 @@ def test_a_signal_ends_a_real_jvm_that_starts(topics, tmp_path, words, number, c
     assert [code, "", []] == [*ended, list(tmp_path.iterdir())]
 
 
-def test_a_missing_topic_is_reported_before_spark_starts(topics, tmp_path):
-    """Spark takes seconds to start. Here, it cannot start at all."""
-    topics.cluster.delete(topics.sink)
-
-    err = failure(*run_words(topics), JAVA_HOME=fake_java(tmp_path, "kill -9 $$"))
-
-    assert f"the topic {topics.sink} does not exist; create it first" in err
-
-
 def test_a_jvm_that_is_killed_while_it_starts_is_started_again(topics, tmp_path):
     """The system may kill it, for example because there is too little memory. The pipeline backs off, and tries again."""
     with pipeline(*run_words(topics), JAVA_HOME=fake_java(tmp_path, "kill -9 $$")) as process:

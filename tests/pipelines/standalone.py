@@ -69,7 +69,13 @@ class Standalone:
     def _start(self, name: str, main: str, *words: str) -> tuple[subprocess.Popen[bytes], Path]:
         log = self._directory / f"{name}.log"
         options = ["-Xmx256m", *QUICK.split(), *jvm.MODULE_OPTIONS]
-        command = [str(runtime.java_executable()), *options, "-cp", jvm.spark_classpath(), f"org.apache.spark.deploy.{main}"]
+        command = [
+            str(runtime.java_executable()),
+            *options,
+            "-cp",
+            jvm.spark_classpath(),
+            f"org.apache.spark.deploy.{main}",
+        ]
         environment = os.environ | {"SPARK_HOME": str(Path(pyspark.__file__).parent), "SPARK_LOCAL_IP": HOST}
         environment |= {"JAVA_HOME": str(runtime.java_home()), "SPARK_SCALA_VERSION": "2.13"}
         with log.open("wb") as output:

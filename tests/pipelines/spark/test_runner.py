@@ -5,8 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -15,6 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import Source, checkpoint, private_spark, runner, session
+from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.lag import Lag, LagReader
 from kafkasse.pipelines.pipeline import MIN_COMMIT_INTERVAL_S
 from kafkasse.pipelines.runner import wait_until_running
@@ -157,6 +161,40 @@ def test_a_missing_topic_is_reported(runs):
 
     with pytest.raises(CommandError, match=f"the topic {missing} does not exist"):
         runs.once(runs.pipeline(copy, sink=missing))
+
+
+class Operations:
+    """Kafka's description of topics, of which the user may do only some operations."""
+
+    def __init__(self, allowed: dict[str, list[str]]) -> None:
+        self._allowed = allowed
+
+    def describeTopics(self, topics: list[str], _: object) -> Any:
+        answers = {topic: Mock() for topic in topics}
+        for topic, answer in answers.items():
+            names = [Mock(**{"name.return_value": name}) for name in self._allowed[topic]]
+            answer.get().authorizedOperations.return_value = names or None
+        return Mock(**{"topicNameValues.return_value": answers})
+
+
+@pytest.mark.parametrize(
+    ("source", "sink", "missing"),
+    [
+        (["READ", "DESCRIBE"], ["WRITE", "DESCRIBE"], None),
+        ([], [], None),
+        (["READ", "DESCRIBE"], ["READ", "DESCRIBE"], "no WRITE permission for the topic topn; add an ACL"),
+        (["DESCRIBE"], ["WRITE", "DESCRIBE"], "no READ permission for the topic countries; add an ACL"),
+    ],
+)
+def test_a_missing_permission_is_an_error(runs, source, sink, missing):
+    """An old broker does not list the operations, so they are not checked."""
+    with Admin(runs.spark, runs.topics.kafka) as admin:
+        real, admin._admin = admin._admin, Operations({"countries": source, "topn": sink})
+        try:
+            with pytest.raises(CommandError, match=missing) if missing else nullcontext():
+                admin.check_access(["countries"], ["topn"])
+        finally:
+            admin._admin = real
 
 
 def test_too_few_slots_are_reported(runs):
