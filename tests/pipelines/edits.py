@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from random import Random
 from typing import NamedTuple
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import is_long
@@ -19,6 +19,7 @@ PARTITIONS = 3
 CHANCES = st.integers(0, 2**32).map(Random)
 with_many_histories = settings(
     max_examples=20 if is_long() else 1,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # another number is no simpler example
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 # Long keys have an equal prefix. The last two sort differently as UTF-8 and as UTF-16.
