@@ -80,7 +80,9 @@ def run(
 
     options.log_to_stderr()
     properties = options.client_properties(kafka_config)
-    given = application.Options(bootstrap_servers, directory, topics, interval_s, once, properties, master, log_level)
+    given = application.ArchiveOptions(
+        bootstrap_servers, directory, topics, interval_s, once, properties, master, log_level
+    )
     application.run(given, stop, lambda: click.echo("kafkasse archive: ready"))
     if stop.interrupted:
         raise click.Abort
@@ -127,7 +129,7 @@ def _key(key: str | None, key_base64: str | None) -> bytes:
 
 
 @dataclass(frozen=True)
-class Status:
+class TopicStatus:
     """The contents of an archive for one topic. A hole is `[partition, start, end]`."""
 
     topic: str
@@ -142,7 +144,7 @@ class Status:
     holes: list[tuple[int, int, int]]
 
     @classmethod
-    def of(cls, directory: TopicDirectory) -> Status:
+    def of(cls, directory: TopicDirectory) -> TopicStatus:
         """Read the newest commit of a topic."""
         manifest = directory.read()
         entries = [*manifest]
@@ -177,7 +179,7 @@ def status(directory: Path, topic: str | None, as_json: bool) -> None:
     """Show the records that DIRECTORY contains of each topic, and the offsets that are missing."""
     for each in _topics(directory, topic):
         with _readable(each), waiting(f"reading the archive of {each.topic}"):
-            found = Status.of(each)
+            found = TopicStatus.of(each)
         click.echo(json.dumps(asdict(found)) if as_json else "\n".join(found.lines()))
 
 

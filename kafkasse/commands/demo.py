@@ -23,7 +23,7 @@ from kafka import KafkaAdminClient
 from kafkasse.commands import stop_at_sigterm
 from kafkasse.errors import CommandError
 from kafkasse.tools.broker.embedded import HOST, EmbeddedBroker, last_lines, require_free
-from kafkasse.tools.broker.supervisor import SupervisedProcess
+from kafkasse.tools.broker.supervised_process import SupervisedProcess
 from kafkasse.tools.java import jars
 
 DATA = Path(__file__).parents[1] / "data"

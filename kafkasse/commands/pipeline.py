@@ -187,7 +187,7 @@ def run(
     if pipeline is None:
         return
     catalog.check_tables(pipeline)
-    given = application.Options(
+    given = application.PipelineOptions(
         bootstrap_servers=bootstrap_servers,
         properties=options.client_properties(kafka_config),
         checkpoint=checkpoint,
@@ -275,19 +275,19 @@ def _pipeline(name: str, source: str | None, sink: str | None) -> Pipeline:
 
 def _awaited(find: Callable[[], Pipeline], name: str, stop: StopRequests) -> Pipeline | None:
     """Find the pipeline. While its schema registry is not available, wait. Returns None after a stop request."""
-    from kafkasse.pipelines.definitions import RegistryUnavailable
-    from kafkasse.pipelines.supervisor import State, Unavailable, log_state, supervise
+    from kafkasse.pipelines.definitions import SchemaUnavailable
+    from kafkasse.pipelines.supervisor import DependencyUnavailable, PipelineState, log_state, supervise
 
     found = []
 
     def attempt() -> None:
         try:
             found.append(find())
-        except RegistryUnavailable as error:
-            raise Unavailable(error.detail) from error
+        except SchemaUnavailable as error:
+            raise DependencyUnavailable(error.detail) from error
 
-    def report(state: State, reason: str) -> None:
-        if state is State.WAITING:
+    def report(state: PipelineState, reason: str) -> None:
+        if state is PipelineState.WAITING:
             log_state(name, state, reason)
 
     supervise(attempt, stop, report, position=lambda: "")

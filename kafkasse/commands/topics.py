@@ -23,7 +23,7 @@ Examples:
 """
 
 
-class Row(NamedTuple):
+class TopicRow(NamedTuple):
     """A topic, the number of its partitions (0 if it does not exist), and the paths of its streams."""
 
     topic: str
@@ -61,19 +61,19 @@ def command(file: Path | None, bootstrap_servers: str | None, internal: bool, as
         click.echo("There are no topics, or the Kafka user may not see any.")
 
 
-def _rows(config: Config, cluster: str, existing: Mapping[str, int]) -> Iterator[Row]:
+def _rows(config: Config, cluster: str, existing: Mapping[str, int]) -> Iterator[TopicRow]:
     routes = [route for route in config.routes if route.cluster == cluster]
     named = {topic for route in routes for topic in route.topics or route.allowed if not is_pattern(topic)}
     for topic in sorted({*existing, *named}):
         paths = [_path(route, topic) for route in routes if route.allows(topic)]
-        yield Row(topic, cluster, existing.get(topic, 0), paths)
+        yield TopicRow(topic, cluster, existing.get(topic, 0), paths)
 
 
 def _path(route: Route, topic: str) -> str:
     return route.path.replace("{topics}", topic) if route.topics is None else route.path
 
 
-def _print_table(rows: list[Row]) -> None:
+def _print_table(rows: list[TopicRow]) -> None:
     topics = [f"{row.topic} ({row.cluster})" if row.cluster else row.topic for row in rows]
     width = max(len("TOPIC"), *map(len, topics))
     click.echo(f"{'TOPIC':{width}}  PARTITIONS  STREAMED AT")

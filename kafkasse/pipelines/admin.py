@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import failures, private_spark
-from kafkasse.pipelines.supervisor import Unavailable
+from kafkasse.pipelines.next_offsets import NextOffsets
+from kafkasse.pipelines.supervisor import DependencyUnavailable
 
 TIMEOUTS = {"request.timeout.ms": "10000", "default.api.timeout.ms": "10000"}
 COMPACTED = {"cleanup.policy": "compact"}
@@ -48,7 +49,7 @@ class Admin:
 
         Raises:
             CommandError: a topic does not exist, or Kafka rejects the request.
-            Unavailable: Kafka does not respond.
+            DependencyUnavailable: Kafka does not respond.
         """
         described = self._admin.describeTopics(list(topics)).topicNameValues()
         return [str(_description(topic, described[topic]).topicId()) for topic in topics]
@@ -81,7 +82,7 @@ class Admin:
         )
         return {each.partition(): (first[each].offset(), end[each].offset()) for each in partitions}
 
-    def ends(self, topics: Iterable[str]) -> dict[tuple[str, int], int]:
+    def ends(self, topics: Iterable[str]) -> NextOffsets:
         """Return the end of each partition of the topics."""
         return {(topic, each): end for topic in topics for each, (_, end) in self.offsets(topic).items()}
 
@@ -148,7 +149,7 @@ def _description(topic: str, future: Any) -> Any:
             raise failures.missing_topic(topic) from error
         reason = f"Kafka cannot describe the topic {topic}: {cause.getMessage()}"
         is_temporary = "RetriableException" in _class_names(cause) and "Authentication" not in cause.toString()
-        raise (Unavailable(reason) if is_temporary else CommandError(reason)) from error
+        raise (DependencyUnavailable(reason) if is_temporary else CommandError(reason)) from error
 
 
 def _class_names(exception: Any) -> set[str]:

@@ -1,6 +1,6 @@
 """Run a pipeline from the first signal to the last commit: Spark's session, the checkpoint, and the supervision.
 
-application ─▶ supervisor.supervise ─▶ _Application.attempt ─▶ runner.Attempt
+application ─▶ supervisor.supervise ─▶ _PipelineApplication.attempt ─▶ runner.Attempt
                                           session.Sessions
 """
 
@@ -27,19 +27,20 @@ from kafkasse.pipelines import (
     failing_record,
     failures,
     metrics,
+    next_offsets,
     rebuild,
     runner,
     session,
-    temporary,
     topics,
 )
-from kafkasse.pipelines.checkpoint import Offsets
 from kafkasse.pipelines.lag import LagReader
+from kafkasse.pipelines.next_offsets import NextOffsets
 from kafkasse.pipelines.pipeline import Pipeline
-from kafkasse.pipelines.skipped import MAX_SKIPPED
-from kafkasse.pipelines.status import Position, Status, ended_at_ms, next_offsets, now_ms
+from kafkasse.pipelines.skipped_records import MAX_SKIPPED
+from kafkasse.pipelines.status import Status, ended_at_ms, now_ms
 from kafkasse.pipelines.status_topic import StatusTopic
-from kafkasse.pipelines.supervisor import Crashed, Interrupted, State, StopRequests, log_state, supervise
+from kafkasse.pipelines.supervisor import Crashed, Interrupted, PipelineState, StopRequests, log_state, supervise
+from kafkasse.pipelines.temporary_directory import temporary_directory
 
 STATUS_INTERVAL_S = 5.0  # the longest pause of the status topic, and the shortest between two measurements of the lag
 # Real-time mode commits at an interval. Between two commits, Spark does not report which records it has processed.
@@ -49,7 +50,7 @@ logger = logging.getLogger("kafkasse.pipeline")
 
 
 @dataclass(frozen=True)
-class Options:
+class PipelineOptions:
     """The options of `kafkasse pipeline run`.
 
     Args:
@@ -70,7 +71,7 @@ class Options:
     status_topic: str | None = None
 
 
-def run(pipeline: Pipeline, options: Options, stop: StopRequests, ready: Callable[[], None]) -> None:
+def run(pipeline: Pipeline, options: PipelineOptions, stop: StopRequests, ready: Callable[[], None]) -> None:
     """Run the pipeline until a stop request arrives, or until a query of mode `once` has ended.
 
     Args:
@@ -86,14 +87,14 @@ def run(pipeline: Pipeline, options: Options, stop: StopRequests, ready: Callabl
     sessions = session.Sessions(f"kafkasse {pipeline.name}", options.master, settings)
     status = Status.of(pipeline)
     with metrics.serving(options.metrics_bind, status), closing(sessions), ExitStack() as resources:
-        application = _Application(pipeline, options, sessions, resources, stop, ready, status)
+        application = _PipelineApplication(pipeline, options, sessions, resources, stop, ready, status)
         supervise(application.attempt, stop, application.report, application.position, application.skip)
 
 
 @dataclass
-class _Application:
+class _PipelineApplication:
     pipeline: Pipeline
-    options: Options
+    options: PipelineOptions
     sessions: session.Sessions
     resources: ExitStack
     stop: StopRequests
@@ -103,7 +104,7 @@ class _Application:
     is_rebuilt: bool = False
     topic: StatusTopic | None = None
     lag_reader: LagReader | None = None
-    processed: Position = field(default_factory=dict)
+    processed: NextOffsets = field(default_factory=dict)
     measured_at_s: float = -math.inf
     written_at_s: float = -math.inf
     skipped: int = 0  # records
@@ -146,11 +147,11 @@ class _Application:
                     return
             attempt.run(spark)
 
-    def report(self, state: State, reason: str) -> None:
+    def report(self, state: PipelineState, reason: str) -> None:
         log_state(self.pipeline.name, state, reason)
         self.status.enter(state, reason)
-        self._write_status(wait=state in (State.STOPPED, State.FAILED))
-        if state is State.RUNNING:
+        self._write_status(wait=state in (PipelineState.STOPPED, PipelineState.FAILED))
+        if state is PipelineState.RUNNING:
             self.ready()
 
     def progressed(self, spark: SparkSession, kafka: dict[str, str], progress: StreamingQueryProgress) -> None:
@@ -165,13 +166,13 @@ class _Application:
         batch = json.loads(progress.json)
         if late_rows := self.status.committed(batch):
             logger.warning("later than the watermark: %d rows, which were dropped", late_rows)
-        self.processed = next_offsets(batch)
+        self.processed = next_offsets.of_progress(batch)
         if time.monotonic() - self.measured_at_s >= STATUS_INTERVAL_S:
             self._measure_lag(spark, kafka, ended_at_ms(batch))
 
-    def started(self, spark: SparkSession, kafka: dict[str, str], committed: Offsets) -> None:
+    def started(self, spark: SparkSession, kafka: dict[str, str], committed: NextOffsets) -> None:
         """Measure the lag before the first commit of this run."""
-        self.processed = {(topic, int(each)): offset for topic, at in committed.items() for each, offset in at.items()}
+        self.processed = committed
         self._measure_lag(spark, kafka, now_ms())
 
     def polled(self, spark: SparkSession, kafka: dict[str, str]) -> None:
@@ -246,5 +247,5 @@ class _Application:
                 "or s3a://..."
             )
         if not self.directory:
-            self.directory = str(self.resources.enter_context(temporary.directory("kafkasse-checkpoint-")))
+            self.directory = str(self.resources.enter_context(temporary_directory("kafkasse-checkpoint-")))
         return self.directory

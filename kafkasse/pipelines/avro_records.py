@@ -88,13 +88,14 @@ def _content(path: str, name: str) -> str:
         raise CommandError(f"cannot read {name} of the schema registry: {error}") from error
 
 
-def numbers(schema: Any) -> Any:
+def with_number_types(schema: Any) -> Any:
     """Return the JSON Schema of Avro values with the type number for all floating-point numbers.
 
     JSON text contains "NaN" instead of a number, so a record with such a value becomes a dead letter.
     """
     if isinstance(schema, list):
-        return [numbers(each) for each in schema]
+        return [with_number_types(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    return {name: "number" if name == "type" and each == FLOATING else numbers(each) for name, each in schema.items()}
+    converted = {name: with_number_types(each) for name, each in schema.items()}
+    return converted | {"type": "number"} if schema.get("type") == FLOATING else converted

@@ -5,25 +5,22 @@ from __future__ import annotations
 import json
 import re
 import time
-from typing import TypeAlias
 
 import pyspark
 from pyspark.sql import SparkSession
 
 import kafkasse
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import dead_letters, written
+from kafkasse.pipelines import dead_letters, next_offsets, sink_versions
 from kafkasse.pipelines.files import Files
-from kafkasse.pipelines.manifest import FILE, Manifest, State, plain_settings
+from kafkasse.pipelines.manifest import FILE, CheckpointManifest, RecordedState, plain_settings
+from kafkasse.pipelines.next_offsets import NextOffsets
 from kafkasse.pipelines.pipeline import Pipeline
-from kafkasse.pipelines.skipped import FILE as SKIPPED
-from kafkasse.pipelines.skipped import Skipped
+from kafkasse.pipelines.skipped_records import FILE as SKIPPED
+from kafkasse.pipelines.skipped_records import Skipped
 
 POINTER = "kafkasse-current"  # in the first checkpoint of a pipeline: the path of the checkpoint that has replaced it
 PENDING = "kafkasse-rebuild"  # in the checkpoint of a rebuild that is not complete
-
-Offsets: TypeAlias = dict[str, dict[str, int]]
-"""Topic -> partition -> the next offset to read, as in Spark's checkpoints."""
 
 _REBUILD = re.compile(r"\.rebuild-\d+$")
 
@@ -83,8 +80,8 @@ def _is_complete(text: str) -> bool:
 
 
 def open_manifest(
-    spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoint: str, state: State
-) -> tuple[Manifest, bool]:
+    spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoint: str, state: RecordedState
+) -> tuple[CheckpointManifest, bool]:
     """Check that the pipeline can continue with a checkpoint, and write the manifest.
 
     Args:
@@ -101,9 +98,9 @@ def open_manifest(
     files = Files(spark)
     text = files.read(f"{checkpoint}/{FILE}")
     if text is None:
-        manifest = new_manifest(pipeline, written.next_generation(spark, kafka, pipeline.sink_topics))
+        manifest = new_manifest(pipeline, sink_versions.next_generation(spark, kafka, pipeline.sink_topics))
     else:
-        manifest = Manifest.parse(text, checkpoint)
+        manifest = CheckpointManifest.parse(text, checkpoint)
         manifest.check(pipeline, state, checkpoint)
     manifest = manifest.updated(pipeline, state, kafkasse.__version__, pyspark.__version__)
     if manifest.text() != text:
@@ -111,34 +108,34 @@ def open_manifest(
     return manifest, text is None
 
 
-def new_manifest(pipeline: Pipeline, generation: int) -> Manifest:
+def new_manifest(pipeline: Pipeline, generation: int) -> CheckpointManifest:
     """Return the manifest of a new checkpoint."""
     now_ms = time.time_ns() // 1_000_000
     versions = kafkasse.__version__, pyspark.__version__
-    return Manifest(pipeline.name, plain_settings(pipeline), generation, now_ms, *versions)
+    return CheckpointManifest(pipeline.name, plain_settings(pipeline), generation, now_ms, *versions)
 
 
-def last_commit(spark: SparkSession, checkpoint: str) -> Offsets:
+def last_commit(spark: SparkSession, checkpoint: str) -> NextOffsets:
     """Return the offsets of the last commit, or {} if there was none."""
     files = Files(spark)
     batches = [int(name) for name in files.names(f"{checkpoint}/commits") if name.isdecimal()]
     text = files.read(f"{checkpoint}/offsets/{max(batches)}") if batches else None
-    offsets: Offsets = {}
+    offsets: NextOffsets = {}
     for line in (text or "").splitlines()[2:]:  # the version, the metadata, and one line for each source
         if line.startswith("{"):
-            offsets |= json.loads(line)
+            offsets |= next_offsets.of_topics(json.loads(line))
     return offsets
 
 
-def start_offsets(spark: SparkSession, checkpoint: str) -> Offsets:
+def start_offsets(spark: SparkSession, checkpoint: str) -> NextOffsets:
     """Return the offsets with which the query starts: those of the last commit, or those of its first start."""
     if committed := last_commit(spark, checkpoint):
         return committed
     files = Files(spark)
-    offsets: Offsets = {}
+    offsets: NextOffsets = {}
     for source in files.names(f"{checkpoint}/sources"):
         text = files.read(f"{checkpoint}/sources/{source}/0") or ""
-        offsets |= json.loads(text[text.index("{") :]) if "{" in text else {}
+        offsets |= next_offsets.of_topics(json.loads(text[text.index("{") :])) if "{" in text else {}
     return offsets
 
 
@@ -155,6 +152,6 @@ def skipped(spark: SparkSession, checkpoint: str) -> Skipped:
     return found
 
 
-def last_commit_ms(spark: SparkSession, checkpoint: str, manifest: Manifest) -> int:
+def last_commit_ms(spark: SparkSession, checkpoint: str, manifest: CheckpointManifest) -> int:
     """Return the time of the last commit, or of the first start if there was none, in milliseconds since the epoch."""
     return Files(spark).changed_at_ms(f"{checkpoint}/commits") or manifest.created_at_ms

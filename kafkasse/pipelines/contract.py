@@ -35,7 +35,7 @@ def records(
     """Return the rows for Spark's Kafka sink: `topic`, `key`, `value` and `headers`.
 
     Args:
-        rows: the rows of result.rows().
+        rows: the rows of sink_rows().
         pipeline: its name and version are in the header kafkasse-pipeline.
         dead_letters: the topic for rows without a key and for rows that are too large.
         max_bytes: the size of the largest record that Kafka accepts, for each topic.
@@ -63,7 +63,7 @@ def records(
         F.when(bad, letter_headers).otherwise(F.col("headers")).alias("headers"),
         bad.alias("bad"),
     )
-    return fit(letter, max_bytes[dead_letters])
+    return shorten_dead_letters(letter, max_bytes[dead_letters])
 
 
 def own_headers(pipeline: Pipeline, version: Column | None, position: Column | None = None) -> Column:
@@ -73,7 +73,7 @@ def own_headers(pipeline: Pipeline, version: Column | None, position: Column | N
     return F.filter(F.array(*own), lambda each: each["value"].isNotNull())
 
 
-def fit(letters: DataFrame, max_bytes: int) -> DataFrame:
+def shorten_dead_letters(letters: DataFrame, max_bytes: int) -> DataFrame:
     """Omit the value, the key or the other headers of dead letters that Kafka would not accept.
 
     Args:

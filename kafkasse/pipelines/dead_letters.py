@@ -21,9 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from kafkasse.pipelines import contract, result, topics
+from kafkasse.pipelines import contract, sink_rows, topics
 from kafkasse.pipelines.pipeline import Pipeline
-from kafkasse.pipelines.skipped import Skipped
+from kafkasse.pipelines.skipped_records import Skipped
 
 INTERVAL_S = 5.0
 POLL_INTERVAL_S = 1.0
@@ -53,7 +53,7 @@ def bad_records(pipeline: Pipeline, sources: Mapping[str, DataFrame]) -> DataFra
     """Return the records that the pipeline's query rejects, with their `problem`, or None if it checks no records."""
     token = _collected.set([])
     try:
-        result.results(pipeline, sources)
+        sink_rows.query_results(pipeline, sources)
         found = _collected.get() or []
     finally:
         _collected.reset(token)
@@ -79,7 +79,7 @@ def letters(bad: DataFrame, topic: str, max_bytes: int) -> DataFrame:
     rows = observed.select(
         F.lit(topic).alias("topic"), "key", "value", headers.alias("headers"), F.lit(True).alias("bad")
     )
-    return contract.fit(rows, max_bytes)
+    return contract.shorten_dead_letters(rows, max_bytes)
 
 
 def checkpoint_of(pipeline: str) -> str:

@@ -31,7 +31,7 @@ EMPTY = ("minItems", "minLength", "minProperties")  # keywords of JSON Schema, w
 _Path = tuple[str | int, ...]
 
 
-class RegistryUnavailable(CommandError):
+class SchemaUnavailable(CommandError):
     """The schema registry is not available. Another attempt may succeed."""
 
 
@@ -60,7 +60,7 @@ class Definitions:
 
         Raises:
             CommandError: there is no such pipeline, one of its names is unknown, or its schema cannot be read.
-            RegistryUnavailable: the schema registry is not available.
+            SchemaUnavailable: the schema registry is not available.
         """
         if name not in self._pipelines:
             known = ", ".join(self.names)
@@ -356,8 +356,8 @@ class _Definition:
             if "registry" in given:
                 return self._registered(given)
             found = fields(given)
-        except RegistryUnavailable as error:
-            raise RegistryUnavailable(self._file.error(path, error.detail).detail) from error
+        except SchemaUnavailable as error:
+            raise SchemaUnavailable(self._file.error(path, error.detail).detail) from error
         except CommandError as error:
             raise self._file.error(path, error.detail) from error
         except OSError as error:
@@ -392,7 +392,7 @@ def _registered(given: Mapping[str, Any]) -> tuple[dict[str, Type], AvroSource |
     except NotFound:
         raise CommandError(f"the registry has no version {version} of the subject {subject}") from None
     except TemporaryFailure as error:
-        raise RegistryUnavailable(f"the registry is not available: {error}") from error
+        raise SchemaUnavailable(f"the registry is not available: {error}") from error
     except Misconfigured as error:
         raise CommandError(f"cannot read the schema from the registry: {error}") from error
     if found.type not in ("JSON", "AVRO"):
@@ -409,4 +409,4 @@ def _registered(given: Mapping[str, Any]) -> tuple[dict[str, Type], AvroSource |
     except Exception as error:  # fastavro raises many types
         raise CommandError(f"the schema of {subject} is not valid: {error}") from error
     source = AvroSource(found.text, given["registry"], **login)
-    return fields(avro_records.numbers(described)), source
+    return fields(avro_records.with_number_types(described)), source

@@ -18,8 +18,9 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import failures, private_spark, result, temporary, topics
+from kafkasse.pipelines import failures, private_spark, sink_rows, topics
 from kafkasse.pipelines.pipeline import Mode, Pipeline, Source
+from kafkasse.pipelines.temporary_directory import temporary_directory
 from kafkasse.schemas import shorten
 
 KAFKA_COLUMNS = (
@@ -70,7 +71,7 @@ def explain(spark: SparkSession, pipeline: Pipeline) -> Explanation:
         CommandError: the query fails, or it does not return what its sinks need.
     """
     try:
-        plan = private_spark.plan(result.rows(pipeline, lambda: _empty(spark, pipeline)))
+        plan = private_spark.plan(sink_rows.sink_rows(pipeline, lambda: _empty(spark, pipeline)))
     except AnalysisException as error:
         raise CommandError(
             f"the query of the pipeline {pipeline.name} is not valid: {failures.message(error)}"
@@ -121,9 +122,9 @@ def _rejection(spark: SparkSession, pipeline: Pipeline, mode: Mode) -> str | Non
     if mode == "realtime" and pipeline.output_mode != "update":
         return "rejected: it writes only final results"
     unlimited = {name: replace(source, max_records_per_s=None) for name, source in pipeline.sources.items()}
-    with temporary.directory("kafkasse-check-") as directory:
+    with temporary_directory("kafkasse-check-") as directory:
         try:
-            rows = result.rows(pipeline, lambda: _empty(spark, pipeline))
+            rows = sink_rows.sink_rows(pipeline, lambda: _empty(spark, pipeline))
             query = topics.write(
                 rows.select("topic", "key", "value"),
                 NO_KAFKA,

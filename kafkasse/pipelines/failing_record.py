@@ -11,7 +11,7 @@ without records. Before the record is skipped, it becomes a dead letter.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import reduce
 from typing import NamedTuple
 
@@ -21,12 +21,12 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from kafkasse.pipelines import checkpoint as checkpoints
-from kafkasse.pipelines import dead_letters, failures, lease, private_spark, result, runner, start, topics
+from kafkasse.pipelines import dead_letters, failures, lease, private_spark, runner, sink_rows, start, topics
 from kafkasse.pipelines.admin import Admin
-from kafkasse.pipelines.checkpoint import Offsets
 from kafkasse.pipelines.files import Files
+from kafkasse.pipelines.next_offsets import NextOffsets
 from kafkasse.pipelines.pipeline import Pipeline
-from kafkasse.pipelines.skipped import FILE, MAX_SKIPPED, Skipped
+from kafkasse.pipelines.skipped_records import FILE, MAX_SKIPPED, Skipped
 
 SEARCH_TIMEOUT_S = 60.0
 FIRST_PART = 1024  # offsets; the next parts are larger
@@ -51,11 +51,9 @@ def find(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpo
     return f"the last commit, {_text(committed)}" if committed else "the start of the topic, before the first commit"
 
 
-def _text(offsets: Offsets) -> str:
+def _text(offsets: NextOffsets) -> str:
     return ", ".join(
-        f"{topic} partition {partition} offset {offset}"
-        for topic, partitions in offsets.items()
-        for partition, offset in sorted(partitions.items())
+        f"{topic} partition {partition} offset {offset}" for (topic, partition), offset in sorted(offsets.items())
     )
 
 
@@ -117,7 +115,7 @@ class _Search:
         [(self._name, source)] = pipeline.sources.items()
         self.topic = source.topic
         self.skipped: Skipped = checkpoints.skipped(spark, checkpoint)
-        self._starts: Mapping[str, int] = checkpoints.start_offsets(spark, checkpoint).get(self.topic, {})
+        self._starts = checkpoints.start_offsets(spark, checkpoint)
         self._deadline_s = time.monotonic() + SEARCH_TIMEOUT_S
 
     def records(self, data_error: str, limit: int) -> list[Failing]:
@@ -138,7 +136,7 @@ class _Search:
         with Admin(self._spark, self._kafka) as admin:
             offsets = admin.offsets(self.topic)
         for partition, (oldest, end) in sorted(offsets.items()):
-            first = max(oldest, self._starts.get(str(partition), 0))
+            first = max(oldest, self._starts.get((self.topic, partition), 0))
             while not self._is_over() and (failing := self._first_failing(partition, first, end)) is not None:
                 yield partition, failing
                 first = failing + 1
@@ -163,10 +161,12 @@ class _Search:
     def _error(self, partition: int, first: int, end: int) -> str:
         """Return the error of the query for the records `[first, end)` of the partition, or "" if it does not fail."""
         # Spark needs the offsets of all partitions or none. It skips what the filters on `partition` and `offset` exclude.
-        read = topics.without(topics.read_now(self._spark, self._kafka, self.topic), self.topic, self.skipped)
+        read = topics.without_skipped(topics.read_now(self._spark, self._kafka, self.topic), self.topic, self.skipped)
         rows = read.where((F.col("partition") == partition) & F.col("offset").between(first, end - 1))
         try:
-            result.rows(self._pipeline, lambda: {self._name: rows}).write.format("noop").mode("overwrite").save()
+            sink_rows.sink_rows(self._pipeline, lambda: {self._name: rows}).write.format("noop").mode(
+                "overwrite"
+            ).save()
         except (PySparkException, Py4JJavaError) as error:
             return private_spark.error_text(self._spark, error)
         return ""

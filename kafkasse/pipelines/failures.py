@@ -6,7 +6,7 @@ import builtins
 import re
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines.supervisor import Crashed, Interrupted, Unavailable
+from kafkasse.pipelines.supervisor import Crashed, DependencyUnavailable, Interrupted
 
 MAX_REASON_CHARACTERS, MAX_MESSAGE_CHARACTERS = 300, 500
 TOO_FEW_SLOTS = re.compile(r"CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT.* needs (\d+) ")
@@ -71,9 +71,9 @@ def explain(reason: str, *, committed: bool) -> CommandError | Interrupted:
         if KAFKA_ERRORS + name in reason:
             return CommandError(sentence)
     if registry := REGISTRY.search(reason):
-        return CommandError(registry[1]) if registry[2] == "rejects" else Unavailable(registry[1])
+        return CommandError(registry[1]) if registry[2] == "rejects" else DependencyUnavailable(registry[1])
     if any(KAFKA_ERRORS + name in reason for name in NO_KAFKA):
-        return Unavailable("Kafka does not respond")
+        return DependencyUnavailable("Kafka does not respond")
     return Crashed(f"Spark ended the query: {first_line(reason)}", committed=committed, data_error=data_error(reason))
 
 
@@ -123,7 +123,7 @@ def slots_needed(reason: str) -> int:
     return int(found[1]) if found else 0
 
 
-def too_few_slots(needed: int, slots: int, *, local: bool) -> CommandError | Unavailable:
+def too_few_slots(needed: int, slots: int, *, local: bool) -> CommandError | DependencyUnavailable:
     """Return the error for a pipeline that needs more slots than Spark has.
 
     Args:
@@ -136,7 +136,7 @@ def too_few_slots(needed: int, slots: int, *, local: bool) -> CommandError | Una
         problem += " (one for each source partition, one for each task of a stateful stage, and one for dead letters)"
     if local:
         return CommandError(f"{problem}; use --master local[{needed}] or more")
-    return Unavailable(
+    return DependencyUnavailable(
         f"{problem}; waiting for more slots: add workers, or raise the limit for the executors of the pipeline, such as "
         "--conf spark.cores.max=N or --conf spark.executor.instances=N"
     )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import SparkSession
 
 from kafkasse.pipelines import private_spark
-from kafkasse.pipelines.status import Position
+from kafkasse.pipelines.next_offsets import NextOffsets
 
 TIMEOUT_S = 2.0  # for the first records of all partitions
 POLL_MS = 200
@@ -54,7 +54,7 @@ class LagReader:
         consumer_type = self._jvm.org.apache.kafka.clients.consumer.KafkaConsumer
         self._consumer: Any = consumer_type(private_spark.properties(spark, {**kafka, **SETTINGS}))
 
-    def read(self, position: Position) -> Lag:
+    def read(self, position: NextOffsets) -> Lag:
         """Return the lag of a pipeline that has processed all records before `position`.
 
         Records of open transactions do not count.
@@ -71,7 +71,7 @@ class LagReader:
             self._consumer.seek(partitions[each], position[each])
         return self._first_records(position, partitions, unread)
 
-    def _first_records(self, position: Position, partitions: Mapping[Any, Any], unread: dict[Any, int]) -> Lag:
+    def _first_records(self, position: NextOffsets, partitions: Mapping[Any, Any], unread: dict[Any, int]) -> Lag:
         records = 0
         oldest_ms: int | None = None
         deadline_s = time.monotonic() + TIMEOUT_S

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import checkpoint as checkpoints
 from kafkasse.pipelines.files import Files
-from kafkasse.pipelines.supervisor import Unavailable
+from kafkasse.pipelines.supervisor import DependencyUnavailable
 
 INTERVAL_S = 5.0
 SILENCE_S = 3 * INTERVAL_S  # a run that has not renewed its lease for this time has ended
@@ -42,7 +42,7 @@ def exclusive(files: Files, checkpoint: str) -> Iterator[None]:
 
     Raises:
         CommandError: another run uses the checkpoint, or this user may not write it.
-        Unavailable: the file system cannot be written now.
+        DependencyUnavailable: the file system cannot be written now.
     """
     directory = files.local(checkpoint)
     if directory is None:
@@ -56,7 +56,7 @@ def exclusive(files: Files, checkpoint: str) -> Iterator[None]:
         problem = f"cannot write to the checkpoint {directory} ({error.strerror})"
         if error.errno in PERMANENT:
             raise CommandError(f"{problem}; change its permissions, or use another --checkpoint") from error
-        raise Unavailable(problem) from error
+        raise DependencyUnavailable(problem) from error
     with lock:
         _lock(lock.fileno(), directory)
         yield

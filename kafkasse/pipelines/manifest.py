@@ -12,11 +12,11 @@ from kafkasse.pipelines.pipeline import Pipeline
 
 FILE = "kafkasse.json"  # in the directory of the checkpoint
 FIELDS, SELECT = "fields", "select"  # settings of a query to which entries can be added
-State = dict[str, dict[str, Any]]  # {"1": {"fields": {"item.price": "double"}, "n": 3}}, numbered by operator
+RecordedState = dict[str, dict[str, Any]]  # {"1": {"fields": {"item.price": "double"}, "n": 3}}, numbered by operator
 
 
 @dataclass(frozen=True)
-class Manifest:
+class CheckpointManifest:
     """The pipeline, the settings and the versions that wrote a checkpoint.
 
     Args:
@@ -35,10 +35,10 @@ class Manifest:
     created_at_ms: int
     kafkasse: str
     spark: str
-    state: State | None = None
+    state: RecordedState | None = None
 
     @classmethod
-    def parse(cls, text: str, checkpoint: str) -> Manifest:
+    def parse(cls, text: str, checkpoint: str) -> CheckpointManifest:
         """Parse the content of the file.
 
         Raises:
@@ -55,11 +55,11 @@ class Manifest:
         """Return the content of the file."""
         return json.dumps(asdict(self), indent=2, sort_keys=True, ensure_ascii=False)
 
-    def updated(self, pipeline: Pipeline, state: State, kafkasse: str, spark: str) -> Manifest:
+    def updated(self, pipeline: Pipeline, state: RecordedState, kafkasse: str, spark: str) -> CheckpointManifest:
         """Return the manifest of a checkpoint that a compatible pipeline continues."""
         return replace(self, settings=plain_settings(pipeline), state=state, kafkasse=kafkasse, spark=spark)
 
-    def changes(self, pipeline: Pipeline, state: State) -> list[str]:
+    def changes(self, pipeline: Pipeline, state: RecordedState) -> list[str]:
         """Return the differences because of which a pipeline cannot continue with the checkpoint."""
         found = [*differences(self.settings, plain_settings(pipeline))]
         if self.state is None:
@@ -71,7 +71,7 @@ class Manifest:
         }
         return [*found, *differences(self.state, known, "state")]
 
-    def check(self, pipeline: Pipeline, state: State, checkpoint: str) -> None:
+    def check(self, pipeline: Pipeline, state: RecordedState, checkpoint: str) -> None:
         """Check that a pipeline can continue with the checkpoint.
 
         Raises:

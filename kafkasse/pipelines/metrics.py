@@ -13,10 +13,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines.status import Status
-from kafkasse.pipelines.supervisor import State
+from kafkasse.pipelines.supervisor import PipelineState
 
 PREFIX = "kafkasse_pipeline_"
-READY_STATES = (State.RUNNING, State.DRAINING)
+READY_STATES = (PipelineState.RUNNING, PipelineState.DRAINING)
 REQUEST_TIMEOUT_S = 5.0
 
 
@@ -67,7 +67,7 @@ class Collector:
             family.add_metric([status.pipeline], getattr(status, metric.attribute))
             yield family
         states = GaugeMetricFamily(STATE, STATE_DESCRIPTION, labels=STATE_LABELS)
-        for state in State:
+        for state in PipelineState:
             states.add_metric([status.pipeline, state.value], float(state is status.state))
         yield states
 

@@ -23,13 +23,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import checkpoint as checkpoints
-from kafkasse.pipelines import contract, failures, lease, runner, start, topics, written
+from kafkasse.pipelines import contract, failures, lease, next_offsets, runner, sink_versions, start, topics
 from kafkasse.pipelines.admin import COMPACTED, Admin
 from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.lease import MARKER, SILENCE_S
-from kafkasse.pipelines.manifest import FILE, Manifest
+from kafkasse.pipelines.manifest import FILE, CheckpointManifest
+from kafkasse.pipelines.next_offsets import NextOffsets
 from kafkasse.pipelines.pipeline import Pipeline
-from kafkasse.pipelines.status import next_offsets
 from kafkasse.pipelines.supervisor import StopRequests
 
 POLL_INTERVAL_S = 0.5
@@ -133,7 +133,7 @@ class _Rebuild:
         """Return the new checkpoint, and its generation. Continue with that of an interrupted rebuild if it fits."""
         if self.files.exists(f"{old}/{checkpoints.PENDING}") and continues and self._fits(old):
             return old, self._manifest(old).generation
-        newest = written.next_generation(self.spark, self.kafka, self.pipeline.sink_topics)
+        newest = sink_versions.next_generation(self.spark, self.kafka, self.pipeline.sink_topics)
         generation = max(newest, self._manifest(old).generation + 1)
         new = f"{self.first}{checkpoints.rebuild_suffix(generation)}"
         if continues and self._fits(new):
@@ -174,8 +174,8 @@ class _Rebuild:
         with Admin(self.spark, self.kafka) as admin:
             admin.delete(f"{sink}{suffix}" for sink in self.pipeline.sink_topics)
 
-    def _manifest(self, checkpoint: str) -> Manifest:
-        return Manifest.parse(self.files.read(f"{checkpoint}/{FILE}") or "", checkpoint)
+    def _manifest(self, checkpoint: str) -> CheckpointManifest:
+        return CheckpointManifest.parse(self.files.read(f"{checkpoint}/{FILE}") or "", checkpoint)
 
     def _catch_up(self, query: StreamingQuery) -> bool:
         """Wait until the query has committed all records that the sources contain now. Returns False at a stop request."""
@@ -236,7 +236,7 @@ def _latest(spark: SparkSession, kafka: dict[str, str], topic: str) -> DataFrame
     return latest.select("key", "latest.*")
 
 
-def _has_reached(query: StreamingQuery, ends: dict[tuple[str, int], int], known_at: datetime) -> bool:
+def _has_reached(query: StreamingQuery, ends: NextOffsets, known_at: datetime) -> bool:
     """Return whether a batch has committed these offsets, or a batch that began after `known_at` has found no record.
 
     Transaction markers at the end of a partition have offsets, but a query does not reach them.
@@ -246,5 +246,5 @@ def _has_reached(query: StreamingQuery, ends: dict[tuple[str, int], int], known_
         return not any(ends.values())
     if progress.numInputRows == 0 and datetime.fromisoformat(progress.timestamp) > known_at:
         return True
-    reached = next_offsets(json.loads(progress.json))
+    reached = next_offsets.of_progress(json.loads(progress.json))
     return all(reached.get(partition, 0) >= end for partition, end in ends.items())

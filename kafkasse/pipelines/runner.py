@@ -19,9 +19,10 @@ from kafkasse.pipelines import checkpoint, failures, private_spark, start, topic
 from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.listener import Listener, listening
+from kafkasse.pipelines.next_offsets import NextOffsets
 from kafkasse.pipelines.pipeline import Mode, Pipeline
 from kafkasse.pipelines.session import is_local
-from kafkasse.pipelines.supervisor import Crashed, Interrupted, State, StopRequests
+from kafkasse.pipelines.supervisor import Crashed, Interrupted, PipelineState, StopRequests
 
 START_TIMEOUT_S = 120.0
 START_POLL_INTERVAL_S = 0.05
@@ -92,10 +93,10 @@ class Attempt:
     kafka: dict[str, str]
     checkpoints: str
     stop: StopRequests
-    report: Callable[[State, str], None]
+    report: Callable[[PipelineState, str], None]
     progressed: Callable[[StreamingQueryProgress], None]
     drains: bool
-    started: Callable[[checkpoint.Offsets], None] = lambda _: None
+    started: Callable[[NextOffsets], None] = lambda _: None
     polled: Callable[[], None] = lambda: None
 
     def run(self, spark: SparkSession) -> None:
@@ -106,7 +107,7 @@ class Attempt:
             Interrupted: the query ended, and another attempt may succeed.
         """
         while self._run_query(spark):
-            self.report(State.STARTING, "")
+            self.report(PipelineState.STARTING, "")
 
     def _run_query(self, spark: SparkSession) -> bool:
         """Run the query. Returns whether to start it again."""
@@ -115,10 +116,10 @@ class Attempt:
             self.started(checkpoint.last_commit(spark, path))
             if not wait_until_running(spark, query, self.pipeline.mode, self.stop):
                 return False
-            self.report(State.RUNNING, "")
+            self.report(PipelineState.RUNNING, "")
             end = self._monitor(spark, query, listener)
             if end is _End.TABLES or (end is _End.STOP and self.drains):
-                self.report(State.DRAINING, end.value)
+                self.report(PipelineState.DRAINING, end.value)
                 # While the query ends for its tables, the first signal must not end it without a commit.
                 stop = self.stop if end is _End.STOP else StopRequests()
                 drain(spark, query, stop, topics.commit_interval_s(self.pipeline) + DRAIN_TIMEOUT_S)

@@ -20,9 +20,10 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import jvm, private_spark, temporary
+from kafkasse.pipelines import jvm, private_spark
 from kafkasse.pipelines.jvm import Jvm
 from kafkasse.pipelines.supervisor import Crashed, Interrupted, Stopped
+from kafkasse.pipelines.temporary_directory import temporary_directory
 from kafkasse.tools.java import runtime
 
 # 16 is the number of slots, not of cores. In real-time mode, each partition of the source and each task of a stateful stage
@@ -96,7 +97,7 @@ def session(
     """
     for logger in LOGGERS:
         PySparkLogger.getLogger(logger).disabled = True
-    with temporary.directory("kafkasse-spark-") as directory:
+    with temporary_directory("kafkasse-spark-") as directory:
         process = None if started_by_spark_submit() else Jvm(directory)
         settings = SETTINGS | {"spark.app.name": name} | dict(user_settings or {})
         settings |= {"spark.master": master} if master else {}

@@ -12,14 +12,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import checkpoint as checkpoints
-from kafkasse.pipelines import contract, dead_letters, lease, result, topics, written
+from kafkasse.pipelines import contract, dead_letters, lease, sink_rows, sink_versions, topics
 from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.files import Files
-from kafkasse.pipelines.manifest import State
+from kafkasse.pipelines.manifest import RecordedState
 from kafkasse.pipelines.operators import json_state
 from kafkasse.pipelines.pipeline import Pipeline
-from kafkasse.pipelines.skipped import Skipped
-from kafkasse.pipelines.supervisor import Unavailable
+from kafkasse.pipelines.skipped_records import Skipped
+from kafkasse.pipelines.supervisor import DependencyUnavailable
 
 MAX_REASON_CHARACTERS = 300
 LETTER_OVERHEAD_BYTES = 65_536  # a dead letter has more headers than its record
@@ -40,7 +40,7 @@ def started(
     Raises:
         CommandError: the checkpoint does not fit the pipeline, it is damaged, another run uses it, a newer checkpoint has
             written to a sink, or the topic for dead letters cannot be created.
-        Unavailable: Kafka or the file system of the checkpoint does not respond.
+        DependencyUnavailable: Kafka or the file system of the checkpoint does not respond.
     """
     with nullcontext() if staging else lease.exclusive(Files(spark), checkpoint):
         try:
@@ -50,7 +50,9 @@ def started(
             records, letters, max_bytes = _records(spark, pipeline, kafka, checkpoint, staging, skipped)
         except Py4JJavaError as error:
             reason = str(error.java_exception.getMessage()).splitlines()[0][:MAX_REASON_CHARACTERS]
-            raise Unavailable(f"Kafka or the file system of the checkpoint does not respond: {reason}") from error
+            raise DependencyUnavailable(
+                f"Kafka or the file system of the checkpoint does not respond: {reason}"
+            ) from error
         kafka = with_request_size(kafka, max_bytes)
         with dead_letters.running(spark, pipeline, kafka, checkpoint, letters, max_bytes[letters], skipped):
             query = topics.write(records, kafka, pipeline, checkpoint)
@@ -63,10 +65,10 @@ def started(
 
 def query_of(
     spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], skipped: Skipped = topics.NOTHING
-) -> tuple[DataFrame, State]:
+) -> tuple[DataFrame, RecordedState]:
     """Return the rows of the pipeline's query, and the fields in the state of its operators."""
     with json_state.recording(pipeline.mode) as state:
-        return result.rows(pipeline, lambda: topics.read_all(spark, kafka, pipeline, skipped)), state
+        return sink_rows.sink_rows(pipeline, lambda: topics.read_all(spark, kafka, pipeline, skipped)), state
 
 
 def _records(
@@ -82,10 +84,12 @@ def _records(
     letters, max_bytes = prepare(spark, pipeline, kafka)
     if not is_new and "version" in rows.columns:
         since_ms = checkpoints.last_commit_ms(spark, checkpoint, manifest)
-        found = written.since(spark, kafka, [f"{sink}{staging}" for sink in pipeline.sink_topics], since_ms)
+        found = sink_versions.written_versions(
+            spark, kafka, [f"{sink}{staging}" for sink in pipeline.sink_topics], since_ms
+        )
         if found is not None:
-            written.check(found, manifest.generation, checkpoint)
-            rows = written.only_newer(rows, found, manifest.generation, staging)
+            sink_versions.check_generation(found, manifest.generation, checkpoint)
+            rows = sink_versions.only_newer(rows, found, manifest.generation, staging)
     records = contract.records(rows, pipeline, letters, max_bytes, manifest.generation)
     if staging:
         staged = F.when(F.col("topic") != letters, F.concat("topic", F.lit(staging))).otherwise(F.col("topic"))

@@ -12,12 +12,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kafkasse.pipelines.pipeline import Pipeline
-from kafkasse.pipelines.supervisor import State
+from kafkasse.pipelines.supervisor import PipelineState
 
 COMMIT_STEPS = ("walCommit", "commitOffsets")
-
-Position = Mapping[tuple[str, int], int]
-"""(topic, partition) -> the next offset."""
 
 
 @dataclass
@@ -45,7 +42,7 @@ class Status:
     mode: str
     sources: list[str]
     sinks: list[str]
-    state: State = State.STARTING
+    state: PipelineState = PipelineState.STARTING
     reason: str = ""
     since: str = ""
     restarts: int = 0
@@ -76,11 +73,11 @@ class Status:
             dead_letter_topic=pipeline.dead_letter_topic,
         )
 
-    def enter(self, state: State, reason: str) -> None:
+    def enter(self, state: PipelineState, reason: str) -> None:
         """Enter a state."""
         if state is not self.state or not self.since:
             self.since = _now()
-        self.restarts += state is State.RESTARTING
+        self.restarts += state is PipelineState.RESTARTING
         self.state, self.reason = state, reason
 
     def committed(self, progress: Mapping[str, Any]) -> int:
@@ -118,16 +115,6 @@ class Status:
     def record(self) -> dict[str, Any]:
         """Return the record of the status topic as plain data. `updated` is the time of this call."""
         return asdict(self) | {"updated": _now()}
-
-
-def next_offsets(progress: Mapping[str, Any]) -> dict[tuple[str, int], int]:
-    """Return the next offset of each partition after a batch."""
-    return {
-        (topic, int(partition)): offset
-        for source in progress["sources"]
-        for topic, partitions in (source["endOffset"] or {}).items()
-        for partition, offset in partitions.items()
-    }
 
 
 def ended_at_ms(progress: Mapping[str, Any]) -> int:

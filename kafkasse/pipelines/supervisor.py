@@ -24,7 +24,7 @@ MAX_CRASHES = 5  # in a row, without a commit in between
 logger = logging.getLogger("kafkasse.pipeline")
 
 
-class State(StrEnum):
+class PipelineState(StrEnum):
     """The state of a pipeline."""
 
     STARTING = "starting"
@@ -40,7 +40,7 @@ class Interrupted(Exception):
     """An attempt ended, and another attempt may succeed. The message gives the reason."""
 
 
-class Unavailable(Interrupted):
+class DependencyUnavailable(Interrupted):
     """Kafka, Spark's slots or the schema registry are not available. Waiting is not a crash, however long it takes."""
 
 
@@ -102,16 +102,16 @@ class StopRequests:
         return True
 
 
-def log_state(name: str, state: State, reason: str) -> None:
+def log_state(name: str, state: PipelineState, reason: str) -> None:
     """Log a state of the pipeline or archive `name`."""
-    level = logging.WARNING if state in (State.WAITING, State.RESTARTING) else logging.INFO
+    level = logging.WARNING if state in (PipelineState.WAITING, PipelineState.RESTARTING) else logging.INFO
     logger.log(level, "pipeline %s", Fields(name=name, state=state.value, reason=reason))
 
 
 def supervise(
     attempt: Callable[[], None],
     stop: StopRequests,
-    report: Callable[[State, str], None],
+    report: Callable[[PipelineState, str], None],
     position: Callable[[], str],
     skip: Callable[[Crashed], str] = lambda _: "",
 ) -> None:
@@ -131,39 +131,39 @@ def supervise(
     """
     with suppress(Stopped):
         _repeat(attempt, stop, report, position, skip)
-    report(State.STOPPED, "")
+    report(PipelineState.STOPPED, "")
 
 
 def _repeat(
     attempt: Callable[[], None],
     stop: StopRequests,
-    report: Callable[[State, str], None],
+    report: Callable[[PipelineState, str], None],
     position: Callable[[], str],
     skip: Callable[[Crashed], str],
 ) -> None:
     crashes = waits = 0
     while True:
-        report(State.STARTING, "")
+        report(PipelineState.STARTING, "")
         try:
             attempt()
-        except Unavailable as interruption:
+        except DependencyUnavailable as interruption:
             waits += 1
-            state, reason, backoff_s = State.WAITING, str(interruption), _backoff_s(waits)
+            state, reason, backoff_s = PipelineState.WAITING, str(interruption), _backoff_s(waits)
         except Crashed as crash:
             waits = 0
             crashes = 1 if crash.committed else crashes + 1
             if crashes == MAX_CRASHES and (skipped := skip(crash)):
                 crashes = 0
-                report(State.RESTARTING, f"restarting without {skipped}: {crash}")
+                report(PipelineState.RESTARTING, f"restarting without {skipped}: {crash}")
                 continue
             if crashes == MAX_CRASHES:
                 reason = f"the pipeline failed {crashes} times in a row without progress at {position()}: {crash}"
-                report(State.FAILED, reason)
+                report(PipelineState.FAILED, reason)
                 raise CommandError(reason) from crash
-            state, backoff_s = State.RESTARTING, _backoff_s(crashes)
+            state, backoff_s = PipelineState.RESTARTING, _backoff_s(crashes)
             reason = f"{crash}; restarting in {backoff_s:g} s"
         except CommandError as error:
-            report(State.FAILED, error.detail)
+            report(PipelineState.FAILED, error.detail)
             raise
         else:
             return

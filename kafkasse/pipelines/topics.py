@@ -17,8 +17,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import private_spark, tables
 from kafkasse.pipelines.pipeline import Pipeline, Source
-from kafkasse.pipelines.skipped import Skipped
-from kafkasse.pipelines.supervisor import Unavailable
+from kafkasse.pipelines.skipped_records import Skipped
+from kafkasse.pipelines.supervisor import DependencyUnavailable
 
 COMMIT_INTERVAL_S = 10  # the default of commit_interval_s
 # The interval of micro-batches if a source has a rate limit. Without a limit, each batch starts when the last one has ended.
@@ -33,7 +33,7 @@ def check_reachable(bootstrap_servers: str) -> None:
 
     Raises:
         CommandError: an address is invalid.
-        Unavailable: no server accepts a connection.
+        DependencyUnavailable: no server accepts a connection.
     """
     for server in bootstrap_servers.split(","):
         host, _, port = server.strip().rpartition(":")
@@ -44,7 +44,7 @@ def check_reachable(bootstrap_servers: str) -> None:
             raise CommandError(f"bootstrap servers are written HOST:PORT,HOST:PORT, not {bootstrap_servers}") from None
         except OSError:
             continue
-    raise Unavailable(
+    raise DependencyUnavailable(
         f"no Kafka broker accepts connections at {bootstrap_servers}; waiting (--bootstrap-servers changes the address)"
     )
 
@@ -70,7 +70,7 @@ def read(spark: SparkSession, kafka: dict[str, str], source: Source, skipped: Sk
     if source.table:
         return tables.latest(read_now(spark, kafka, source.topic))
     options = _reader(kafka, source.topic) | _start(source) | _rate_limit(source)
-    return without(spark.readStream.format("kafka").options(**options).load(), source.topic, skipped)
+    return without_skipped(spark.readStream.format("kafka").options(**options).load(), source.topic, skipped)
 
 
 def read_all(
@@ -80,7 +80,7 @@ def read_all(
     return {name: read(spark, kafka, source, skipped) for name, source in pipeline.sources.items()}
 
 
-def without(rows: DataFrame, topic: str, skipped: Skipped) -> DataFrame:
+def without_skipped(rows: DataFrame, topic: str, skipped: Skipped) -> DataFrame:
     """Return the records of a topic that are not skipped."""
     for partition, offsets in skipped.offsets(topic).items():
         rows = rows.where((F.col("partition") != partition) | ~F.col("offset").isin(offsets))
@@ -123,8 +123,8 @@ def write(rows: DataFrame, kafka: Mapping[str, str], pipeline: Pipeline, checkpo
     """Start the query that writes each row (`topic`, `key`, `value`, `headers`) as soon as it is computed.
 
     Delivery is at least once: a query that resumes from its checkpoint reads the records after the last commit again and
-    writes their results again, except those that written.py drops. So each value must be a complete result: an incremental
-    change would be applied twice.
+    writes their results again, except those that sink_versions.py drops. So each value must be a complete result: an
+    incremental change would be applied twice.
     """
     writer = rows.writeStream.format("kafka").options(**connector(kafka)).option("checkpointLocation", checkpoint)
     return writer.outputMode(pipeline.output_mode).trigger(**_trigger(pipeline)).start()

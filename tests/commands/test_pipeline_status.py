@@ -14,7 +14,7 @@ from kafka.errors import KafkaTimeoutError
 
 from kafkasse.pipelines.contract import DEAD_LETTER_HEADERS
 from kafkasse.pipelines.status import Status
-from kafkasse.pipelines.supervisor import State
+from kafkasse.pipelines.supervisor import PipelineState
 from tests.commands.run import Done, Run
 from tests.support.kafka import Cluster
 
@@ -28,7 +28,7 @@ def show(run: Run, cluster: Cluster, fresh_name: str) -> Show:
     return lambda *more: run("pipeline", "status", *words, *more)
 
 
-def status(name: str, state: State, age: timedelta = timedelta(0), **more: Any) -> bytes:
+def status(name: str, state: PipelineState, age: timedelta = timedelta(0), **more: Any) -> bytes:
     of = Status(name, 1, "realtime", ["countries"], ["topn"])
     of.enter(state, "")
     updated = {"updated": (datetime.now(UTC) - age).isoformat()}
@@ -41,14 +41,14 @@ def test_prints_the_latest_status_of_each_pipeline(cluster, show, fresh_name):
     cluster.send(letters, b"{", b"}")
     now = timedelta(hours=-1)  # in the future, so that the speed of the machine does not matter
     for name, value in (
-        ("a", status("a", State.STARTING, now)),
-        ("a", status("a", State.RUNNING, now, lag_records=12, lag_s=3.4, restarts=1, dead_letters=7)),
-        ("b", status("b", State.RUNNING, timedelta(seconds=31))),
-        ("c", status("c", State.FAILED, timedelta(minutes=2), reason="no such topic")),
-        ("d", status("d", State.RUNNING)),
+        ("a", status("a", PipelineState.STARTING, now)),
+        ("a", status("a", PipelineState.RUNNING, now, lag_records=12, lag_s=3.4, restarts=1, dead_letters=7)),
+        ("b", status("b", PipelineState.RUNNING, timedelta(seconds=31))),
+        ("c", status("c", PipelineState.FAILED, timedelta(minutes=2), reason="no such topic")),
+        ("d", status("d", PipelineState.RUNNING)),
         ("d", None),
-        ("e", status("e", State.STARTING, timedelta(minutes=2))),
-        ("f", status("f", State.RUNNING, now, dead_letters=1, dead_letter_topic=letters)),
+        ("e", status("e", PipelineState.STARTING, timedelta(minutes=2))),
+        ("f", status("f", PipelineState.RUNNING, now, dead_letters=1, dead_letter_topic=letters)),
     ):
         cluster.send(fresh_name, value, key=name.encode())
 

@@ -15,8 +15,8 @@ import pytest
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import Pipeline, lease
 from kafkasse.pipelines.files import Files
-from kafkasse.pipelines.manifest import Manifest, differences, plain_settings
-from kafkasse.pipelines.skipped import Skipped
+from kafkasse.pipelines.manifest import CheckpointManifest, differences, plain_settings
+from kafkasse.pipelines.skipped_records import Skipped
 
 CHECKPOINT = "hdfs:///kafkasse/topn"
 
@@ -29,15 +29,15 @@ def pipeline(**settings: Any) -> Pipeline:
     return Pipeline("topn", "countries", partial(query, **settings), "topn")
 
 
-def manifest(pipeline: Pipeline, **state: Any) -> Manifest:
-    return Manifest(pipeline.name, plain_settings(pipeline), 0, 0, "0.1.0", "4.3.0", **state)
+def manifest(pipeline: Pipeline, **state: Any) -> CheckpointManifest:
+    return CheckpointManifest(pipeline.name, plain_settings(pipeline), 0, 0, "0.1.0", "4.3.0", **state)
 
 
 def test_an_unchanged_pipeline_continues():
     """The manifest survives its text form."""
     written = manifest(pipeline(n=3, fields={"code": "text"}))
 
-    read = Manifest.parse(written.text(), CHECKPOINT)
+    read = CheckpointManifest.parse(written.text(), CHECKPOINT)
 
     assert written == read
     read.check(pipeline(n=3, fields={"code": "text"}), {}, CHECKPOINT)
@@ -107,7 +107,7 @@ def test_an_incompatible_change_of_the_state_is_rejected(before, after, expected
 
 def test_a_damaged_manifest_is_an_error():
     with pytest.raises(CommandError, match=f"{CHECKPOINT}/kafkasse.json is not a manifest"):
-        Manifest.parse("{}", CHECKPOINT)
+        CheckpointManifest.parse("{}", CHECKPOINT)
 
 
 def test_settings_must_be_plain_data():
@@ -201,7 +201,7 @@ def test_a_skipped_record_that_is_added_twice_is_one_record():
 
 def test_a_commit_removes_the_skipped_records_before_it():
     """The query reads the record at the offset of the commit next. Records of partitions without a commit are kept."""
-    after = SKIPPED.after({"orders": {"0": 17}, "refunds": {"0": 2}})
+    after = SKIPPED.after({("orders", 0): 17, ("refunds", 0): 2})
 
     assert {("orders", 0, 17), ("orders", 10, 5)} == after.records
     assert SKIPPED == SKIPPED.after({})

@@ -20,7 +20,7 @@ from kafkasse import schemas
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import Pipeline, Source, catalog
 from kafkasse.pipelines.catalog import check_tables, find, of_file
-from kafkasse.pipelines.definitions import RegistryUnavailable
+from kafkasse.pipelines.definitions import SchemaUnavailable
 from kafkasse.pipelines.fields import fields
 from kafkasse.pipelines.pipeline import MAX_OFFSET
 from kafkasse.pipelines.steps import reversible
@@ -399,7 +399,7 @@ def test_a_registry_that_fails_is_an_error(file, registry, status, expected, is_
         find(str(file))
 
     assert f"pipelines.yaml:5: pipelines.large-orders.source.schema: {expected}" in error.value.detail
-    assert is_temporary == isinstance(error.value, RegistryUnavailable)
+    assert is_temporary == isinstance(error.value, SchemaUnavailable)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pyspark
 import pytest
 
 from kafkasse.pipelines import jvm
-from kafkasse.pipelines.temporary import directory
+from kafkasse.pipelines.temporary_directory import temporary_directory
 
 ROOT = Path(__file__).parents[2]
 LAUNCHER_OPTION = re.compile(rb"--[\w-]+=[\w./=-]+|-[DX][\w:.+-]+(?:=\w+)?")
@@ -51,8 +51,8 @@ def test_the_docs_explain_the_versions_of_spark_and_its_connector():
 PREFIX = "kafkasse-test-"
 HOLD = """
 import sys, time
-from kafkasse.pipelines.temporary import directory
-with directory(sys.argv[1]) as path:
+from kafkasse.pipelines.temporary_directory import temporary_directory
+with temporary_directory(sys.argv[1]) as path:
     (path / "file").write_text("text")
     print(path, flush=True)
     time.sleep(600)
@@ -79,7 +79,7 @@ def other_process(parent: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
 
 
 def test_a_temporary_directory_is_removed_at_the_end(parent):
-    with directory(PREFIX) as path:
+    with temporary_directory(PREFIX) as path:
         (path / "file").write_text("text")
 
     assert path.name.startswith(PREFIX)
@@ -90,14 +90,14 @@ def test_a_temporary_directory_is_removed_at_the_end(parent):
 def test_keeps_the_directory_of_a_running_process_and_removes_that_of_a_killed_one(parent):
     """Two pipelines on one machine do not disturb each other."""
     with other_process(parent) as (process, used):
-        with directory(PREFIX) as path:
+        with temporary_directory(PREFIX) as path:
             assert {path, used} == set(parent.iterdir())
         assert "text" == (used / "file").read_text()
         process.kill()
         process.wait()
         assert used.exists()
 
-        with directory(PREFIX) as path:
+        with temporary_directory(PREFIX) as path:
             assert [path] == list(parent.iterdir())
 
 
@@ -107,7 +107,7 @@ def test_does_not_follow_links(parent, tmp_path_factory):
     (target / "kafkasse.lock").touch()
     (parent / f"{PREFIX}link").symlink_to(target)
 
-    with directory(PREFIX):
+    with temporary_directory(PREFIX):
         pass
 
     assert target.exists()

@@ -14,7 +14,14 @@ import pytest
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import failures, metrics, supervisor
 from kafkasse.pipelines.status import Status, ended_at_ms
-from kafkasse.pipelines.supervisor import Crashed, State, Stopped, StopRequests, Unavailable, supervise
+from kafkasse.pipelines.supervisor import (
+    Crashed,
+    DependencyUnavailable,
+    PipelineState,
+    Stopped,
+    StopRequests,
+    supervise,
+)
 
 
 class Waits(StopRequests):
@@ -39,20 +46,20 @@ class Supervised:
 
     def __init__(self, *errors: Exception, backoffs: int = 1000) -> None:
         self._errors = iter(errors)
-        self.states: list[State] = []
+        self.states: list[PipelineState] = []
         self.reasons: list[str] = []
         self.stop = Waits(backoffs)
 
     def run(self, skip: Callable[[Crashed], str] = lambda _: "") -> Supervised:
         supervise(self._attempt, self.stop, self._report, lambda: "t, partition 0, offset 17", skip)
-        assert State.STOPPED == self.states[-1]
+        assert PipelineState.STOPPED == self.states[-1]
         return self
 
     def _attempt(self) -> None:
         for error in self._errors:
             raise error
 
-    def _report(self, state: State, reason: str) -> None:
+    def _report(self, state: PipelineState, reason: str) -> None:
         self.states.append(state)
         self.reasons.append(reason)
 
@@ -60,14 +67,14 @@ class Supervised:
 def test_restarts_after_a_crash():
     states = Supervised(Crashed("the JVM ended")).run().states
 
-    assert [State.STARTING, State.RESTARTING, State.STARTING, State.STOPPED] == states
+    assert [PipelineState.STARTING, PipelineState.RESTARTING, PipelineState.STARTING, PipelineState.STOPPED] == states
 
 
 @pytest.mark.parametrize(
     ("errors", "seconds"),
     [
         ([Crashed("x")] * 4, [1, 2, 4, 8]),
-        ([Unavailable("x")] * 7, [1, 2, 4, 8, 16, 30, 30]),
+        ([DependencyUnavailable("x")] * 7, [1, 2, 4, 8, 16, 30, 30]),
         ([Crashed("x", committed=True)] * 20, [1] * 20),  # a commit between two crashes is progress
     ],
 )
@@ -102,15 +109,15 @@ def test_a_signal_stops_the_search_for_the_records_that_cause_a_crash_loop():
     def skip(_: Crashed) -> str:
         raise Stopped(signal.SIGTERM)
 
-    assert State.FAILED not in Supervised(*[Crashed("x")] * 5).run(skip).states
+    assert PipelineState.FAILED not in Supervised(*[Crashed("x")] * 5).run(skip).states
 
 
 @pytest.mark.parametrize(("backoffs", "waits"), [(1000, 100), (3, 3)])
 def test_waiting_is_not_a_crash(backoffs, waits):
     """Kafka may be unavailable for any time, even between crashes. SIGTERM during a backoff does not start an attempt."""
-    supervised = Supervised(*[Unavailable("no broker")] * 100, backoffs=backoffs).run()
+    supervised = Supervised(*[DependencyUnavailable("no broker")] * 100, backoffs=backoffs).run()
 
-    assert waits == supervised.states.count(State.WAITING)
+    assert waits == supervised.states.count(PipelineState.WAITING)
 
 
 def test_a_command_error_is_final():
@@ -120,7 +127,7 @@ def test_a_command_error_is_final():
     with pytest.raises(CommandError, match="the topic nix does not exist"):
         supervised.run()
 
-    assert [State.STARTING, State.FAILED] == supervised.states
+    assert [PipelineState.STARTING, PipelineState.FAILED] == supervised.states
 
 
 def test_a_signal_is_a_stop_request():
@@ -197,10 +204,10 @@ def test_a_batch_ends_after_its_duration():
 
 def test_counts_restarts(status):
     """Waiting for Kafka is not a restart. `since` changes with the state only."""
-    for state in (State.STARTING, State.WAITING, State.STARTING, State.RUNNING, State.RESTARTING, State.STARTING):
+    for state in map(PipelineState, ("starting", "waiting", "starting", "running", "restarting", "starting")):
         status.enter(state, "")
     since = status.since
-    status.enter(State.STARTING, "")
+    status.enter(PipelineState.STARTING, "")
 
     assert 1 == status.restarts
     assert since == status.since
@@ -219,7 +226,7 @@ def test_serves_metrics_and_readiness(status):
     with metrics.serving("127.0.0.1:0", status) as port:
         with pytest.raises(HTTPError, match="503"):
             urlopen(f"http://127.0.0.1:{port}/-/ready")
-        status.enter(State.RUNNING, "")
+        status.enter(PipelineState.RUNNING, "")
         ready = urlopen(f"http://127.0.0.1:{port}/-/ready").read()
         text = urlopen(f"http://127.0.0.1:{port}/-/metrics").read().decode()
 
@@ -250,7 +257,7 @@ def test_finds_how_many_slots_a_query_needs():
     ("local", "kind", "advice"),
     [
         (True, CommandError, "use --master local[6] or more"),  # waiting would not help
-        (False, Unavailable, "waiting for more slots: add workers"),
+        (False, DependencyUnavailable, "waiting for more slots: add workers"),
     ],
 )
 def test_only_a_cluster_can_get_more_slots(local, kind, advice):

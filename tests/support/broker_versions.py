@@ -14,7 +14,7 @@ import gevent
 from gevent import socket
 
 from kafkasse.tools.broker import EmbeddedBroker
-from kafkasse.tools.broker.supervisor import SupervisedProcess
+from kafkasse.tools.broker.supervised_process import SupervisedProcess
 from kafkasse.tools.java import jars, runtime
 from tests.support.ports import HOST, reserved_ports
 from tests.support.waiting import wait_until

@@ -22,7 +22,7 @@ from kafkasse.pipelines import failures, private_spark, session, topics
 from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.archive.offsets import Removed
 from kafkasse.pipelines.archive.writer import archive
-from kafkasse.pipelines.supervisor import Crashed, State, StopRequests, log_state, supervise
+from kafkasse.pipelines.supervisor import Crashed, PipelineState, StopRequests, log_state, supervise
 from kafkasse.process.log_line import Fields
 
 logger = logging.getLogger("kafkasse.pipeline")
@@ -30,7 +30,7 @@ NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of a topic in a cluster before Kafka 2.8
 
 
 @dataclass(frozen=True)
-class Options:
+class ArchiveOptions:
     """The options of `kafkasse archive run`.
 
     Attributes:
@@ -54,7 +54,7 @@ class Options:
     log_level: str = "OFF"
 
 
-def run(options: Options, stop: StopRequests, ready: Callable[[], None]) -> None:
+def run(options: ArchiveOptions, stop: StopRequests, ready: Callable[[], None]) -> None:
     """Archive the topics until a stop request arrives.
 
     Args:
@@ -71,13 +71,13 @@ def run(options: Options, stop: StopRequests, ready: Callable[[], None]) -> None
         raise CommandError(f"the directory of the archive cannot be used: {error}") from error
     sessions = session.Sessions("kafkasse archive", options.master, {})
     with closing(sessions):
-        application = _Application(options, sessions, stop, ready)
+        application = _ArchiveApplication(options, sessions, stop, ready)
         supervise(application.attempt, stop, application.report, lambda: "the offsets of the last commit")
 
 
 @dataclass
-class _Application:
-    options: Options
+class _ArchiveApplication:
+    options: ArchiveOptions
     sessions: session.Sessions
     stop: StopRequests
     ready: Callable[[], None]
@@ -91,7 +91,7 @@ class _Application:
             self.stop.install()  # again, because PySpark has installed its own handler
             spark.sparkContext.setLogLevel(self.options.log_level)
             kafka = topics.client_settings(spark, self.options.properties, self.options.bootstrap_servers)
-            self.report(State.RUNNING, "")
+            self.report(PipelineState.RUNNING, "")
             self.has_committed = False
             try:
                 self._archive_all(spark, kafka)
@@ -149,7 +149,7 @@ class _Application:
                 raise CommandError(f"the topic {name} has no topic ID; an archive needs Kafka 2.8 or newer")
             yield name, topic_id
 
-    def report(self, state: State, reason: str) -> None:
+    def report(self, state: PipelineState, reason: str) -> None:
         log_state("archive", state, reason)
-        if state is State.RUNNING:
+        if state is PipelineState.RUNNING:
             self.ready()

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines.manifest import FIELDS, State
+from kafkasse.pipelines.manifest import FIELDS, RecordedState
 from kafkasse.pipelines.pipeline import Mode
 
 JSON_OPTIONS = {
@@ -24,19 +24,19 @@ JSON_OPTIONS = {
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
 
-_recorded: ContextVar[State | None] = ContextVar("recorded", default=None)
+_recorded: ContextVar[RecordedState | None] = ContextVar("recorded", default=None)
 mode: ContextVar[Mode] = ContextVar("mode", default="realtime")
 """The mode in which the query will run."""
 
 
 @contextmanager
-def recording(query_mode: Mode) -> Iterator[State]:
+def recording(query_mode: Mode) -> Iterator[RecordedState]:
     """Record the fields in the state of each operator that is added to a query in the block, and its settings.
 
     Args:
         query_mode: the mode in which the query will run.
     """
-    recorded: State = {}
+    recorded: RecordedState = {}
     tokens = _recorded.set(recorded), mode.set(query_mode)
     try:
         yield recorded

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import IO
 
 from kafkasse.errors import CommandError
-from kafkasse.tools.broker.supervisor import SupervisedProcess
+from kafkasse.tools.broker.supervised_process import SupervisedProcess
 from kafkasse.tools.java import jars, runtime
 
 HOST = "127.0.0.1"

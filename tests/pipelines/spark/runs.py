@@ -17,7 +17,7 @@ from kafkasse.pipelines import Pipeline, rebuild
 from kafkasse.pipelines.catalog import TOPN
 from kafkasse.pipelines.json_records import TEXT, json_objects
 from kafkasse.pipelines.runner import Attempt, checkpoint_path, running_query
-from kafkasse.pipelines.supervisor import Crashed, State, StopRequests
+from kafkasse.pipelines.supervisor import Crashed, PipelineState, StopRequests
 from tests.pipelines.topics import Topics, read
 
 TIMEOUT_S = 120
@@ -58,7 +58,7 @@ class Runs:
     def attempt(
         self,
         pipeline: Pipeline,
-        report: Callable[[State, str], None] = lambda *_: None,
+        report: Callable[[PipelineState, str], None] = lambda *_: None,
         stop: StopRequests | None = None,
         drains: bool = False,
         **options: Any,

@@ -19,7 +19,7 @@ from kafkasse.pipelines import Pipeline, Source, avro_records, dead_letters, fai
 from kafkasse.pipelines.avro_records import AvroSource
 from kafkasse.pipelines.catalog import find
 from kafkasse.pipelines.explain import explain
-from kafkasse.pipelines.supervisor import Unavailable
+from kafkasse.pipelines.supervisor import DependencyUnavailable
 from tests.pipelines.spark.rows import kafka_rows
 from tests.registry.avro_values import NODE, VALUES, encoded
 from tests.support.certificates import Authority
@@ -195,7 +195,7 @@ def test_a_registry_that_stays_down_restarts_the_pipeline(runs, registry, file, 
     if pause == "a closed port":
         registry.close()
 
-    with pytest.raises(Unavailable, match=r"^the schema registry is not available: "):
+    with pytest.raises(DependencyUnavailable, match=r"^the schema registry is not available: "):
         runs.attempt(pipeline)
 
     assert [] == topics.cluster.records(f"{topics.sink}.dead-letters")

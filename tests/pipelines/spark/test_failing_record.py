@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from kafkasse.pipelines import Pipeline, checkpoint, failing_record
 from kafkasse.pipelines.pipeline import Source
-from kafkasse.pipelines.skipped import FILE, MAX_SKIPPED
+from kafkasse.pipelines.skipped_records import FILE, MAX_SKIPPED
 from tests.commands.run import EXIT_TIMEOUT_S, pipeline, run_words
 from tests.pipelines.spark.runs import Runs
 from tests.pipelines.topics import Topics, read

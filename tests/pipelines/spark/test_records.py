@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline, result
+from kafkasse.pipelines import Pipeline, sink_rows
 from kafkasse.pipelines.dead_letters import bad_records
 from kafkasse.pipelines.json_records import TEXT, WHOLE_NUMBER, json_objects, validate
 from tests.pipelines.spark.rows import kafka_rows
@@ -74,7 +74,7 @@ def test_rejects_a_bad_value_with_its_problem(spark):
 
 
 def records(pipeline: Pipeline, **sources: DataFrame) -> list[tuple[Any, ...]]:
-    return [(row.topic, row.key, row.value) for row in result.rows(pipeline, lambda: sources).collect()]
+    return [(row.topic, row.key, row.value) for row in sink_rows.sink_rows(pipeline, lambda: sources).collect()]
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.lag import Lag, LagReader
 from kafkasse.pipelines.pipeline import MIN_COMMIT_INTERVAL_S
 from kafkasse.pipelines.runner import wait_until_running
-from kafkasse.pipelines.supervisor import State, StopRequests
+from kafkasse.pipelines.supervisor import PipelineState, StopRequests
 from kafkasse.pipelines.topics import read, write
 from tests.pipelines.spark.runs import Runs, codes, copy
 from tests.pipelines.topics import PARTITIONS, Record, country, tombstone, top
@@ -82,8 +82,8 @@ def test_resumes_from_its_checkpoint(runs):
     topics.send(country("DE", 4), country("IT", 3), country("ES", 2), country("CN", 9, "Asia"))
     stop = StopRequests()
 
-    def stop_after_output(state: State, _: str) -> None:
-        if state is State.RUNNING:
+    def stop_after_output(state: PipelineState, _: str) -> None:
+        if state is PipelineState.RUNNING:
             topics.read(lambda latest: len(latest) == 2 and top(latest["Europe"]) == ["DE", "IT", "ES"])
             topics.send(country("FR", 5))
             topics.read(lambda latest: top(latest["Europe"]) == ["FR", "DE", "IT"])
@@ -97,7 +97,7 @@ def test_resumes_from_its_checkpoint(runs):
         interval_ms = private_spark.java_query(query).streamingQuery().trigger().batchDurationMs()
 
     assert 1000 * MIN_COMMIT_INTERVAL_S == interval_ms
-    assert 5 == sum(committed[topics.source].values())
+    assert 5 == sum(committed.values())
     assert [("Europe", ["DE", "IT", "ES"])] == [(continent, top(value)) for continent, value in emitted]
 
 
@@ -257,8 +257,8 @@ def test_a_running_query_in_real_time_mode_keeps_a_slot_for_the_dead_letters(run
     slots = PARTITIONS if mode == "realtime" else 1
     stop, polls = StopRequests(), iter(range(5))
 
-    def lose_a_slot(state: State, _: str) -> None:
-        if state is State.RUNNING:
+    def lose_a_slot(state: PipelineState, _: str) -> None:
+        if state is PipelineState.RUNNING:
             wait_until(lambda: len(runs.spark.streams.active) == 2)
             lose_slots(monkeypatch, slots)
 
@@ -287,21 +287,21 @@ def test_reads_its_side_tables_again(runs):
     topics.cluster.send(table, b"Ann", key=b"a")
     topics.send((b"a", b"order"))
     sources = {"orders": topics.source, "names": Source(table, table=True)}
-    states: list[State] = []
+    states: list[PipelineState] = []
 
-    def report(state: State, _: str) -> None:
+    def report(state: PipelineState, _: str) -> None:
         states.append(state)
-        if state is State.RUNNING and states.count(state) == 1:
+        if state is PipelineState.RUNNING and states.count(state) == 1:
             assert [("a", b"Ann")] == topics.read(bool)
             topics.cluster.send(table, b"Anna", key=b"a")
-        elif state is State.RUNNING:
+        elif state is PipelineState.RUNNING:
             topics.send((b"a", b"order"))
             assert [("a", b"Anna")] == topics.read(bool)
             stop.signals.put(15)
 
     runs.attempt(runs.pipeline(named, source=sources, mode="microbatch", refresh_tables_s=1), report, stop)
 
-    assert [State.RUNNING, State.DRAINING, State.STARTING, State.RUNNING] == states
+    assert [PipelineState.RUNNING, PipelineState.DRAINING, PipelineState.STARTING, PipelineState.RUNNING] == states
 
 
 def test_settings_of_spark_submit_override_all_others(spark):

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import private_spark, written
+from kafkasse.pipelines import private_spark, sink_versions
 from kafkasse.pipelines.contract import GENERATION, VERSION
 from kafkasse.pipelines.files import Files
 from tests.pipelines.spark.runs import codes
@@ -143,16 +143,16 @@ def test_finds_the_highest_version_of_each_key(spark, topics):
     A new checkpoint starts a new generation: all of its versions are higher than those in the sink, although it reads the
     source from its start.
     """
-    first_generation = written.next_generation(spark, topics.kafka, [topics.sink])
+    first_generation = sink_versions.next_generation(spark, topics.kafka, [topics.sink])
     send_versions(topics, 1, GENERATION + 7, 2)
     topics.cluster.send(topics.sink, b"x", key=b"b")
 
-    found = written.since(spark, topics.kafka, [topics.sink], 0)
+    found = sink_versions.written_versions(spark, topics.kafka, [topics.sink], 0)
 
     assert found is not None
     assert [(topics.sink, KEY, GENERATION + 7)] == [(row[0], bytes(row[1]), row[2]) for row in found.collect()]
     assert "ExistingRDD" not in private_spark.plan(found)  # how Spark names rows from Python
-    assert (0, 2) == (first_generation, written.next_generation(spark, topics.kafka, [topics.sink]))
+    assert (0, 2) == (first_generation, sink_versions.next_generation(spark, topics.kafka, [topics.sink]))
 
 
 def test_an_older_checkpoint_does_not_start(runs):

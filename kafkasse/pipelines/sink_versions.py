@@ -22,7 +22,7 @@ MAX_CLOCK_DIFFERENCE_MS = 60_000  # between the file system of the checkpoint an
 TAIL_RECORDS = 100
 
 
-def since(spark: SparkSession, kafka: dict[str, str], topics: list[str], time_ms: int) -> DataFrame | None:
+def written_versions(spark: SparkSession, kafka: dict[str, str], topics: list[str], time_ms: int) -> DataFrame | None:
     """Return the highest version of each key that was written since a time, or None if there is none.
 
     Args:
@@ -46,11 +46,11 @@ def since(spark: SparkSession, kafka: dict[str, str], topics: list[str], time_ms
     return tables.of_json([row[0] for row in found], newest) if found else None
 
 
-def check(written: DataFrame, generation: int, checkpoint: str) -> None:
+def check_generation(written: DataFrame, generation: int, checkpoint: str) -> None:
     """Check that no newer checkpoint has written to the sinks. All results of the older one would count as outdated.
 
     Args:
-        written: the result of since().
+        written: the result of written_versions().
         generation: that of the checkpoint.
         checkpoint: its path.
 
@@ -98,7 +98,7 @@ def only_newer(rows: DataFrame, written: DataFrame, generation: int, staging: st
 
     Args:
         rows: `topic`, `key`, `value` and `version`.
-        written: the result of since().
+        written: the result of written_versions().
         generation: the generation of the rows; see contract.records().
         staging: the end of the names of the topics that are written during a rebuild.
     """

@@ -19,7 +19,7 @@ _NEW = ".kafkasse-new-"
 
 
 @contextmanager
-def directory(prefix: str) -> Iterator[Path]:
+def temporary_directory(prefix: str) -> Iterator[Path]:
     """Provide a directory until the block ends, and remove the directories with this prefix that no process uses.
 
     Args:

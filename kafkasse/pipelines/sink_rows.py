@@ -16,7 +16,7 @@ from kafkasse.pipelines.pipeline import Pipeline
 OPTIONAL_COLUMNS = ("version", "position", "headers")
 
 
-def rows(pipeline: Pipeline, read: Callable[[], Mapping[str, DataFrame]]) -> DataFrame:
+def sink_rows(pipeline: Pipeline, read: Callable[[], Mapping[str, DataFrame]]) -> DataFrame:
     """Return the rows of all sinks: `topic`, `key`, `value`, and the columns of OPTIONAL_COLUMNS that the query returns.
 
     One query writes all sinks, because real-time mode allows only one sink for each query: the column `topic` selects the
@@ -31,13 +31,13 @@ def rows(pipeline: Pipeline, read: Callable[[], Mapping[str, DataFrame]]) -> Dat
         CommandError: the query does not return what its sinks need.
     """
     sinks = [
-        _records(pipeline, results(pipeline, read())[name]).withColumn("topic", F.lit(sink.topic))
+        _records(pipeline, query_results(pipeline, read())[name]).withColumn("topic", F.lit(sink.topic))
         for name, sink in pipeline.sinks.items()
     ]
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), sinks)
 
 
-def results(pipeline: Pipeline, sources: Mapping[str, DataFrame]) -> Mapping[str, object]:
+def query_results(pipeline: Pipeline, sources: Mapping[str, DataFrame]) -> Mapping[str, object]:
     """Call the query. Returns what it returns for each sink, by the sink's name.
 
     Raises:

@@ -7,9 +7,11 @@ records from the list that are before the last commit of its queries.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
+
+from kafkasse.pipelines.next_offsets import NextOffsets
 
 FILE = "kafkasse-skipped.json"  # in the directory of the checkpoint: {"orders": {"0": [17, 18]}}
 MAX_SKIPPED = 20  # in one run, and in the list. If a query fails for more records, the query is wrong, not the data.
@@ -55,8 +57,6 @@ class Skipped:
         """Return these records and the given ones."""
         return Skipped(self.records.union(records))
 
-    def after(self, committed: Mapping[str, Mapping[str, int]]) -> Skipped:
-        """Return the records that a query with this commit (topic -> partition -> the next offset) has not passed."""
-        return Skipped(
-            frozenset(each for each in self.records if each[2] >= committed.get(each[0], {}).get(str(each[1]), 0))
-        )
+    def after(self, committed: NextOffsets) -> Skipped:
+        """Return the records that a query with this commit has not passed."""
+        return Skipped(frozenset(record for record in self.records if record[2] >= committed.get(record[:2], 0)))
