@@ -150,7 +150,7 @@ diagrams: setup ## draw the diagrams of the documentation
 
 # The jar is in the repository, so that installing kafkasse needs no compiler. Run this after a change of the Java sources.
 jar: setup ## compile the Java classes of the pipelines, without a JDK
-	@$(VENV)/bin/python -m kafkasse.tools.java.compiler
+	@$(VENV)/bin/python -m tests.project.java_compiler
 
 # The SBOM lists the packages in requirements.txt. All files are reproducible.
 RELEASE := build/release

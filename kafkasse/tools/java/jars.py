@@ -2,9 +2,7 @@
 
 The lock file lists the coordinate, size and SHA-256 of each jar. If the user's cache lacks a jar, Ivy downloads it. Ivy is
 part of PySpark and knows the public registry, so this module names no registry; a company with a mirror sets it in an Ivy
-settings file. A jar is used only after its hash has been verified.
-
-`python -m kafkasse.tools.java.jars lock` resolves the modules of the lock file again and rewrites the file.
+settings file. A jar is used only after its hash has been verified. tests/project/lock_jars.py writes the lock file.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ from kafkasse.tools.java import runtime
 from kafkasse.tools.progress import Progress
 
 LOCK_FILE = Path(__file__).with_name("jars.lock.json")
-LOCK_TIMEOUT_S = 900.0
 STALL_TIMEOUT_S = 60.0  # a download that makes no progress for this long is aborted
 POLL_INTERVAL_S = 0.2
 
@@ -72,7 +69,7 @@ def cache_directory() -> Path:
 
 def locked(group: str) -> list[Jar]:
     """Return the lock file's entries of this group: `kafka` or `spark-kafka`."""
-    return [Jar(**line) for line in _read_lock()["groups"][group]["jars"]]
+    return [Jar(**line) for line in read_lock()["groups"][group]["jars"]]
 
 
 def fetch(group: str) -> list[Path]:
@@ -121,26 +118,12 @@ def _fetch(group: str, missing: list[Jar], directory: Path) -> None:
 def _exclusive_lock(path: Path) -> Iterator[None]:
     """Hold the lock on this file. The system releases it when the process ends, so no stale lock remains."""
     with path.open("a") as file:
-        deadline_s = time.monotonic() + LOCK_TIMEOUT_S
-        reported = False
-        while not _try_lock(file.fileno()):
-            if not reported:
-                sys.stderr.write("waiting for another kafkasse process that is downloading jars\n")
-                reported = True
-            if time.monotonic() > deadline_s:
-                raise CommandError(
-                    f"another kafkasse process has been downloading jars for {LOCK_TIMEOUT_S:.0f} s; stop it and try again"
-                )
-            time.sleep(POLL_INTERVAL_S)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.stderr.write("waiting for another kafkasse process that is downloading jars\n")
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _run_ivy(coordinates: list[str], ivy: Path, settings: str | None, size_bytes: int, group: str) -> Path:
@@ -151,15 +134,16 @@ def _run_ivy(coordinates: list[str], ivy: Path, settings: str | None, size_bytes
         )
     with tempfile.TemporaryDirectory(prefix="kafkasse-") as name:
         work = Path(name)
-        (work / "ivy.xml").write_text(_ivy_xml(coordinates, transitive=False))
+        (work / "ivy.xml").write_text(ivy_xml(coordinates))
         (work / "settings.xml").write_text(PINNED_SETTINGS)
         words = ["-settings", settings or str(work / "settings.xml"), "-ivy", str(work / "ivy.xml")]
         words += ["-retrieve", str(ivy / "jars" / "[artifact]-[revision].[ext]")]
-        _call_ivy(words, ivy / "cache", work, Progress(f"fetching {group}", size_bytes))
+        call_ivy(words, ivy / "cache", work, Progress(f"fetching {group}", size_bytes))
     return ivy / "jars"
 
 
-def _ivy_xml(coordinates: Iterable[str], *, transitive: bool) -> str:
+def ivy_xml(coordinates: Iterable[str], *, transitive: bool = False) -> str:
+    """Return an Ivy file with these dependencies and, if `transitive`, theirs."""
     lines = []
     for coordinate in coordinates:
         organisation, module, version = map(quoteattr, coordinate.split(":"))
@@ -174,7 +158,18 @@ def _ivy_xml(coordinates: Iterable[str], *, transitive: bool) -> str:
     )
 
 
-def _call_ivy(words: list[str], cache: Path, work: Path, progress: Progress) -> None:
+def call_ivy(words: list[str], cache: Path, work: Path, progress: Progress) -> None:
+    """Run Ivy.
+
+    Args:
+        words: its arguments, except that of the cache.
+        cache: the directory of its cache, which contains unfinished downloads.
+        work: the directory of its options and its log.
+        progress: shows the size of the cache.
+
+    Raises:
+        CommandError: Ivy has failed.
+    """
     cache.mkdir(parents=True, exist_ok=True)
     # Pass the options in a file: they may contain a proxy's password, and all users of the machine can read command lines.
     options = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *runtime.network_options(cache.parents[1])]
@@ -262,36 +257,7 @@ def _cache_unusable(directory: Path, reason: str) -> CommandError:
     )
 
 
-def _read_lock() -> dict[str, Any]:
+def read_lock() -> dict[str, Any]:
+    """Return the content of the lock file."""
     lock: dict[str, Any] = json.loads(LOCK_FILE.read_text())
     return lock
-
-
-def write_lock() -> None:
-    """Resolve the modules of each group again, with their dependencies if the group is transitive, and rewrite the file."""
-    lock = _read_lock()
-    for group in lock["groups"].values():
-        with tempfile.TemporaryDirectory(prefix="kafkasse-lock-") as name:
-            group["jars"] = [jar._asdict() for jar in _resolve(group["modules"], group["transitive"], Path(name))]
-    LOCK_FILE.write_text(json.dumps(lock, indent=2) + "\n")
-
-
-def _resolve(modules: list[str], transitive: bool, work: Path) -> list[Jar]:
-    (work / "ivy.xml").write_text(_ivy_xml(modules, transitive=transitive))
-    found = work / "found"
-    pattern = str(found / "[organisation]" / "[module]" / "[revision]" / "[artifact]-[revision].[ext]")
-    words = ["-ivy", str(work / "ivy.xml"), "-retrieve", pattern]
-    _call_ivy(words, work / "ivy" / "cache", work, Progress("resolving", 0))
-    return sorted(_jar_of(path, ":".join(path.parent.relative_to(found).parts)) for path in found.rglob("*.jar"))
-
-
-def _jar_of(path: Path, coordinate: str) -> Jar:
-    content = path.read_bytes()
-    return Jar(coordinate, path.name, len(content), hashlib.sha256(content).hexdigest())
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] != ["lock"]:
-        sys.exit("usage: python -m kafkasse.tools.java.jars lock")
-    write_lock()
-    print(f"wrote {LOCK_FILE.name}")

@@ -1,8 +1,8 @@
-"""Compile the Java classes of the pipelines into a jar, without a JDK.
+"""`make jar`: compile the Java classes of the pipelines into a jar, without a JDK.
 
-`python -m kafkasse.tools.java.compiler` writes the jar. The jar is part of the repository and of the wheel, so that
-installing kafkasse needs neither Java nor Spark. The compiler is Eclipse's: one pinned jar that runs on any Java runtime.
-Equal sources give equal bytes, so that a test can compare the jar with its sources.
+The jar is part of the repository and of the wheel, so that installing kafkasse needs neither Java nor Spark. The compiler is
+Eclipse's: one pinned jar that runs on any Java runtime. Equal sources give equal bytes, so that a test can compare the jar
+with its sources.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from kafkasse.errors import CommandError
+from kafkasse.pipelines.private_spark import JAR
 from kafkasse.tools.java import jars, runtime
 
-SOURCES = Path(__file__).parents[2] / "pipelines" / "operators" / "java"
-JAR = SOURCES / "kafkasse-operators.jar"
+SOURCES = JAR.parent
 JAVA_VERSION = "17"  # the lowest version that Spark 4 supports
 CLASS_PATH = (
     "scala-library-*.jar",
@@ -78,7 +78,7 @@ def compile_jar(path: Path) -> None:
         ]
         command += ["-encoding", "UTF-8", "-proc:none", "-g:lines,source", "-failOnWarning", "-warn:-serial"]
         command += ["-classpath", ":".join(map(str, _class_path())), "-d", str(classes), *map(str, sources())]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)  # noqa: S603
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
         if done.returncode:
             raise CommandError(f"the Java sources cannot be compiled:\n{done.stdout}{done.stderr}")
         _write_jar(path, {file.relative_to(classes).as_posix(): file for file in classes.rglob("*.class")})
