@@ -1,6 +1,6 @@
 """Run a pipeline from the first signal to the last commit: Spark's session, the checkpoint, and the supervision.
 
-application ─▶ supervisor.supervise ─▶ _PipelineApplication.attempt ─▶ runner.Attempt
+application ─▶ supervisor.supervise ─▶ _PipelineApplication.attempt ─▶ runner.Attempt ─▶ _StatusObserver
                                           session.Sessions
 """
 
@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from functools import partial
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
 from pyspark.errors import AnalysisException, PySparkException
@@ -36,6 +35,7 @@ from kafkasse.pipelines import (
 from kafkasse.pipelines.lag import LagReader
 from kafkasse.pipelines.next_offsets import NextOffsets
 from kafkasse.pipelines.pipeline import Pipeline
+from kafkasse.pipelines.run import Run
 from kafkasse.pipelines.skipped_records import MAX_SKIPPED
 from kafkasse.pipelines.status import Status, ended_at_ms, now_ms
 from kafkasse.pipelines.status_topic import StatusTopic
@@ -85,76 +85,41 @@ def run(pipeline: Pipeline, options: PipelineOptions, stop: StopRequests, ready:
     """
     settings = pipeline.spark_settings | dict(options.spark)
     sessions = session.Sessions(f"kafkasse {pipeline.name}", options.master, settings)
-    status = Status.of(pipeline)
-    with metrics.serving(options.metrics_bind, status), closing(sessions), ExitStack() as resources:
-        application = _PipelineApplication(pipeline, options, sessions, resources, stop, ready, status)
-        supervise(application.attempt, stop, application.report, application.position, application.skip)
+    observer = _StatusObserver(pipeline, options.status_topic, ready)
+    with metrics.serving(options.metrics_bind, observer.status), closing(sessions), ExitStack() as resources:
+        application = _PipelineApplication(pipeline, options, sessions, resources, stop, observer)
+        supervise(application.attempt, stop, observer.report, application.position, application.skip)
 
 
-@dataclass
-class _PipelineApplication:
-    pipeline: Pipeline
-    options: PipelineOptions
-    sessions: session.Sessions
-    resources: ExitStack
-    stop: StopRequests
-    ready: Callable[[], None]
-    status: Status
-    directory: str = ""
-    is_rebuilt: bool = False
-    topic: StatusTopic | None = None
-    lag_reader: LagReader | None = None
-    processed: NextOffsets = field(default_factory=dict)
-    measured_at_s: float = -math.inf
-    written_at_s: float = -math.inf
-    skipped: int = 0  # records
+class _StatusObserver:
+    """Keeps the status of the pipeline, and publishes it: in the log, in the metrics and in the status topic."""
 
-    def attempt(self) -> None:
-        topics.check_reachable(self.options.bootstrap_servers)
-        try:
-            self._attempt()
-        except AnalysisException as error:
-            raise CommandError(f"Spark rejects the query of the pipeline {self.pipeline.name}: {error}") from error
-        except (PySparkException, Py4JJavaError) as error:  # for example, the cluster has removed the application
-            raise Crashed(f"Spark failed: {failures.first_line_of(error)}") from error
+    def __init__(self, pipeline: Pipeline, topic: str | None, ready: Callable[[], None]) -> None:
+        self.status = Status.of(pipeline)
+        self._overdue_s = OVERDUE_INTERVALS * topics.commit_interval_s(pipeline)
+        self._ready = ready
+        self._topic_name = topic
+        self._topic: StatusTopic | None = None
+        self._lag_reader: LagReader | None = None
+        self._processed: NextOffsets = {}
+        self._measured_at_s = self._written_at_s = -math.inf
 
-    def _attempt(self) -> None:
-        if self.stop.wait(0.0):
-            return
-        with self.sessions.use() as spark:
-            self.stop.install()  # again, because PySpark has installed its own handler
-            if self.stop.wait(0.0):
-                return
-            spark.sparkContext.setLogLevel(self.options.log_level)
-            kafka = self._kafka(spark)
-            self._open_status_topic(spark, kafka)
-            directory = self._checkpoints(spark)
-            is_kept = directory != self.directory
-            attempt = runner.Attempt(
-                self.pipeline,
-                kafka,
-                directory,
-                self.stop,
-                self.report,
-                partial(self.progressed, spark, kafka),
-                is_kept,
-                partial(self.started, spark, kafka),
-                partial(self.polled, spark, kafka),
-            )
-            if self._is_rebuilding():
-                self.is_rebuilt = rebuild.run(spark, self.pipeline, kafka, directory, self.stop)
-                if not self.is_rebuilt:
-                    return
-            attempt.run(spark)
+    def use(self, run: Run) -> None:
+        """Use the clients of this run's session. They are kept as long as the session."""
+        if self._lag_reader is None or self._lag_reader.spark is not run.spark:
+            self._lag_reader = LagReader(run.spark, run.kafka)
+            self._topic = StatusTopic(run.spark, run.kafka, self._topic_name) if self._topic_name else None
+            self._write()
 
     def report(self, state: PipelineState, reason: str) -> None:
-        log_state(self.pipeline.name, state, reason)
+        """Enter a state."""
+        log_state(self.status.pipeline, state, reason)
         self.status.enter(state, reason)
-        self._write_status(wait=state in (PipelineState.STOPPED, PipelineState.FAILED))
+        self._write(wait=state in (PipelineState.STOPPED, PipelineState.FAILED))
         if state is PipelineState.RUNNING:
-            self.ready()
+            self._ready()
 
-    def progressed(self, spark: SparkSession, kafka: dict[str, str], progress: StreamingQueryProgress) -> None:
+    def progressed(self, progress: StreamingQueryProgress) -> None:
         """Update the status after a commit of the pipeline's query, or of the query that writes the dead letters."""
         if letters := progress.observedMetrics.get(dead_letters.OBSERVED):
             self.status.rejected(letters.records)
@@ -166,48 +131,82 @@ class _PipelineApplication:
         batch = json.loads(progress.json)
         if late_rows := self.status.committed(batch):
             logger.warning("later than the watermark: %d rows, which were dropped", late_rows)
-        self.processed = next_offsets.of_progress(batch)
-        if time.monotonic() - self.measured_at_s >= STATUS_INTERVAL_S:
-            self._measure_lag(spark, kafka, ended_at_ms(batch))
+        self._processed = next_offsets.of_progress(batch)
+        if time.monotonic() - self._measured_at_s >= STATUS_INTERVAL_S:
+            self._measure_lag(ended_at_ms(batch))
 
-    def started(self, spark: SparkSession, kafka: dict[str, str], committed: NextOffsets) -> None:
+    def started(self, committed: NextOffsets) -> None:
         """Measure the lag before the first commit of this run."""
-        self.processed = committed
-        self._measure_lag(spark, kafka, now_ms())
+        self._processed = committed
+        self._measure_lag(now_ms())
 
-    def polled(self, spark: SparkSession, kafka: dict[str, str]) -> None:
+    def polled(self) -> None:
         """Measure the lag if no batch has been committed for a long time. Write the status at intervals in any case."""
-        if time.monotonic() - self.measured_at_s >= OVERDUE_INTERVALS * topics.commit_interval_s(self.pipeline):
-            self._measure_lag(spark, kafka, now_ms())
-        elif time.monotonic() - self.written_at_s >= STATUS_INTERVAL_S:
-            self._write_status()
+        if time.monotonic() - self._measured_at_s >= self._overdue_s:
+            self._measure_lag(now_ms())
+        elif time.monotonic() - self._written_at_s >= STATUS_INTERVAL_S:
+            self._write()
 
-    def _measure_lag(self, spark: SparkSession, kafka: dict[str, str], at_ms: int) -> None:
+    def _measure_lag(self, at_ms: int) -> None:
         """Set the lag at this time. If Kafka does not answer, the lag does not change."""
-        self.measured_at_s = time.monotonic()
+        self._measured_at_s = time.monotonic()
         try:
-            if self.lag_reader is None or self.lag_reader.spark is not spark:
-                self.lag_reader = LagReader(spark, kafka)
-            self.status.measured(*self.lag_reader.read(self.processed), at_ms)
+            if self._lag_reader:
+                self.status.measured(*self._lag_reader.read(self._processed), at_ms)
         except (Py4JError, PySparkException, OSError) as error:
             logger.debug("cannot measure the lag: %s", failures.first_line_of(error))
-        self._write_status()
+        self._write()
 
-    def _write_status(self, *, wait: bool = False) -> None:
-        self.written_at_s = time.monotonic()
-        if self.topic:
-            self.topic.write(self.status, wait=wait)
+    def _write(self, *, wait: bool = False) -> None:
+        self._written_at_s = time.monotonic()
+        if self._topic:
+            self._topic.write(self.status, wait=wait)
 
-    def _open_status_topic(self, spark: SparkSession, kafka: dict[str, str]) -> None:
-        if self.options.status_topic and (self.topic is None or self.topic.spark is not spark):
-            self.topic = StatusTopic(spark, kafka, self.options.status_topic)
-            self._write_status()
+
+@dataclass
+class _PipelineApplication:
+    pipeline: Pipeline
+    options: PipelineOptions
+    sessions: session.Sessions
+    resources: ExitStack
+    stop: StopRequests
+    observer: _StatusObserver
+    directory: str = ""
+    is_rebuilding: bool = False
+    skipped: int = 0  # records
+
+    def __post_init__(self) -> None:
+        self.is_rebuilding = self.options.rebuild
+
+    def attempt(self) -> None:
+        """Run the pipeline in a session."""
+        topics.check_reachable(self.options.bootstrap_servers)
+        if self.stop.wait(0.0):
+            return
+        try:
+            with self.sessions.use() as spark:
+                self.stop.install()  # again, because PySpark has installed its own handler
+                if not self.stop.wait(0.0):
+                    spark.sparkContext.setLogLevel(self.options.log_level)
+                    self._attempt(self._run(spark))
+        except AnalysisException as error:
+            raise CommandError(f"Spark rejects the query of the pipeline {self.pipeline.name}: {error}") from error
+        except (PySparkException, Py4JJavaError) as error:  # for example, the cluster has removed the application
+            raise Crashed(f"Spark failed: {failures.first_line_of(error)}") from error
+
+    def _attempt(self, run: Run) -> None:
+        self.observer.use(run)
+        if self.is_rebuilding:
+            self.is_rebuilding = not rebuild.rebuild(run, self.stop)
+            if self.is_rebuilding:
+                return
+        runner.Attempt(run, self.stop, self.observer, drains=run.directory != self.directory).start()
 
     def position(self) -> str:
         """Return the position of the record that the query cannot process, or else that of the last commit."""
         try:
             with self.sessions.use() as spark:
-                return failing_record.find(spark, self.pipeline, self._kafka(spark), self._checkpoints(spark))
+                return failing_record.find(self._run(spark))
         except (Interrupted, CommandError, PySparkException, Py4JError, OSError):
             return "the position of the last commit"
 
@@ -217,25 +216,21 @@ class _PipelineApplication:
             return ""
         try:
             with self.sessions.use() as spark:
-                kafka, directory = self._kafka(spark), self._checkpoints(spark)
-                path = rebuild.unfinished(spark, self.pipeline, kafka, directory) if self._is_rebuilding() else None
-                path = path or runner.checkpoint_path(spark, self.pipeline, kafka, directory)
-                limit = MAX_SKIPPED - self.skipped
-                found = failing_record.skip(spark, self.pipeline, kafka, path, crash.data_error, limit)
+                run = self._run(spark)
+                checkpoint = (rebuild.unfinished(run) if self.is_rebuilding else None) or run.checkpoint()
+                skipped = failing_record.skip(run, checkpoint, crash.data_error, MAX_SKIPPED - self.skipped)
         except (Interrupted, CommandError, PySparkException, Py4JError, OSError) as error:
             logger.warning("cannot skip the records that fail: %s", failures.first_line_of(error))
             return ""
-        for each in found:
-            logger.warning("dead letters: the query fails for %s", each)
-        self.skipped += len(found)
-        self.status.rejected(len(found))
-        return f"the failing records ({len(found)}), which are dead letters now" if found else ""
+        for record in skipped:
+            logger.warning("dead letters: the query fails for %s", record)
+        self.skipped += len(skipped)
+        self.observer.status.rejected(len(skipped))
+        return f"the failing records ({len(skipped)}), which are dead letters now" if skipped else ""
 
-    def _is_rebuilding(self) -> bool:
-        return self.options.rebuild and not self.is_rebuilt
-
-    def _kafka(self, spark: SparkSession) -> dict[str, str]:
-        return topics.client_settings(spark, self.options.properties, self.options.bootstrap_servers)
+    def _run(self, spark: SparkSession) -> Run:
+        kafka = topics.client_settings(spark, self.options.properties, self.options.bootstrap_servers)
+        return Run(spark, self.pipeline, kafka, self._checkpoints(spark))
 
     def _checkpoints(self, spark: SparkSession) -> str:
         """Return the directory of the checkpoints: the user's or `self.directory`, removed when the process ends."""

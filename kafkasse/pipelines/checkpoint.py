@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import kafkasse
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import dead_letters, next_offsets, sink_versions
+from kafkasse.pipelines import next_offsets, sink_versions
 from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.manifest import FILE, CheckpointManifest, RecordedState, plain_settings
 from kafkasse.pipelines.next_offsets import NextOffsets
@@ -35,30 +35,33 @@ def first_of(checkpoint: str) -> str:
     return _REBUILD.sub("", checkpoint)
 
 
+def of_dead_letters(checkpoint: str) -> str:
+    """Return the checkpoint of the query for dead letters. It is inside the pipeline's checkpoint."""
+    return f"{checkpoint}/dead-letters"
+
+
 def current(files: Files, first: str) -> str:
     """Return the checkpoint in use, given the first checkpoint of a pipeline."""
     return files.read(f"{first}/{POINTER}") or first
 
 
-def remove_unfinished(spark: SparkSession, checkpoint: str) -> None:
+def remove_unfinished(files: Files, checkpoint: str) -> None:
     """Remove the temporary files of a run that was killed while it wrote its offsets, a commit or a small file.
 
     Spark rejects a checkpoint without a commit if these directories contain any file, so the query would never start again.
     """
-    files = Files(spark)
     for directory in ("", "offsets", "commits"):
         for name in files.names(f"{checkpoint}/{directory}"):
             if name.endswith(".tmp"):
                 files.delete(f"{checkpoint}/{directory}/{name}")
 
 
-def check_logs(spark: SparkSession, checkpoint: str) -> None:
+def check_logs(files: Files, checkpoint: str) -> None:
     """Check the files that Spark reads first. A power failure can damage them.
 
     Raises:
         CommandError: a file is damaged.
     """
-    files = Files(spark)
     for directory in ("offsets", "commits"):
         batches = sorted(int(name) for name in files.names(f"{checkpoint}/{directory}") if name.isdecimal())
         for batch in batches[-2:]:
@@ -85,7 +88,7 @@ def open_manifest(
     """Check that the pipeline can continue with a checkpoint, and write the manifest.
 
     Args:
-        spark, pipeline, kafka: see runner.running_query().
+        spark, pipeline, kafka: see Run.
         checkpoint: the checkpoint.
         state: the fields in the state of each operator of the pipeline's query.
 
@@ -115,9 +118,8 @@ def new_manifest(pipeline: Pipeline, generation: int) -> CheckpointManifest:
     return CheckpointManifest(pipeline.name, plain_settings(pipeline), generation, now_ms, *versions)
 
 
-def last_commit(spark: SparkSession, checkpoint: str) -> NextOffsets:
+def last_commit(files: Files, checkpoint: str) -> NextOffsets:
     """Return the offsets of the last commit, or {} if there was none."""
-    files = Files(spark)
     batches = [int(name) for name in files.names(f"{checkpoint}/commits") if name.isdecimal()]
     text = files.read(f"{checkpoint}/offsets/{max(batches)}") if batches else None
     offsets: NextOffsets = {}
@@ -127,11 +129,10 @@ def last_commit(spark: SparkSession, checkpoint: str) -> NextOffsets:
     return offsets
 
 
-def start_offsets(spark: SparkSession, checkpoint: str) -> NextOffsets:
+def start_offsets(files: Files, checkpoint: str) -> NextOffsets:
     """Return the offsets with which the query starts: those of the last commit, or those of its first start."""
-    if committed := last_commit(spark, checkpoint):
+    if committed := last_commit(files, checkpoint):
         return committed
-    files = Files(spark)
     offsets: NextOffsets = {}
     for source in files.names(f"{checkpoint}/sources"):
         text = files.read(f"{checkpoint}/sources/{source}/0") or ""
@@ -139,19 +140,19 @@ def start_offsets(spark: SparkSession, checkpoint: str) -> NextOffsets:
     return offsets
 
 
-def skipped(spark: SparkSession, checkpoint: str) -> Skipped:
+def skipped(files: Files, checkpoint: str) -> Skipped:
     """Return the skipped records that the queries of a pipeline have not passed, and remove the others from the file."""
-    files, path = Files(spark), f"{checkpoint}/{SKIPPED}"
+    path = f"{checkpoint}/{SKIPPED}"
     listed = Skipped.parse(files.read(path))
-    letters = dead_letters.checkpoint_of(checkpoint)
-    found = listed.after(last_commit(spark, checkpoint))
+    letters = of_dead_letters(checkpoint)
+    found = listed.after(last_commit(files, checkpoint))
     if files.exists(letters):  # the query for dead letters may be behind the pipeline's query
-        found = found.plus(listed.after(last_commit(spark, letters)).records)
+        found = found.plus(listed.after(last_commit(files, letters)).records)
     if found != listed:
         files.write(path, found.text())
     return found
 
 
-def last_commit_ms(spark: SparkSession, checkpoint: str, manifest: CheckpointManifest) -> int:
+def last_commit_ms(files: Files, checkpoint: str, manifest: CheckpointManifest) -> int:
     """Return the time of the last commit, or of the first start if there was none, in milliseconds since the epoch."""
-    return Files(spark).changed_at_ms(f"{checkpoint}/commits") or manifest.created_at_ms
+    return files.changed_at_ms(f"{checkpoint}/commits") or manifest.created_at_ms

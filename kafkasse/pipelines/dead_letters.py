@@ -17,17 +17,19 @@ from functools import reduce
 from threading import Event, Thread
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.pipelines import contract, sink_rows, topics
+from kafkasse.pipelines.checkpoint import of_dead_letters
 from kafkasse.pipelines.pipeline import Pipeline
+from kafkasse.pipelines.run import Run
 from kafkasse.pipelines.skipped_records import Skipped
+from kafkasse.pipelines.supervisor import backoff_s
 
 INTERVAL_S = 5.0
 POLL_INTERVAL_S = 1.0
-MAX_BACKOFF_S = 60.0
 STOP_TIMEOUT_S = 30.0
 OBSERVED = "dead_letters"  # the observation that counts bad records: `records`, and `example`
 
@@ -82,39 +84,26 @@ def letters(bad: DataFrame, topic: str, max_bytes: int) -> DataFrame:
     return contract.shorten_dead_letters(rows, max_bytes)
 
 
-def checkpoint_of(pipeline: str) -> str:
-    """Return the checkpoint of the query for dead letters. It is inside the pipeline's checkpoint."""
-    return f"{pipeline}/dead-letters"
-
-
 @contextmanager
-def running(
-    spark: SparkSession,
-    pipeline: Pipeline,
-    kafka: dict[str, str],
-    checkpoint: str,
-    topic: str,
-    max_bytes: int,
-    skipped: Skipped,
-) -> Iterator[None]:
+def running(run: Run, checkpoint: str, topic: str, max_bytes: int, skipped: Skipped) -> Iterator[None]:
     """Write the dead letters of the pipeline until the block ends. In mode `once`, wait until all are written.
 
     Args:
-        spark, pipeline, kafka: see runner.running_query().
+        run: what to run.
         checkpoint: the checkpoint of the pipeline.
         topic: the topic for dead letters.
         max_bytes: the size of its largest record.
         skipped: the records that are not read, because they are dead letters already.
     """
-    bad = bad_records(pipeline, topics.read_all(spark, kafka, pipeline, skipped))
+    pipeline = run.pipeline
+    bad = bad_records(pipeline, topics.read_all(run.spark, run.kafka, pipeline, skipped))
     if bad is None:
         yield
         return
     if pipeline.mode == "realtime":
-        bad = bad.coalesce(
-            1
-        )  # real-time mode starts no batch while these jobs have more tasks than there are free slots
-    writer = _Writer(letters(bad, topic, max_bytes), topic, kafka, checkpoint, is_once=pipeline.mode == "once")
+        # Real-time mode starts no batch while these jobs have more tasks than there are free slots.
+        bad = bad.coalesce(1)
+    writer = _Writer(letters(bad, topic, max_bytes), topic, run.kafka, checkpoint, is_once=pipeline.mode == "once")
     thread = Thread(target=writer.run, name="dead letters", daemon=True)
     thread.start()
     try:
@@ -136,12 +125,12 @@ class _Writer:
         self._writer = (
             rows.writeStream.format("kafka")
             .options(**topics.connector(kafka))
-            .option("checkpointLocation", checkpoint_of(checkpoint))
+            .option("checkpointLocation", of_dead_letters(checkpoint))
             .outputMode("append")
         )
 
     def run(self) -> None:
-        backoff_s = POLL_INTERVAL_S
+        failures = 0
         while not self.stopped.is_set():
             try:
                 if self._run_once():
@@ -149,8 +138,8 @@ class _Writer:
             except Exception as error:  # noqa: BLE001 - Spark raises many types, and the pipeline must not stop
                 first = (str(error).splitlines() or [type(error).__name__])[0]
                 logger.warning("dead letters are delayed, because their query ended: %s", first[:300])
-            self.stopped.wait(backoff_s)
-            backoff_s = min(MAX_BACKOFF_S, backoff_s * 2)
+            failures += 1
+            self.stopped.wait(backoff_s(failures))
 
     def _run_once(self) -> bool:
         """Run the query. Returns False if it failed."""

@@ -17,15 +17,13 @@ from typing import NamedTuple
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from kafkasse.pipelines import checkpoint as checkpoints
-from kafkasse.pipelines import dead_letters, failures, lease, private_spark, runner, sink_rows, start, topics
-from kafkasse.pipelines.admin import Admin
-from kafkasse.pipelines.files import Files
+from kafkasse.pipelines import dead_letters, failures, lease, private_spark, sink_rows, start, topics
 from kafkasse.pipelines.next_offsets import NextOffsets
-from kafkasse.pipelines.pipeline import Pipeline
+from kafkasse.pipelines.run import Run
 from kafkasse.pipelines.skipped_records import FILE, MAX_SKIPPED, Skipped
 
 SEARCH_TIMEOUT_S = 60.0
@@ -40,14 +38,14 @@ class Failing(NamedTuple):
     reason: str
 
 
-def find(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoints_directory: str) -> str:
+def find(run: Run) -> str:
     """Return the position of the first record that fails, or else of the last commit, as text."""
-    checkpoint = runner.checkpoint_path(spark, pipeline, kafka, checkpoints_directory)
-    if len(pipeline.sources) == 1:
-        search = _Search(spark, pipeline, kafka, checkpoint)
+    checkpoint = run.checkpoint()
+    if len(run.pipeline.sources) == 1:
+        search = _Search(run, checkpoint)
         for partition, offset in search.positions():
             return f"{search.topic}, partition {partition}, offset {offset}"
-    committed = checkpoints.last_commit(spark, checkpoint)
+    committed = checkpoints.last_commit(run.files, checkpoint)
     return f"the last commit, {_text(committed)}" if committed else "the start of the topic, before the first commit"
 
 
@@ -57,15 +55,13 @@ def _text(offsets: NextOffsets) -> str:
     )
 
 
-def skip(
-    spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoint: str, data_error: str, limit: int
-) -> list[str]:
+def skip(run: Run, checkpoint: str, data_error: str, limit: int) -> list[str]:
     """Write the records that fail to the topic of dead letters, and then to the list of skipped records.
 
     If the process is killed in between, the next run writes the dead letters again.
 
     Args:
-        spark, pipeline, kafka: see runner.running_query().
+        run: what to run.
         checkpoint: the checkpoint of the query that fails.
         data_error: the kind of the error; see failures.data_error().
         limit: the largest number of records to skip.
@@ -73,29 +69,28 @@ def skip(
     Returns:
         The position and the reason of each record.
     """
-    if len(pipeline.sources) != 1 or not data_error:
+    if len(run.pipeline.sources) != 1 or not data_error:
         return []
-    with lease.exclusive(Files(spark), checkpoint):
-        search = _Search(spark, pipeline, kafka, checkpoint)
-        limit = min(limit, MAX_SKIPPED - len(search.skipped.after(checkpoints.last_commit(spark, checkpoint)).records))
+    with lease.exclusive(run.files, checkpoint):
+        search = _Search(run, checkpoint)
+        committed = checkpoints.last_commit(run.files, checkpoint)
+        limit = min(limit, MAX_SKIPPED - len(search.skipped.after(committed).records))
         found = search.records(data_error, limit) if limit > 0 else []
         if found:
-            _write_dead_letters(spark, pipeline, kafka, search.topic, found)
+            _write_dead_letters(run, search.topic, found)
             skipped = search.skipped.plus((search.topic, each.partition, each.offset) for each in found)
-            Files(spark).write(f"{checkpoint}/{FILE}", skipped.text())
+            run.files.write(f"{checkpoint}/{FILE}", skipped.text())
     return [f"{search.topic} partition {each.partition} offset {each.offset}: {each.reason}" for each in found]
 
 
-def _write_dead_letters(
-    spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], topic: str, found: list[Failing]
-) -> None:
-    letters, max_bytes = start.prepare(spark, pipeline, kafka)
+def _write_dead_letters(run: Run, topic: str, found: list[Failing]) -> None:
+    letters, max_bytes = start.prepare(run)
     reasons = [F.when(_is_at(each.partition, each.offset), F.lit(each.reason)) for each in found]
-    records = topics.read_now(spark, kafka, topic).where(
+    records = topics.read_now(run.spark, run.kafka, topic).where(
         reduce(Column.__or__, (_is_at(each.partition, each.offset) for each in found))
     )
     rows = dead_letters.letters(records.withColumn("problem", F.coalesce(*reasons)), letters, max_bytes[letters])
-    rows.write.format("kafka").options(**topics.connector(start.with_request_size(kafka, max_bytes))).save()
+    rows.write.format("kafka").options(**topics.connector(start.with_request_size(run.kafka, max_bytes))).save()
 
 
 def _is_at(partition: int, offset: int) -> Column:
@@ -110,12 +105,12 @@ class _Search:
         skipped: the records that the query does not read.
     """
 
-    def __init__(self, spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoint: str) -> None:
-        self._spark, self._pipeline, self._kafka = spark, pipeline, kafka
-        [(self._name, source)] = pipeline.sources.items()
+    def __init__(self, run: Run, checkpoint: str) -> None:
+        self._run = run
+        [(self._name, source)] = run.pipeline.sources.items()
         self.topic = source.topic
-        self.skipped: Skipped = checkpoints.skipped(spark, checkpoint)
-        self._starts = checkpoints.start_offsets(spark, checkpoint)
+        self.skipped: Skipped = checkpoints.skipped(run.files, checkpoint)
+        self._starts = checkpoints.start_offsets(run.files, checkpoint)
         self._deadline_s = time.monotonic() + SEARCH_TIMEOUT_S
 
     def records(self, data_error: str, limit: int) -> list[Failing]:
@@ -133,7 +128,7 @@ class _Search:
 
     def positions(self) -> Iterator[tuple[int, int]]:
         """Yield the partition and the offset of each record that fails, until the search takes too long."""
-        with Admin(self._spark, self._kafka) as admin:
+        with self._run.admin() as admin:
             offsets = admin.offsets(self.topic)
         for partition, (oldest, end) in sorted(offsets.items()):
             first = max(oldest, self._starts.get((self.topic, partition), 0))
@@ -161,12 +156,12 @@ class _Search:
     def _error(self, partition: int, first: int, end: int) -> str:
         """Return the error of the query for the records `[first, end)` of the partition, or "" if it does not fail."""
         # Spark needs the offsets of all partitions or none. It skips what the filters on `partition` and `offset` exclude.
-        read = topics.without_skipped(topics.read_now(self._spark, self._kafka, self.topic), self.topic, self.skipped)
-        rows = read.where((F.col("partition") == partition) & F.col("offset").between(first, end - 1))
+        read = topics.read_now(self._run.spark, self._run.kafka, self.topic)
+        unskipped = topics.without_skipped(read, self.topic, self.skipped)
+        rows = unskipped.where((F.col("partition") == partition) & F.col("offset").between(first, end - 1))
         try:
-            sink_rows.sink_rows(self._pipeline, lambda: {self._name: rows}).write.format("noop").mode(
-                "overwrite"
-            ).save()
+            records = sink_rows.sink_rows(self._run.pipeline, lambda: {self._name: rows})
+            records.write.format("noop").mode("overwrite").save()
         except (PySparkException, Py4JJavaError) as error:
-            return private_spark.error_text(self._spark, error)
+            return private_spark.error_text(self._run.spark, error)
         return ""

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
-from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
@@ -89,13 +88,13 @@ def _in_use(checkpoint: str) -> CommandError:
 
 
 @contextmanager
-def held(spark: SparkSession, checkpoint: str, query: StreamingQuery | None = None) -> Iterator[None]:
+def held(files: Files, checkpoint: str, query: StreamingQuery | None = None) -> Iterator[None]:
     """Renew the lease until the block ends. If another checkpoint has replaced that of the query, stop the query.
 
     Raises:
         CommandError: another checkpoint has replaced that of the query.
     """
-    lease = _Lease(Files(spark), checkpoint, query)
+    lease = _Lease(files, checkpoint, query)
     thread = Thread(target=lease.run, name="lease", daemon=True)
     thread.start()
     try:

@@ -14,10 +14,9 @@ from __future__ import annotations
 import json
 import logging
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -29,7 +28,7 @@ from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.lease import MARKER, SILENCE_S
 from kafkasse.pipelines.manifest import FILE, CheckpointManifest
 from kafkasse.pipelines.next_offsets import NextOffsets
-from kafkasse.pipelines.pipeline import Pipeline
+from kafkasse.pipelines.run import Run
 from kafkasse.pipelines.supervisor import StopRequests
 
 POLL_INTERVAL_S = 0.5
@@ -38,33 +37,31 @@ COPIED = "copied"  # the content of the file PENDING when the sinks contain all 
 logger = logging.getLogger("kafkasse.pipeline")
 
 
-def run(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], directory: str, stop: StopRequests) -> bool:
+def rebuild(run: Run, stop: StopRequests) -> bool:
     """Rebuild the sinks. Afterwards, the pipeline can run as usual.
 
     Args:
-        spark, pipeline, kafka: see runner.running_query().
-        directory: the directory of the checkpoints.
+        run: what to run.
         stop: a stop request ends the rebuild; another call continues it.
 
     Returns:
         Whether the rebuild is complete.
 
     Raises:
-        CommandError, Interrupted: see runner.Attempt.run().
+        CommandError, Interrupted: see runner.Attempt.start().
     """
-    first = runner.first_checkpoint(spark, pipeline, kafka, directory)
-    files = Files(spark)
-    if files.read(f"{first}/{FILE}") is None:
+    first = run.first_checkpoint()
+    if run.files.read(f"{first}/{FILE}") is None:
         return True  # the first run computes everything anyway
-    return _Rebuild(spark, pipeline, kafka, first, files, stop).run()
+    return _Rebuild(run, first, stop).run_steps()
 
 
-def unfinished(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], directory: str) -> str | None:
+def unfinished(run: Run) -> str | None:
     """Return the newest checkpoint of an unfinished rebuild, or None if there is none."""
-    files = Files(spark)
-    first = runner.first_checkpoint(spark, pipeline, kafka, directory)
-    found = [each for each in _of_pipeline(files, first) if files.exists(f"{each}/{checkpoints.PENDING}")]
-    return max(found, key=lambda each: files.changed_at_ms(each) or 0, default=None)
+    files = run.files
+    paths = _of_pipeline(files, run.first_checkpoint())
+    pending = [path for path in paths if files.exists(f"{path}/{checkpoints.PENDING}")]
+    return max(pending, key=lambda path: files.changed_at_ms(path) or 0, default=None)
 
 
 def _of_pipeline(files: Files, first: str) -> list[str]:
@@ -73,26 +70,22 @@ def _of_pipeline(files: Files, first: str) -> list[str]:
     return [f"{directory}/{each}" for each in files.names(directory) if checkpoints.first_of(each) == name]
 
 
-@dataclass(frozen=True)
 class _Rebuild:
-    spark: SparkSession
-    pipeline: Pipeline
-    kafka: dict[str, str]
-    first: str
-    files: Files
-    stop: StopRequests
+    def __init__(self, run: Run, first: str, stop: StopRequests) -> None:
+        self.run, self.first, self.stop = run, first, stop
+        self.pipeline, self.files = run.pipeline, run.files
 
-    def run(self) -> bool:
+    def run_steps(self) -> bool:
         try:
-            return self._run()
+            return self._run_steps()
         except failures.ChangedState:
             # An interrupted rebuild whose query has changed. Spark compares the state of its own operators.
             logger.warning("rebuild: restarting from the beginning, because the query has changed")
-            return self._run(continues=False)
+            return self._run_steps(continues=False)
 
-    def _run(self, *, continues: bool = True) -> bool:
+    def _run_steps(self, *, continues: bool = True) -> bool:
         new, generation = self._begin(checkpoints.current(self.files, self.first), continues=continues)
-        with lease.exclusive(self.files, new), lease.held(self.spark, new):
+        with lease.exclusive(self.files, new), lease.held(self.files, new):
             step = self.files.read(f"{new}/{checkpoints.PENDING}")
             if step is None:
                 raise CommandError(f"another run has just rebuilt the pipeline {self.pipeline.name}")
@@ -106,10 +99,10 @@ class _Rebuild:
         """Compute the results, and write them to the sinks. Returns False at a stop request."""
         suffix = checkpoints.rebuild_suffix(generation)
         sinks = self.pipeline.sink_topics
-        with Admin(self.spark, self.kafka) as admin:
+        with self.run.admin() as admin:
             for sink in sinks:
                 _create_like(admin, sink, f"{sink}{suffix}")
-        with start.started(self.spark, self.pipeline, self.kafka, new, staging=suffix) as query:
+        with start.started(self.run, new, staging=suffix) as query:
             logger.info("rebuild: reading the sources from the start")
             if not self._catch_up(query):
                 return False
@@ -133,7 +126,7 @@ class _Rebuild:
         """Return the new checkpoint, and its generation. Continue with that of an interrupted rebuild if it fits."""
         if self.files.exists(f"{old}/{checkpoints.PENDING}") and continues and self._fits(old):
             return old, self._manifest(old).generation
-        newest = sink_versions.next_generation(self.spark, self.kafka, self.pipeline.sink_topics)
+        newest = sink_versions.next_generation(self.run.spark, self.run.kafka, self.pipeline.sink_topics)
         generation = max(newest, self._manifest(old).generation + 1)
         new = f"{self.first}{checkpoints.rebuild_suffix(generation)}"
         if continues and self._fits(new):
@@ -150,13 +143,13 @@ class _Rebuild:
         """
         if self.files.read(f"{unfinished}/{FILE}") is None:
             return False
-        _, state = start.query_of(self.spark, self.pipeline, self.kafka)
+        _, state = start.query_of(self.run)
         reasons = [
             f"the pipeline has changed: {each}" for each in self._manifest(unfinished).changes(self.pipeline, state)
         ]
         if self.files.read(f"{unfinished}/{checkpoints.PENDING}") != COPIED:
             suffix = unfinished.removeprefix(self.first)
-            with Admin(self.spark, self.kafka) as admin:
+            with self.run.admin() as admin:
                 missing = {f"{sink}{suffix}" for sink in self.pipeline.sink_topics} - admin.names()
             reasons += [f"the topic {topic} does not exist" for topic in sorted(missing)]
         if reasons:
@@ -171,7 +164,7 @@ class _Rebuild:
 
     def _delete_topics(self, checkpoint: str) -> None:
         suffix = checkpoint.removeprefix(self.first)
-        with Admin(self.spark, self.kafka) as admin:
+        with self.run.admin() as admin:
             admin.delete(f"{sink}{suffix}" for sink in self.pipeline.sink_topics)
 
     def _manifest(self, checkpoint: str) -> CheckpointManifest:
@@ -179,14 +172,14 @@ class _Rebuild:
 
     def _catch_up(self, query: StreamingQuery) -> bool:
         """Wait until the query has committed all records that the sources contain now. Returns False at a stop request."""
-        with Admin(self.spark, self.kafka) as admin:
+        with self.run.admin() as admin:
             ends = admin.ends(self.pipeline.source_topics)
         known_at = datetime.now(UTC)
         while not _has_reached(query, ends, known_at):
             if not query.isActive:
                 if query.exception() is None and self.pipeline.mode == "once":
                     return True
-                raise runner.failure(self.spark, query)
+                raise runner.failure(self.run.spark, query)
             if self.stop.wait(POLL_INTERVAL_S):
                 return False
         return True
@@ -212,13 +205,13 @@ class _Rebuild:
 
     def _copy(self, staging: str, sink: str, generation: int) -> None:
         """Write the latest results of the new version to the sink, and a tombstone for each key that it does not have."""
-        new = _latest(self.spark, self.kafka, staging)
-        gone = _latest(self.spark, self.kafka, sink).where("value IS NOT NULL").join(new, "key", "left_anti")
+        new = _latest(self.run, staging)
+        gone = _latest(self.run, sink).where("value IS NOT NULL").join(new, "key", "left_anti")
         headers = contract.own_headers(self.pipeline, F.lit(generation * contract.GENERATION))
         tombstones = gone.select("key", F.lit(None).cast("binary").alias("value"), headers.alias("headers"))
-        with Admin(self.spark, self.kafka) as admin:
+        with self.run.admin() as admin:
             limit = admin.max_bytes([sink])[sink]
-        options = topics.connector({"max.request.size": str(limit + contract.RECORD_OVERHEAD_BYTES)} | self.kafka)
+        options = topics.connector({"max.request.size": str(limit + contract.RECORD_OVERHEAD_BYTES)} | self.run.kafka)
         new.unionByName(tombstones).write.format("kafka").options(**options).option("topic", sink).save()
 
 
@@ -229,9 +222,9 @@ def _create_like(admin: Admin, topic: str, copy: str) -> None:
     admin.create(copy, fix, settings, len(admin.offsets(topic)))
 
 
-def _latest(spark: SparkSession, kafka: dict[str, str], topic: str) -> DataFrame:
+def _latest(run: Run, topic: str) -> DataFrame:
     """Return the latest record of each key: `key`, `value` and `headers`."""
-    records = topics.read_now(spark, kafka, topic).where("key IS NOT NULL")
+    records = topics.read_now(run.spark, run.kafka, topic).where("key IS NOT NULL")
     latest = records.groupBy("key").agg(F.max_by(F.struct("value", "headers"), "offset").alias("latest"))
     return latest.select("key", "latest.*")
 

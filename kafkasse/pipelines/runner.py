@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -16,11 +16,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import checkpoint, failures, private_spark, start, topics
-from kafkasse.pipelines.admin import Admin
-from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.listener import Listener, listening
 from kafkasse.pipelines.next_offsets import NextOffsets
-from kafkasse.pipelines.pipeline import Mode, Pipeline
+from kafkasse.pipelines.pipeline import Mode
+from kafkasse.pipelines.run import Run
 from kafkasse.pipelines.session import is_local
 from kafkasse.pipelines.supervisor import Crashed, Interrupted, PipelineState, StopRequests
 
@@ -34,39 +33,6 @@ DRAIN_TIMEOUT_S = 20.0  # for the commit after the end of the batch; it takes up
 logger = logging.getLogger("kafkasse.pipeline")
 
 
-@contextmanager
-def running_query(
-    spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoints: str
-) -> Iterator[StreamingQuery]:
-    """Run the pipeline's query until the block ends.
-
-    Args:
-        spark: the session to run it in.
-        pipeline: the query and its topics.
-        kafka: settings of the Kafka clients, including `bootstrap.servers`.
-        checkpoints: a directory that all machines of Spark can access. Each set of topic IDs has its own checkpoint
-            below it. A recreated topic has a new ID, so the offsets and the state of the old topic are not used for it.
-
-    Raises:
-        CommandError: a topic does not exist, or Kafka does not respond.
-    """
-    path = checkpoint_path(spark, pipeline, kafka, checkpoints)
-    with start.started(spark, pipeline, kafka, path) as query:
-        yield query
-
-
-def checkpoint_path(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoints: str) -> str:
-    """Return the checkpoint of the pipeline for the current IDs of its topics. A rebuild replaces it with another one."""
-    return checkpoint.current(Files(spark), first_checkpoint(spark, pipeline, kafka, checkpoints))
-
-
-def first_checkpoint(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoints: str) -> str:
-    """Return the checkpoint that the pipeline has for the current IDs of its topics until a rebuild."""
-    with Admin(spark, kafka) as admin:
-        ids = admin.topic_ids([*pipeline.source_topics, *pipeline.sink_topics])
-    return f"{checkpoints.rstrip('/')}/{'-'.join([pipeline.name, *ids])}"
-
-
 class _End(Enum):
     """Why a query ends. The value is the reason in the pipeline's status."""
 
@@ -75,79 +41,87 @@ class _End(Enum):
     DONE = "all records are processed"
 
 
+class Observer(Protocol):
+    """Receives what happens during an attempt."""
+
+    def report(self, state: PipelineState, reason: str) -> None:
+        """The pipeline is in another state."""
+
+    def started(self, committed: NextOffsets) -> None:
+        """The query has started. The checkpoint's last commit has these offsets."""
+
+    def progressed(self, progress: StreamingQueryProgress) -> None:
+        """A batch is committed."""
+
+    def polled(self) -> None:
+        """Called every POLL_INTERVAL_S while the query runs."""
+
+
 @dataclass(frozen=True)
 class Attempt:
     """One attempt to run a pipeline until a stop request arrives, or until a query of mode `once` has ended.
 
     Args:
-        pipeline, kafka, checkpoints: see running_query().
+        run: what to run.
         stop: the stop requests.
-        report: receives the states RUNNING and DRAINING.
-        progressed: receives the progress of each committed batch.
+        observer: receives the states STARTING, RUNNING and DRAINING, and the progress.
         drains: whether to wait for the next commit before the query ends, so that the next run repeats nothing.
-        started: receives the offsets of the last commit in the checkpoint when the query has started.
-        polled: called every POLL_INTERVAL_S while the query runs.
     """
 
-    pipeline: Pipeline
-    kafka: dict[str, str]
-    checkpoints: str
+    run: Run
     stop: StopRequests
-    report: Callable[[PipelineState, str], None]
-    progressed: Callable[[StreamingQueryProgress], None]
+    observer: Observer
     drains: bool
-    started: Callable[[NextOffsets], None] = lambda _: None
-    polled: Callable[[], None] = lambda: None
 
-    def run(self, spark: SparkSession) -> None:
-        """Run the query in this session. Start it again each time that it should read its side tables again.
+    def start(self) -> None:
+        """Run the query. Start it again each time that it should read its side tables again.
 
         Raises:
             CommandError: the query cannot run before the user fixes something.
             Interrupted: the query ended, and another attempt may succeed.
         """
-        while self._run_query(spark):
-            self.report(PipelineState.STARTING, "")
+        while self._run_query():
+            self.observer.report(PipelineState.STARTING, "")
 
-    def _run_query(self, spark: SparkSession) -> bool:
+    def _run_query(self) -> bool:
         """Run the query. Returns whether to start it again."""
-        path = checkpoint_path(spark, self.pipeline, self.kafka, self.checkpoints)
-        with listening(spark) as listener, start.started(spark, self.pipeline, self.kafka, path) as query:
-            self.started(checkpoint.last_commit(spark, path))
-            if not wait_until_running(spark, query, self.pipeline.mode, self.stop):
+        spark, pipeline, path = self.run.spark, self.run.pipeline, self.run.checkpoint()
+        with listening(spark) as listener, start.started(self.run, path) as query:
+            self.observer.started(checkpoint.last_commit(self.run.files, path))
+            if not wait_until_running(spark, query, pipeline.mode, self.stop):
                 return False
-            self.report(PipelineState.RUNNING, "")
-            end = self._monitor(spark, query, listener)
+            self.observer.report(PipelineState.RUNNING, "")
+            end = self._monitor(query, listener)
             if end is _End.TABLES or (end is _End.STOP and self.drains):
-                self.report(PipelineState.DRAINING, end.value)
+                self.observer.report(PipelineState.DRAINING, end.value)
                 # While the query ends for its tables, the first signal must not end it without a commit.
                 stop = self.stop if end is _End.STOP else StopRequests()
-                drain(spark, query, stop, topics.commit_interval_s(self.pipeline) + DRAIN_TIMEOUT_S)
+                drain(spark, query, stop, topics.commit_interval_s(pipeline) + DRAIN_TIMEOUT_S)
                 self._handle(listener.take_last())
         return end is _End.TABLES and not self.stop.wait(0)
 
-    def _monitor(self, spark: SparkSession, query: StreamingQuery, listener: Listener) -> _End:
+    def _monitor(self, query: StreamingQuery, listener: Listener) -> _End:
         """Wait until the query should end, or until a query of mode `once` has ended."""
+        spark, pipeline = self.run.spark, self.run.pipeline
         slots = _Slots(spark)
-        refresh_s = self.pipeline.refresh_tables_s
-        refresh_at_s = math.inf if refresh_s is None else time.monotonic() + refresh_s
+        refresh_at_s = time.monotonic() + (pipeline.refresh_tables_s or math.inf)
         while query.isActive:
             self._handle(listener.take())
-            self.polled()
+            self.observer.polled()
             is_active = bool(spark.sparkContext.statusTracker().getActiveJobsIds())
-            slots.check(_progress(spark, query, self.pipeline.mode)[1] if is_active else 0)
+            slots.check(_progress(spark, query, pipeline.mode)[1] if is_active else 0)
             if self.stop.wait(POLL_INTERVAL_S):
                 return _End.STOP
             if time.monotonic() >= refresh_at_s:
                 return _End.TABLES
         self._handle(listener.take_last())
-        if query.exception() is not None or self.pipeline.mode != "once":
+        if query.exception() is not None or pipeline.mode != "once":
             raise failure(spark, query)
         return _End.DONE
 
     def _handle(self, events: Iterable[StreamingQueryProgress]) -> None:
         for progress in events:
-            self.progressed(progress)
+            self.observer.progressed(progress)
 
 
 def wait_until_running(spark: SparkSession, query: StreamingQuery, mode: Mode, stop: StopRequests) -> bool:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import checkpoint as checkpoints
 from kafkasse.pipelines import contract, dead_letters, lease, sink_rows, sink_versions, topics
-from kafkasse.pipelines.admin import Admin
-from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.manifest import RecordedState
 from kafkasse.pipelines.operators import json_state
-from kafkasse.pipelines.pipeline import Pipeline
+from kafkasse.pipelines.run import Run
 from kafkasse.pipelines.skipped_records import Skipped
 from kafkasse.pipelines.supervisor import DependencyUnavailable
 
@@ -26,70 +25,65 @@ LETTER_OVERHEAD_BYTES = 65_536  # a dead letter has more headers than its record
 
 
 @contextmanager
-def started(
-    spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoint: str, staging: str = ""
-) -> Iterator[StreamingQuery]:
+def started(run: Run, checkpoint: str, staging: str = "") -> Iterator[StreamingQuery]:
     """Run the queries of a pipeline until the block ends. Yields the query that writes the sinks.
 
     Args:
-        spark, pipeline, kafka: see runner.running_query().
+        run: what to run.
         checkpoint: the checkpoint of the pipeline.
         staging: during a rebuild, the end of the names of the topics that are written instead of the sinks. The rebuild
             holds the lease.
 
     Raises:
         CommandError: the checkpoint does not fit the pipeline, it is damaged, another run uses it, a newer checkpoint has
-            written to a sink, or the topic for dead letters cannot be created.
+            written to a sink, or a topic cannot be used.
         DependencyUnavailable: Kafka or the file system of the checkpoint does not respond.
     """
-    with nullcontext() if staging else lease.exclusive(Files(spark), checkpoint):
+    with nullcontext() if staging else lease.exclusive(run.files, checkpoint):
         try:
-            for each in (checkpoint, dead_letters.checkpoint_of(checkpoint)):
-                checkpoints.check_logs(spark, each)
-            skipped = checkpoints.skipped(spark, checkpoint)
-            records, letters, max_bytes = _records(spark, pipeline, kafka, checkpoint, staging, skipped)
+            for path in (checkpoint, checkpoints.of_dead_letters(checkpoint)):
+                checkpoints.check_logs(run.files, path)
+            skipped = checkpoints.skipped(run.files, checkpoint)
+            records, letters, max_bytes = _records(run, checkpoint, staging, skipped)
         except Py4JJavaError as error:
             reason = str(error.java_exception.getMessage()).splitlines()[0][:MAX_REASON_CHARACTERS]
             raise DependencyUnavailable(
                 f"Kafka or the file system of the checkpoint does not respond: {reason}"
             ) from error
-        kafka = with_request_size(kafka, max_bytes)
-        with dead_letters.running(spark, pipeline, kafka, checkpoint, letters, max_bytes[letters], skipped):
-            query = topics.write(records, kafka, pipeline, checkpoint)
+        run = replace(run, kafka=with_request_size(run.kafka, max_bytes))
+        with dead_letters.running(run, checkpoint, letters, max_bytes[letters], skipped):
+            query = topics.write(records, run.kafka, run.pipeline, checkpoint)
             try:
-                with nullcontext() if staging else lease.held(spark, checkpoint, query):
+                with nullcontext() if staging else lease.held(run.files, checkpoint, query):
                     yield query
             finally:
                 query.stop()
 
 
-def query_of(
-    spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], skipped: Skipped = topics.NOTHING
-) -> tuple[DataFrame, RecordedState]:
+def query_of(run: Run, skipped: Skipped = topics.NOTHING) -> tuple[DataFrame, RecordedState]:
     """Return the rows of the pipeline's query, and the fields in the state of its operators."""
+    pipeline = run.pipeline
     with json_state.recording(pipeline.mode) as state:
-        return sink_rows.sink_rows(pipeline, lambda: topics.read_all(spark, kafka, pipeline, skipped)), state
+        return sink_rows.sink_rows(pipeline, lambda: topics.read_all(run.spark, run.kafka, pipeline, skipped)), state
 
 
-def _records(
-    spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str], checkpoint: str, staging: str, skipped: Skipped
-) -> tuple[DataFrame, str, dict[str, int]]:
+def _records(run: Run, checkpoint: str, staging: str, skipped: Skipped) -> tuple[DataFrame, str, dict[str, int]]:
     """Return the records to write, the topic for dead letters, and the largest record of each topic."""
-    rows, state = query_of(spark, pipeline, kafka, skipped)
-    manifest, is_new = checkpoints.open_manifest(spark, pipeline, kafka, checkpoint, state)
-    if not staging and Files(spark).exists(f"{checkpoint}/{checkpoints.PENDING}"):
+    pipeline = run.pipeline
+    rows, state = query_of(run, skipped)
+    manifest, is_new = checkpoints.open_manifest(run.spark, pipeline, run.kafka, checkpoint, state)
+    if not staging and run.files.exists(f"{checkpoint}/{checkpoints.PENDING}"):
         raise CommandError(f"a rebuild of the pipeline {pipeline.name} was interrupted; continue it with --rebuild")
-    for each in (checkpoint, dead_letters.checkpoint_of(checkpoint)):
-        checkpoints.remove_unfinished(spark, each)
-    letters, max_bytes = prepare(spark, pipeline, kafka)
+    for path in (checkpoint, checkpoints.of_dead_letters(checkpoint)):
+        checkpoints.remove_unfinished(run.files, path)
+    letters, max_bytes = prepare(run)
     if not is_new and "version" in rows.columns:
-        since_ms = checkpoints.last_commit_ms(spark, checkpoint, manifest)
-        found = sink_versions.written_versions(
-            spark, kafka, [f"{sink}{staging}" for sink in pipeline.sink_topics], since_ms
-        )
-        if found is not None:
-            sink_versions.check_generation(found, manifest.generation, checkpoint)
-            rows = sink_versions.only_newer(rows, found, manifest.generation, staging)
+        since_ms = checkpoints.last_commit_ms(run.files, checkpoint, manifest)
+        sinks = [f"{sink}{staging}" for sink in pipeline.sink_topics]
+        written = sink_versions.written_versions(run.spark, run.kafka, sinks, since_ms)
+        if written is not None:
+            sink_versions.check_generation(written, manifest.generation, checkpoint)
+            rows = sink_versions.only_newer(rows, written, manifest.generation, staging)
     records = contract.records(rows, pipeline, letters, max_bytes, manifest.generation)
     if staging:
         staged = F.when(F.col("topic") != letters, F.concat("topic", F.lit(staging))).otherwise(F.col("topic"))
@@ -102,7 +96,7 @@ def with_request_size(kafka: dict[str, str], max_bytes: Mapping[str, int]) -> di
     return {"max.request.size": str(max(max_bytes.values()) + contract.RECORD_OVERHEAD_BYTES)} | kafka
 
 
-def prepare(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str]) -> tuple[str, dict[str, int]]:
+def prepare(run: Run) -> tuple[str, dict[str, int]]:
     """Check the topics of the pipeline, and create the topic for dead letters if it does not exist.
 
     Returns:
@@ -111,10 +105,9 @@ def prepare(spark: SparkSession, pipeline: Pipeline, kafka: dict[str, str]) -> t
     Raises:
         CommandError: the user may not read a source, write a sink, or create the topic for dead letters.
     """
-    letters = pipeline.dead_letter_topic
-    with Admin(spark, kafka) as admin:
-        admin.check_access(pipeline.source_topics, pipeline.sink_topics)
-        largest = max(admin.max_bytes([*pipeline.source_topics, *pipeline.sink_topics]).values())
-        settings = {"max.message.bytes": str(largest + LETTER_OVERHEAD_BYTES)}
+    sources, sinks, letters = run.pipeline.source_topics, run.pipeline.sink_topics, run.pipeline.dead_letter_topic
+    with run.admin() as admin:
+        admin.check_access(sources, sinks)
+        settings = {"max.message.bytes": str(max(admin.max_bytes([*sources, *sinks]).values()) + LETTER_OVERHEAD_BYTES)}
         admin.create(letters, "create it, or set dead_letters= of the pipeline to another topic", settings)
-        return letters, admin.max_bytes([*pipeline.sink_topics, letters])
+        return letters, admin.max_bytes([*sinks, letters])

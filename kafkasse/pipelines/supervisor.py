@@ -130,47 +130,38 @@ def supervise(
             `attempt` raised this error.
     """
     with suppress(Stopped):
-        _repeat(attempt, stop, report, position, skip)
+        crashes = waits = 0
+        while True:
+            report(PipelineState.STARTING, "")
+            try:
+                attempt()
+            except DependencyUnavailable as interruption:
+                waits += 1
+                state, reason, pause_s = PipelineState.WAITING, str(interruption), backoff_s(waits)
+            except Crashed as crash:
+                waits = 0
+                crashes = 1 if crash.committed else crashes + 1
+                if crashes == MAX_CRASHES and (skipped := skip(crash)):
+                    crashes = 0
+                    report(PipelineState.RESTARTING, f"restarting without {skipped}: {crash}")
+                    continue
+                if crashes == MAX_CRASHES:
+                    reason = f"the pipeline failed {crashes} times in a row without progress at {position()}: {crash}"
+                    report(PipelineState.FAILED, reason)
+                    raise CommandError(reason) from crash
+                state, pause_s = PipelineState.RESTARTING, backoff_s(crashes)
+                reason = f"{crash}; restarting in {pause_s:g} s"
+            except CommandError as error:
+                report(PipelineState.FAILED, error.detail)
+                raise
+            else:
+                break
+            report(state, reason)
+            if stop.wait(pause_s):
+                break
     report(PipelineState.STOPPED, "")
 
 
-def _repeat(
-    attempt: Callable[[], None],
-    stop: StopRequests,
-    report: Callable[[PipelineState, str], None],
-    position: Callable[[], str],
-    skip: Callable[[Crashed], str],
-) -> None:
-    crashes = waits = 0
-    while True:
-        report(PipelineState.STARTING, "")
-        try:
-            attempt()
-        except DependencyUnavailable as interruption:
-            waits += 1
-            state, reason, backoff_s = PipelineState.WAITING, str(interruption), _backoff_s(waits)
-        except Crashed as crash:
-            waits = 0
-            crashes = 1 if crash.committed else crashes + 1
-            if crashes == MAX_CRASHES and (skipped := skip(crash)):
-                crashes = 0
-                report(PipelineState.RESTARTING, f"restarting without {skipped}: {crash}")
-                continue
-            if crashes == MAX_CRASHES:
-                reason = f"the pipeline failed {crashes} times in a row without progress at {position()}: {crash}"
-                report(PipelineState.FAILED, reason)
-                raise CommandError(reason) from crash
-            state, backoff_s = PipelineState.RESTARTING, _backoff_s(crashes)
-            reason = f"{crash}; restarting in {backoff_s:g} s"
-        except CommandError as error:
-            report(PipelineState.FAILED, error.detail)
-            raise
-        else:
-            return
-        report(state, reason)
-        if stop.wait(backoff_s):
-            return
-
-
-def _backoff_s(failures: int) -> float:
+def backoff_s(failures: int) -> float:
+    """Return the pause before the next attempt, after this number of failures in a row."""
     return min(MAX_BACKOFF_S, MIN_BACKOFF_S * 2.0 ** min(failures - 1, 10))

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -16,7 +17,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kafkasse.pipelines import Pipeline, rebuild
 from kafkasse.pipelines.catalog import TOPN
 from kafkasse.pipelines.json_records import TEXT, json_objects
-from kafkasse.pipelines.runner import Attempt, checkpoint_path, running_query
+from kafkasse.pipelines.run import Run
+from kafkasse.pipelines.runner import Attempt
+from kafkasse.pipelines.start import started
 from kafkasse.pipelines.supervisor import Crashed, PipelineState, StopRequests
 from tests.pipelines.topics import Topics, read
 
@@ -47,8 +50,11 @@ class Runs:
         ends = {"source": self.topics.source, "sink": self.topics.sink}
         return Pipeline(**{"name": getattr(query, "__name__", "query"), "query": query} | ends | options)
 
+    def of(self, pipeline: Pipeline) -> Run:
+        return Run(self.spark, pipeline, self.topics.kafka, str(self.directory))
+
     def running(self, pipeline: Pipeline) -> AbstractContextManager[StreamingQuery]:
-        return running_query(self.spark, pipeline, self.topics.kafka, str(self.directory))
+        return started(self.of(pipeline), self.checkpoint(pipeline))
 
     def once(self, pipeline: Pipeline) -> None:
         """Run a query of mode `once` until it has ended."""
@@ -64,10 +70,8 @@ class Runs:
         **options: Any,
     ) -> None:
         """Run an attempt, as `kafkasse pipeline run` does."""
-        stop = stop or StopRequests()
-        Attempt(pipeline, self.topics.kafka, str(self.directory), stop, report, print, drains, **options).run(
-            self.spark
-        )
+        observer = Mock(report=report, **options)
+        Attempt(self.of(pipeline), stop or StopRequests(), observer, drains).start()
 
     def crash(self, pipeline: Pipeline) -> Crashed:
         with pytest.raises(Crashed) as crashed:
@@ -76,10 +80,10 @@ class Runs:
 
     def rebuild(self, pipeline: Pipeline, stop: StopRequests | None = None) -> bool:
         """Rebuild. Returns whether the rebuild is complete."""
-        return rebuild.run(self.spark, pipeline, self.topics.kafka, str(self.directory), stop or StopRequests())
+        return rebuild.rebuild(self.of(pipeline), stop or StopRequests())
 
     def checkpoint(self, pipeline: Pipeline) -> str:
-        return checkpoint_path(self.spark, pipeline, self.topics.kafka, str(self.directory))
+        return self.of(pipeline).checkpoint()
 
     def results(self, count: int) -> list[Any]:
         return read(self.topics, self.topics.sink, count)

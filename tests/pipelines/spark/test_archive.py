@@ -288,9 +288,9 @@ def test_a_commit_has_a_limited_size(count, complete, monkeypatch):
 def test_an_error_is_a_crash_unless_the_jvm_has_ended(error, expected, tmp_path, monkeypatch):
     """session() reports that the JVM exited. The archive must not report this as an error of the file system."""
     monkeypatch.setattr(application, "topics", MagicMock())
-    monkeypatch.setattr(application._Application, "_archive_all", MagicMock(side_effect=error))
+    monkeypatch.setattr(application._ArchiveApplication, "_archive_all", MagicMock(side_effect=error))
     options = application.ArchiveOptions("localhost:9092", tmp_path, ["t"], 60)
     stop = MagicMock(**{"wait.return_value": False})
 
     with pytest.raises(type(expected), match=str(expected)):
-        application._Application(options, MagicMock(), stop, print).attempt()
+        application._ArchiveApplication(options, MagicMock(), stop, print).attempt()

@@ -16,7 +16,8 @@ import pytest
 import kafkasse
 from kafkasse.pipelines import Pipeline, Source
 from kafkasse.pipelines.catalog import find
-from kafkasse.pipelines.runner import running_query
+from kafkasse.pipelines.run import Run
+from kafkasse.pipelines.start import started
 from tests.pipelines.spark.rows import START, kafka_rows
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "cities"
@@ -76,7 +77,8 @@ def test_the_largest_cities_follow_all_updates(spark, topics, tmp_path):
         cities = {country: json.loads(value)["cities"] for country, value in latest.items() if value}
         return expected == {country: [each["id"] for each in found] for country, found in cities.items()}
 
-    with running_query(spark, running, topics.kafka, str(tmp_path)):
+    run = Run(spark, running, topics.kafka, str(tmp_path))
+    with started(run, run.checkpoint()):
         topics.read(is_expected)
 
 

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafkasse.pipelines import Pipeline, checkpoint, failing_record
+from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.pipeline import Source
 from kafkasse.pipelines.skipped_records import FILE, MAX_SKIPPED
 from tests.commands.run import EXIT_TIMEOUT_S, pipeline, run_words
@@ -48,12 +49,12 @@ def doubled_in_sql(numbers: DataFrame) -> DataFrame:
 def skip(runs: Runs, pipeline: Pipeline, data_error: str, limit: int = MAX_SKIPPED) -> list[str]:
     """Skip the records for which the query fails with this error. Returns their positions and reasons."""
     path = runs.checkpoint(pipeline)
-    return failing_record.skip(runs.spark, pipeline, runs.topics.kafka, path, data_error, limit)
+    return failing_record.skip(runs.of(pipeline), path, data_error, limit)
 
 
 def find(runs: Runs, pipeline: Pipeline) -> str:
     """The position of the first record for which the query fails."""
-    return failing_record.find(runs.spark, pipeline, runs.topics.kafka, str(runs.directory))
+    return failing_record.find(runs.of(pipeline))
 
 
 def own(letter: Any) -> dict[str, bytes]:
@@ -147,7 +148,7 @@ def test_the_list_contains_only_records_that_are_not_committed(runs):
     before = json.loads(path.read_text())
     runs.attempt(pipeline)
 
-    checkpoint.skipped(runs.spark, runs.checkpoint(pipeline))
+    checkpoint.skipped(Files(runs.spark), runs.checkpoint(pipeline))
 
     assert ({runs.topics.source: {"1": [0]}}, {}) == (before, json.loads(path.read_text()))
 

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import Source, checkpoint, private_spark, runner, session
 from kafkasse.pipelines.admin import Admin
+from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.lag import Lag, LagReader
 from kafkasse.pipelines.pipeline import MIN_COMMIT_INTERVAL_S
 from kafkasse.pipelines.runner import wait_until_running
@@ -90,7 +91,7 @@ def test_resumes_from_its_checkpoint(runs):
             stop.signals.put(15)
 
     runs.attempt(pipeline, stop_after_output, stop, drains=True)
-    committed = checkpoint.last_commit(runs.spark, str(path))
+    committed = checkpoint.last_commit(Files(runs.spark), str(path))
     topics.send(country("FR", 1))
     with runs.running(pipeline) as query:
         emitted = topics.read(bool)
