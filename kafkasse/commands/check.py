@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from kafkasse.commands.listing import existing_topics
+from kafkasse.commands.kafka_clients import existing_topics
 from kafkasse.config import Config
 from kafkasse.config.kafka import servers
 from kafkasse.errors import CommandError, did_you_mean

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from kafkasse.commands.table import print_table
 from kafkasse.config import Config
 
 EPILOG = """\b
@@ -31,7 +32,4 @@ def command(file: Path | None, as_json: bool) -> None:
         shown = {name: {"value": value, "source": source} for name, value, source in settings}
         click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
         return
-    rows = [(name, json.dumps(value, ensure_ascii=False), source) for name, value, source in settings]
-    name_width, value_width = (max(len(row[column]) for row in rows) for column in (0, 1))
-    for name, value, source in rows:
-        click.echo(f"{name:{name_width}}  {value:{value_width}}  {source}")
+    print_table([(name, json.dumps(value, ensure_ascii=False), source) for name, value, source in settings])

@@ -7,7 +7,6 @@ the headers of a dead letter.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -18,11 +17,11 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError, ProducerFencedError
 from kafka.structs import OffsetAndMetadata
 
+from kafkasse.commands.kafka_clients import connected
 from kafkasse.config import Config
-from kafkasse.config.kafka import servers
 from kafkasse.errors import CommandError
 from kafkasse.process.log_line import one_line
-from kafkasse.tools.progress import Progress, waiting
+from kafkasse.tools.progress import Progress
 
 PREFIX = "kafkasse-dead-letter-"
 HEADER_COUNT = 6  # the number of headers that the pipeline appends to those of the record
@@ -57,10 +56,9 @@ def replay(topic: str, kafka: Mapping[str, Any], dry_run: bool) -> None:
     Raises:
         CommandError: Kafka does not complete the replay.
     """
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # it logs thirty lines for an error that we report in one
     settings = Config.load(kafka=kafka).kafka_settings()
     try:
-        with closing(_open(KafkaConsumer, settings, **_consumer_settings(topic))) as consumer:
+        with closing(connected(KafkaConsumer, settings, **_consumer_settings(topic))) as consumer:
             letters = _Letters(consumer, topic)
             if dry_run:
                 _list(letters)
@@ -82,14 +80,6 @@ def _consumer_settings(topic: str) -> dict[str, Any]:
         "isolation_level": "read_committed",
         "max_poll_records": BATCH_RECORDS,
     }
-
-
-def _open(type_: Any, settings: Any, **more: Any) -> Any:
-    try:
-        with waiting(f"connecting to Kafka at {servers(settings)}"):
-            return type_(**settings, **more)
-    except KafkaError as error:
-        raise CommandError(f"cannot connect to Kafka at {servers(settings)}: {type(error).__name__}") from error
 
 
 class _Letters:
@@ -166,7 +156,7 @@ def _replay(letters: _Letters, topic: str, settings: Any) -> None:
     name = f"{GROUP_PREFIX}{topic}"
     more = {"transactional_id": name, "max_request_size": MAX_REQUEST_BYTES, "allow_auto_create_topics": False}
     with (
-        closing(_open(KafkaProducer, settings, **more)) as producer,
+        closing(connected(KafkaProducer, settings, **more)) as producer,
         Progress(f"replaying {topic}", letters.total) as bar,
     ):
         producer.init_transactions()

@@ -6,7 +6,6 @@ starts the parts in order, prints their addresses, and stops all of them, even i
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import click
 from kafka import KafkaAdminClient
 
 from kafkasse.commands import stop_at_sigterm
+from kafkasse.commands.kafka_clients import silence_kafka_python
 from kafkasse.errors import CommandError
 from kafkasse.tools.broker.embedded import HOST, EmbeddedBroker, last_lines, require_free
 from kafkasse.tools.broker.supervised_process import SupervisedProcess
@@ -73,7 +73,7 @@ def command(port: int, rate: float) -> None:
     The demo loads countries into Kafka, Spark keeps the three largest of each continent, and the page shows them live. The
     first run downloads the jars of Kafka and Spark. Ctrl-C stops everything and deletes the data.
     """
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    silence_kafka_python()
     stop_at_sigterm()
     require_free(port)
     try:

@@ -15,7 +15,7 @@ import click
 
 from kafkasse import schemas
 from kafkasse.commands import options
-from kafkasse.commands.listing import existing_topics
+from kafkasse.commands.kafka_clients import existing_topics
 from kafkasse.config import Config
 from kafkasse.config.kafka import MASK, servers
 from kafkasse.errors import CommandError

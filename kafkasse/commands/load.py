@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import json
-import logging
 import os
 import re
 import signal
@@ -26,15 +25,14 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError
 
 from kafkasse.commands import options
+from kafkasse.commands.kafka_clients import connected, message
 from kafkasse.config import Config
-from kafkasse.config.kafka import servers
 from kafkasse.errors import CommandError, did_you_mean
-from kafkasse.tools.progress import Progress, waiting
+from kafkasse.tools.progress import Progress
 
 # About the largest record that a broker accepts by default. The limit protects our memory from a file without newlines.
 MAX_LINE_BYTES = 1_000_000
 MAX_IN_FLIGHT = 10_000
-BOOTSTRAP_TIMEOUT_S = 5.0
 DELIVERY_TIMEOUT_S = 30.0
 FLUSH_TIMEOUT_S = DELIVERY_TIMEOUT_S + 5.0
 PRODUCER_SETTINGS = {
@@ -106,13 +104,12 @@ def command(
     FILE is CSV with a header line (.csv), JSON lines (.jsonl, .ndjson), or - for JSON lines on stdin. The exit code is 130
     if Ctrl-C or SIGTERM interrupted the command.
     """
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # it logs thirty lines for an error that we report in one
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     read_rows = _row_reader(file)
     settings = Config.load(kafka=kafka).kafka_settings()
     with _open(file) as source:
         _ensure_topic(topic, create, settings)
-        producer = _client(KafkaProducer, settings, **PRODUCER_SETTINGS)
+        producer = connected(KafkaProducer, settings, **PRODUCER_SETTINGS)
         lines, pace = Lines(source), _Pace(rate)
         progress = Progress(f"loading {Path(file).name}", os.fstat(source.fileno()).st_size)
         with closing(_Delivery(producer, topic)) as delivery, progress:
@@ -150,7 +147,7 @@ def _report(file: str, topic: str, delivery: _Delivery, stopped_by: BaseExceptio
         raise CommandError(f"{file}: {stopped_by}; stopped before sending this row, {done}")
     missing = delivery.sent - delivery.acknowledged
     if missing or isinstance(stopped_by, KafkaError):
-        reason = _message(delivery.failure or stopped_by or KafkaTimeoutError())
+        reason = message(delivery.failure or stopped_by or KafkaTimeoutError())
         raise CommandError(f"Kafka did not acknowledge {missing} more rows ({reason}): {done}")
 
 
@@ -345,7 +342,7 @@ def _open(file: str) -> BinaryIO:
 
 
 def _ensure_topic(topic: str, partitions: int | None, settings: dict[str, Any]) -> None:
-    admin = _client(KafkaAdminClient, settings)
+    admin = connected(KafkaAdminClient, settings)
     try:
         existing = admin.list_topics()
         if topic not in existing:
@@ -354,26 +351,6 @@ def _ensure_topic(topic: str, partitions: int | None, settings: dict[str, Any]) 
                 raise CommandError(f"topic {topic} does not exist{hint}; create it, or pass --create [PARTITIONS]")
             admin.create_topics({topic: {"num_partitions": partitions}}, wait_for_metadata=True)
     except KafkaError as error:
-        raise CommandError(f"cannot create topic {topic}: {_message(error)}") from error
+        raise CommandError(f"cannot create topic {topic}: {message(error)}") from error
     finally:
         admin.close()
-
-
-def _client(client_class: Any, settings: dict[str, Any], **client_settings: Any) -> Any:
-    """Create a kafka-python client from those `settings` that the class has. It would reject the others."""
-    settings = {"bootstrap_servers": servers({})} | settings
-    known = {name: value for name, value in settings.items() if name in client_class.DEFAULT_CONFIG}
-    try:
-        with waiting(f"connecting to Kafka at {servers(settings)}"):
-            return client_class(**{**known, **client_settings, "bootstrap_timeout_ms": int(BOOTSTRAP_TIMEOUT_S * 1000)})
-    except KafkaTimeoutError:
-        raise CommandError(
-            f"cannot reach Kafka at {servers(settings)} within {BOOTSTRAP_TIMEOUT_S:.0f} s; start it, or pass another"
-            " address with --bootstrap-servers"
-        ) from None
-    except (KafkaError, ValueError, OSError) as error:
-        raise CommandError(f"cannot connect to Kafka, check its settings: {_message(error)}") from error
-
-
-def _message(error: BaseException) -> str:
-    return str(error) or type(error).__name__

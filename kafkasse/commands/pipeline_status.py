@@ -11,7 +11,8 @@ from typing import Any
 import click
 from kafka import KafkaConsumer, TopicPartition
 
-from kafkasse.commands.listing import existing_topics
+from kafkasse.commands.kafka_clients import connected, existing_topics
+from kafkasse.commands.table import print_table
 from kafkasse.config import Config
 from kafkasse.errors import CommandError, did_you_mean
 from kafkasse.tools.progress import waiting
@@ -37,7 +38,7 @@ def show(topic: str, kafka: Mapping[str, Any], as_json: bool) -> None:
         raise CommandError(f"the topic {topic} does not exist{hint}; a pipeline with --status-topic {topic} creates it")
     with (
         waiting(f"reading the topic {topic}"),
-        closing(KafkaConsumer(**config.kafka_settings(""), consumer_timeout_ms=IDLE_TIMEOUT_MS)) as consumer,
+        closing(connected(KafkaConsumer, config.kafka_settings(), consumer_timeout_ms=IDLE_TIMEOUT_MS)) as consumer,
     ):
         found = _latest(consumer, topic)
         for status in found:
@@ -46,10 +47,7 @@ def show(topic: str, kafka: Mapping[str, Any], as_json: bool) -> None:
         for status in found:
             click.echo(json.dumps(status, ensure_ascii=False))
         return
-    rows = [COLUMNS, *(_row(status, datetime.now(UTC)) for status in found)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
-    for row in rows:
-        click.echo("  ".join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
+    print_table([COLUMNS, *(_row(status, datetime.now(UTC)) for status in found)])
 
 
 def _latest(consumer: KafkaConsumer, topic: str) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from kafkasse.commands.table import print_table
 from kafkasse.errors import CommandError
 from kafkasse.process import control, runtime
 from kafkasse.process.log_line import one_line
@@ -58,7 +59,8 @@ def command(ctx: click.Context, as_json: bool) -> None:
         for name, _ in servers:
             click.echo(f"Server: {name}", err=True)
         if streams:
-            _print_table([*COLUMNS, "server"] if len(servers) > 1 else [*COLUMNS], streams)
+            columns = [*COLUMNS, "server"] if len(servers) > 1 else [*COLUMNS]
+            print_table([columns, *([_cell(stream[column]) for column in columns] for stream in streams)])
         elif not silent:
             click.echo("There are no open streams.")
     if silent:
@@ -102,10 +104,3 @@ def _silent(sockets: list[Path]) -> str:
 
 def _cell(value: Any) -> str:
     return one_line(str(value), MAX_CELL_CHARS) or "-"  # a visitor's name comes from a token
-
-
-def _print_table(columns: list[str], streams: list[dict[str, Any]]) -> None:
-    table = [columns, *([_cell(stream[column]) for column in columns] for stream in streams)]
-    widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
-    for row in table:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

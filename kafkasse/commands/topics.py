@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import click
 
-from kafkasse.commands.listing import existing_topics
+from kafkasse.commands.kafka_clients import existing_topics
+from kafkasse.commands.table import print_table
 from kafkasse.config import Config
 from kafkasse.route import Route
 from kafkasse.web.describe.streams import is_pattern
@@ -56,7 +57,7 @@ def command(file: Path | None, bootstrap_servers: str | None, internal: bool, as
         for row in rows:
             click.echo(json.dumps(row._asdict(), ensure_ascii=False))
     elif rows:
-        _print_table(rows)
+        print_table([("TOPIC", "PARTITIONS", "STREAMED AT"), *map(_cells, rows)])
     else:
         click.echo("There are no topics, or the Kafka user may not see any.")
 
@@ -73,10 +74,6 @@ def _path(route: Route, topic: str) -> str:
     return route.path.replace("{topics}", topic) if route.topics is None else route.path
 
 
-def _print_table(rows: list[TopicRow]) -> None:
-    topics = [f"{row.topic} ({row.cluster})" if row.cluster else row.topic for row in rows]
-    width = max(len("TOPIC"), *map(len, topics))
-    click.echo(f"{'TOPIC':{width}}  PARTITIONS  STREAMED AT")
-    for topic, row in zip(topics, rows, strict=True):
-        partitions = str(row.partitions) if row.partitions else "missing"
-        click.echo(f"{topic:{width}}  {partitions:10}  {', '.join(row.paths) or '-'}")
+def _cells(row: TopicRow) -> tuple[str, str, str]:
+    topic = f"{row.topic} ({row.cluster})" if row.cluster else row.topic
+    return topic, str(row.partitions) if row.partitions else "missing", ", ".join(row.paths) or "-"

@@ -133,7 +133,7 @@ def test_waits_for_acknowledgments_after_an_interruption(broker, cluster, topic,
 def test_a_failure_is_one_sentence(run, monkeypatch, words, sentence):
     """The file is checked before the command connects. An address that does not answer is named, also the default one."""
     monkeypatch.setattr("kafkasse.config.kafka.BOOTSTRAP_DEFAULT", "127.0.0.1:2")
-    monkeypatch.setattr("kafkasse.commands.load.BOOTSTRAP_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("kafkasse.commands.kafka_clients.BOOTSTRAP_TIMEOUT_S", 0.3)
 
     code, _, err = run("load", *words, "--topic", "t")
 

@@ -1,0 +1,80 @@
+"""The Kafka clients of the commands: the topics of a cluster, and clients of kafka-python whose errors are one sentence."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+from kafkasse.config import Config
+from kafkasse.config.kafka import servers
+from kafkasse.errors import CommandError
+from kafkasse.kafka.version import check_version
+from kafkasse.tools.progress import waiting
+
+BOOTSTRAP_TIMEOUT_S = 5.0
+
+
+def existing_topics(config: Config, cluster: str = "") -> dict[str, int]:
+    """Return the topics of a cluster that start with topic_prefix, without the prefix, and their numbers of partitions.
+
+    The client and its errors are those of the web process.
+
+    Raises:
+        CommandError: Kafka cannot be used; the message has the reason.
+    """
+    check_version()
+    from kafka.errors import KafkaError  # here, because importing kafka-python takes longer than most commands
+
+    from kafkasse.kafka.client import Client
+    from kafkasse.kafka.errors import translate
+
+    silence_kafka_python()
+    settings = config.kafka_settings(cluster)
+    with waiting(f"connecting to Kafka at {servers(settings)}"):
+        client = Client(settings, config.kafka.kafka_timeout_s)
+        try:
+            with closing(client):
+                topics = client.metadata(None)
+        except (KafkaError, OSError) as error:
+            raise CommandError(translate(error).reason) from None
+    prefix = config.topic_prefix(cluster)
+    return {
+        name.removeprefix(prefix): len(topic.partitions)
+        for name, topic in topics.items()
+        if name.startswith(prefix) and not topic.error_code
+    }
+
+
+def connected(client_class: Any, settings: Mapping[str, Any], **client_settings: Any) -> Any:
+    """Create a client of kafka-python from those `settings` that its class has. It would reject the others.
+
+    Raises:
+        CommandError: Kafka cannot be used.
+    """
+    from kafka.errors import KafkaError, KafkaTimeoutError
+
+    silence_kafka_python()
+    settings = {"bootstrap_servers": servers({})} | dict(settings)
+    known = {name: value for name, value in settings.items() if name in client_class.DEFAULT_CONFIG}
+    try:
+        with waiting(f"connecting to Kafka at {servers(settings)}"):
+            return client_class(**{**known, **client_settings, "bootstrap_timeout_ms": int(BOOTSTRAP_TIMEOUT_S * 1000)})
+    except KafkaTimeoutError:
+        raise CommandError(
+            f"cannot reach Kafka at {servers(settings)} within {BOOTSTRAP_TIMEOUT_S:.0f} s; start it, or pass another"
+            " address with --bootstrap-servers"
+        ) from None
+    except (KafkaError, ValueError, OSError) as error:
+        raise CommandError(f"cannot connect to Kafka, check its settings: {message(error)}") from error
+
+
+def message(error: BaseException) -> str:
+    """Return the text of an error, or else its type."""
+    return str(error) or type(error).__name__
+
+
+def silence_kafka_python() -> None:
+    """Log nothing of kafka-python, which logs dozens of lines about a failure that the commands report in one."""
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
