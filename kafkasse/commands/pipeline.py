@@ -267,9 +267,12 @@ def _pipeline(name: str, source: str | None, sink: str | None) -> Pipeline:
 
     pipeline = catalog.find(name)
     if source:
-        pipeline = replace(pipeline, source=_with_topic("--source", pipeline.source, pipeline.sources, source))
+        name = _only("--source", pipeline.sources)
+        changed = replace(pipeline.sources[name], topic=source)
+        pipeline = replace(pipeline, source={name: changed} if isinstance(pipeline.source, Mapping) else changed)
     if sink:
-        pipeline = replace(pipeline, sink=_with_topic("--sink", pipeline.sink, pipeline.sinks, sink))
+        name = _only("--sink", pipeline.sinks)
+        pipeline = replace(pipeline, sink={name: sink} if isinstance(pipeline.sink, Mapping) else sink)
     return pipeline
 
 
@@ -296,12 +299,11 @@ def _awaited(find: Callable[[], Pipeline], name: str, stop: StopRequests) -> Pip
     return found[0] if found else None
 
 
-def _with_topic(option: str, given: object, named: Mapping[str, Any], topic: str) -> Any:
-    """Return the only source or sink with another topic."""
+def _only(option: str, named: Mapping[str, object]) -> str:
+    """Return the name of the only source or sink."""
     if len(named) > 1:
         raise CommandError(f"{option} is ambiguous, because the pipeline has several: {', '.join(named)}")
-    changed = {name: replace(only, topic=topic) for name, only in named.items()}
-    return changed if isinstance(given, Mapping) else next(iter(changed.values()))
+    return next(iter(named))
 
 
 def _client_settings(kafka: dict[str, str] | None, kafka_config: Path | None) -> dict[str, Any]:

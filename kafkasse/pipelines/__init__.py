@@ -12,6 +12,6 @@ This package does not import Flask or kafka-python, so a machine that runs a pip
 import PySpark.
 """
 
-from kafkasse.pipelines.pipeline import Pipeline, Sink, Source
+from kafkasse.pipelines.pipeline import Pipeline, Source
 
-__all__ = ["Pipeline", "Sink", "Source"]
+__all__ = ["Pipeline", "Source"]

@@ -19,12 +19,13 @@ from kafkasse.pipelines import avro_records, table_files
 from kafkasse.pipelines.avro_records import AvroSource
 from kafkasse.pipelines.fields import fields
 from kafkasse.pipelines.json_records import Type
-from kafkasse.pipelines.pipeline import Pipeline, Sink, Source
+from kafkasse.pipelines.pipeline import InvalidPipeline, Pipeline, Source
 from kafkasse.pipelines.steps import DeclaredQuery, DeclaredSource, DeclaredTable, reversible
 
 SCHEMA = "pipelines"
 MAX_FILE_BYTES = 1_048_576
 NOT_SHOWN = ("spark", "registry")  # their values may contain passwords
+PARTS = ("source", "sources", "tables", "query", "sink", "sinks")  # the other settings are arguments of Pipeline
 SCHEMA_FORMS = ("file", "registry", "properties")
 EMPTY = ("minItems", "minLength", "minProperties")  # keywords of JSON Schema, which are 1 in the schema of the file
 
@@ -166,8 +167,7 @@ class _Definition:
         sources, sinks, tables = self._sources(), self._sinks(), self._tables()
         for each in sinks.values():
             self._check_query(each, sources, tables)
-        self._check_topics(sources, sinks)
-        self._check_mode(sources, sinks)
+        self._check_results(sinks)
         queries = {name: each.value.get("query", {}) for name, each in sinks.items()}
         query = DeclaredQuery(
             queries=queries,
@@ -181,29 +181,17 @@ class _Definition:
         topics |= {
             name: Source(each.value["topic"], table=True) for name, each in tables.items() if "topic" in each.value
         }
-        options = (
-            "mode",
-            "checkpoint",
-            "state_partitions",
-            "commit_interval_s",
-            "refresh_tables_s",
-            "spark",
-            "version",
-            "dead_letters",
-            "summary",
-        )
         try:
             return Pipeline(
                 self._name,
                 topics,
                 query,
-                {name: Sink(each.value["topic"]) for name, each in sinks.items()},
+                {name: each.value["topic"] for name, each in sinks.items()},
                 output_mode=self._output_mode(sinks),
-                **{option: self._value[option] for option in options if option in self._value},
+                **{name: value for name, value in self._value.items() if name not in PARTS},
             )
-        except CommandError as error:
-            reason = error.detail.removeprefix(f"the pipeline {self._name}: ")
-            raise self._file.error(self._path, reason) from error
+        except InvalidPipeline as error:
+            raise self._file.error(self._path_of(error.setting, sources, sinks), error.reason) from error
 
     def _sources(self) -> dict[str, Named]:
         return self._one_or_several("source", "sources", self._value.get("source"))
@@ -251,29 +239,22 @@ class _Definition:
                     reason = f"the pipeline has no tables; add {each['table']} to tables"
                 raise self._file.error((*path, "enrich", number, "table"), reason)
 
-    def _check_topics(self, sources: Mapping[str, Named], sinks: Mapping[str, Named]) -> None:
-        read = [each.value["topic"] for each in sources.values()]
-        for sink in sinks.values():
-            if sink.value["topic"] in read:
-                path = (*sink.path, "sink" if "sink" in self._value else "topic")
-                raise self._file.error(path, f"{sink.value['topic']} is also a source; write to another topic")
-        letters = self._value.get("dead_letters")
-        if letters in read:
-            raise self._file.error((*self._path, "dead_letters"), f"{letters} is also a source; use another topic")
+    def _path_of(self, setting: tuple[str, ...], sources: Mapping[str, Named], sinks: Mapping[str, Named]) -> _Path:
+        """Return the path of an argument of Pipeline in the file."""
+        match setting:
+            case ("sources", name, attribute):
+                return (*sources[name].path, attribute)
+            case ("sinks", name):
+                return (*sinks[name].path, "sink" if "sink" in self._value else "topic")
+        return (*self._path, *setting)
 
-    def _check_mode(self, sources: Mapping[str, Named], sinks: Mapping[str, Named]) -> None:
-        mode = self._value.get("mode", "realtime")
-        for source in sources.values():
-            if "max_records_per_s" in source.value and mode != "microbatch":
-                reason = "works only with mode: microbatch; add this mode to the pipeline, or remove the limit"
-                raise self._file.error((*source.path, "max_records_per_s"), reason)
+    def _check_results(self, sinks: Mapping[str, Named]) -> None:
+        if self._value.get("mode", "realtime") != "realtime":
+            return
         for sink in sinks.values():
-            if mode == "realtime" and sink.value.get("query", {}).get("window", {}).get("results") == "final":
+            if sink.value.get("query", {}).get("window", {}).get("results") == "final":
                 reason = "final needs mode: microbatch or mode: once; add one of them to the pipeline, or write updates"
                 raise self._file.error((*sink.path, "query", "window", "results"), reason)
-        if mode == "once" and "refresh_tables_s" in self._value:
-            reason = "has no effect with mode: once; remove it, or use mode: microbatch"
-            raise self._file.error((*self._path, "refresh_tables_s"), reason)
 
     def _check_tables(self, sinks: Mapping[str, Named], tables: Mapping[str, Named]) -> None:
         """Check the files of the tables, and that `enrich` names columns of the tables."""

@@ -86,8 +86,8 @@ def text(pipeline: Pipeline, explanation: Explanation) -> Iterator[str]:
     yield f"pipeline {pipeline.name}, version {pipeline.version}, mode {pipeline.mode}"
     for name, source in pipeline.sources.items():
         yield f"  reads {_named(name, source.topic)}{_how(source)}"
-    for name, sink in pipeline.sinks.items():
-        yield f"  writes {_named(name, sink.topic)}"
+    for name, topic in pipeline.sinks.items():
+        yield f"  writes {_named(name, topic)}"
     yield f"  stateful stages: {', '.join(explanation.stateful) or 'none'}"
     for mode, rejection in explanation.rejections.items():
         yield f"  {'real-time mode' if mode == 'realtime' else 'micro-batches'}: {rejection or 'accepted'}"

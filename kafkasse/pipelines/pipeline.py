@@ -1,4 +1,4 @@
-"""A pipeline as plain data: `Pipeline`, `Source` and `Sink`.
+"""A pipeline as plain data: `Pipeline` and `Source`.
 
 Invalid arguments raise a CommandError that names the argument and the fix. This module does not import PySpark, so that an
 application can define pipelines in a module that its web process imports too.
@@ -58,7 +58,8 @@ class Source:
     table: bool = False
 
     def __post_init__(self) -> None:
-        _check_topic(self.topic, "Source")
+        if problem := _problem_of_topic(self.topic):
+            raise CommandError(f"Source: {problem}")
         _check_start(self.start)
         rate = self.max_records_per_s
         if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not rate > 0):
@@ -72,21 +73,17 @@ class Source:
         return int(start.timestamp() * 1000)
 
 
-@dataclass(frozen=True)
-class Sink:
-    """A topic that a pipeline writes.
+class InvalidPipeline(CommandError):
+    """An argument of a pipeline is invalid.
 
-    Args:
-        topic: the topic's name.
-
-    Raises:
-        CommandError: the name is invalid.
+    Attributes:
+        setting: the argument, and what is wrong in it: `("sources", "orders", "max_records_per_s")`.
+        reason: what is wrong, without the name of the pipeline.
     """
 
-    topic: str
-
-    def __post_init__(self) -> None:
-        _check_topic(self.topic, "Sink")
+    def __init__(self, pipeline: str, reason: str, *setting: str) -> None:
+        super().__init__(f"the pipeline {pipeline}: {reason}")
+        self.reason, self.setting = reason, setting
 
 
 @dataclass(frozen=True)
@@ -100,7 +97,7 @@ class Pipeline:
             `headers`) to rows of `key` and `value` and, optionally, `version` and `position`. If there are several sources,
             the function receives one DataFrame for each, as keyword arguments with the names of the sources. If there are
             several sinks, the function returns a dict from the name of each sink to its rows.
-        sink: a topic, a Sink, a list of topics and Sinks (the name of each is its topic), or several by name.
+        sink: a topic, a list of topics (the name of each is the topic), or several by name.
         mode: `realtime` processes each record when it arrives, and rejects some queries. `microbatch` accepts all queries,
             and processes records in batches. `once` processes the records that the topics contain now, and ends.
         output_mode: `update` emits each change of a result. `append` emits only final results, such as those of a window
@@ -124,13 +121,13 @@ class Pipeline:
         summary: what the pipeline computes, in one line.
 
     Raises:
-        CommandError: an argument is invalid.
+        InvalidPipeline, CommandError: an argument is invalid.
     """
 
     name: str
     source: str | Source | Mapping[str, str | Source]
     query: Query
-    sink: str | Sink | Sequence[str | Sink] | Mapping[str, str | Sink]
+    sink: str | Sequence[str] | Mapping[str, str]
     mode: Mode = field(default="realtime", kw_only=True)
     output_mode: OutputMode = field(default="update", kw_only=True)
     key: str | None = field(default=None, kw_only=True)
@@ -149,12 +146,18 @@ class Pipeline:
     @property
     def sources(self) -> dict[str, Source]:
         """The sources by name. The name of a single source is its topic."""
-        return _by_name(self.source, Source)
+        if isinstance(self.source, Mapping):
+            return {name: _source(each) for name, each in self.source.items()}
+        source = _source(self.source)
+        return {source.topic: source}
 
     @property
-    def sinks(self) -> dict[str, Sink]:
-        """The sinks by name. The name of a single sink is its topic."""
-        return _by_name(self.sink, Sink)
+    def sinks(self) -> dict[str, str]:
+        """The topic of each sink by the name of the sink, which is the topic unless the sinks are named."""
+        if isinstance(self.sink, Mapping):
+            return dict(self.sink)
+        topics = [self.sink] if isinstance(self.sink, str) else self.sink
+        return dict(zip(topics, topics, strict=True))
 
     @property
     def source_topics(self) -> list[str]:
@@ -164,7 +167,7 @@ class Pipeline:
     @property
     def sink_topics(self) -> list[str]:
         """The topics of the sinks."""
-        return [sink.topic for sink in self.sinks.values()]
+        return [*self.sinks.values()]
 
     @property
     def dead_letter_topic(self) -> str:
@@ -192,7 +195,7 @@ class Pipeline:
         return {
             "version": self.version,
             "sources": {name: source.topic for name, source in self.sources.items()},
-            "sinks": {name: sink.topic for name, sink in self.sinks.items()},
+            "sinks": self.sinks,
             "output_mode": self.output_mode,
             "key": self.key,
             "state_partitions": self.state_partitions,
@@ -229,35 +232,45 @@ class _Checks:
                 "commit_interval_s", pipeline.commit_interval_s, MAX_COMMIT_INTERVAL_S, MIN_COMMIT_INTERVAL_S
             )
             if pipeline.mode != "realtime":
-                raise self._error("commit_interval_s requires mode='realtime'; the other modes commit after each batch")
+                reason = "commit_interval_s requires mode='realtime'; the other modes commit after each batch"
+                raise self._error(reason, "commit_interval_s")
         if pipeline.refresh_tables_s is not None:
             self._check_number("refresh_tables_s", pipeline.refresh_tables_s, MAX_REFRESH_S)
             if pipeline.mode == "once":
-                raise self._error("refresh_tables_s requires mode='realtime' or mode='microbatch'")
+                raise self._error(
+                    "the mode once reads its tables only once; remove refresh_tables_s, or use another mode",
+                    "refresh_tables_s",
+                )
         self._check_spark()
 
     def _check_topics(self) -> None:
         pipeline = self._pipeline
-        for argument, of, type_ in (("source", pipeline.source, Source), ("sink", pipeline.sink, Sink)):
-            try:
-                named = _by_name(of, type_)
-            except TypeError as error:
-                raise self._error(f"{argument} {error}") from None
-            if not named:
+        sink = pipeline.sink
+        if not isinstance(sink, str | list | tuple | Mapping):
+            raise self._error(f"sink must be the name of a topic, not {sink!r}")
+        topics = [sink] if isinstance(sink, str) else [*(sink.values() if isinstance(sink, Mapping) else sink)]
+        for argument, given in (("source", pipeline.source), ("sink", topics)):
+            if not given:
                 raise self._error(f"{argument} is empty; name at least one topic")
-        if all(source.table for source in pipeline.sources.values()):
+        try:
+            sources = pipeline.sources
+        except TypeError as error:
+            raise self._error(f"source {error}") from None
+        for argument, topic in (*(("sink", topic) for topic in topics), ("dead_letters", pipeline.dead_letters)):
+            if topic is not None and (problem := _problem_of_topic(topic)):
+                raise self._error(f"{argument}: {problem}")
+        if all(source.table for source in sources.values()):
             raise self._error("source has no stream; at least one source must not be a table")
         self._check_names()
-        for name, source in pipeline.sources.items():
+        for name, source in sources.items():
             if source.max_records_per_s is not None and pipeline.mode != "microbatch":
-                raise self._error(f"max_records_per_s of the source {name} requires mode='microbatch'")
-        for topic in pipeline.sink_topics:
+                reason = "max_records_per_s requires the mode microbatch; use this mode, or remove the limit"
+                raise self._error(reason, "sources", name, "max_records_per_s")
+        for name, topic in pipeline.sinks.items():
             if topic in pipeline.source_topics:
-                raise self._error(f"it would read what it writes to {topic}; use another sink")
-        if pipeline.dead_letters is not None:
-            _check_topic(pipeline.dead_letters, f"the pipeline {pipeline.name}: dead_letters")
-            if pipeline.dead_letters in pipeline.source_topics:
-                raise self._error(f"it would read its dead letters from {pipeline.dead_letters}; use another topic")
+                raise self._error(f"{topic} is also a source; write to another topic", "sinks", name)
+        if pipeline.dead_letters in pipeline.source_topics:
+            raise self._error(f"{pipeline.dead_letters} is also a source; use another topic", "dead_letters")
 
     def _check_names(self) -> None:
         if not isinstance(self._pipeline.source, Mapping):
@@ -290,31 +303,20 @@ class _Checks:
             if not isinstance(name, str) or not name.startswith("spark."):
                 raise self._error(f"the Spark setting {name!r} does not exist; their names start with 'spark.'")
 
-    def _error(self, problem: str) -> CommandError:
-        return CommandError(f"the pipeline {self._pipeline.name}: {problem}")
+    def _error(self, reason: str, *setting: str) -> InvalidPipeline:
+        return InvalidPipeline(self._pipeline.name, reason, *setting)
 
 
-def _by_name(value: Any, type_: type[Any]) -> dict[str, Any]:
-    if isinstance(value, Mapping):
-        return {name: _one(each, type_) for name, each in value.items()}
-    several = list(value) if isinstance(value, list | tuple) and type_ is Sink else [value]
-    found = [_one(each, type_) for each in several]
-    return {each.topic: each for each in found}
+def _source(source: str | Source) -> Source:
+    if not isinstance(source, str | Source):
+        raise TypeError(f"must be the name of a topic or a Source, not {source!r}")
+    return Source(source) if isinstance(source, str) else source
 
 
-def _one(value: Any, type_: type[Any]) -> Any:
-    if isinstance(value, type_):
-        return value
-    if not isinstance(value, str):
-        raise TypeError(f"must be the name of a topic or a {type_.__name__}, not {value!r}")
-    return type_(value)
-
-
-def _check_topic(topic: object, owner: str) -> None:
-    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
-        raise CommandError(
-            f"{owner}: the topic {topic!r} is invalid; Kafka allows up to 249 letters, digits, '-', '_' and '.'"
-        )
+def _problem_of_topic(topic: object) -> str:
+    if isinstance(topic, str) and _TOPIC.fullmatch(topic):
+        return ""
+    return f"the topic {topic!r} is invalid; Kafka allows up to 249 letters, digits, '-', '_' and '.'"
 
 
 def _check_start(start: object) -> None:

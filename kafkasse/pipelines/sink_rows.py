@@ -31,8 +31,8 @@ def sink_rows(pipeline: Pipeline, read: Callable[[], Mapping[str, DataFrame]]) -
         CommandError: the query does not return what its sinks need.
     """
     sinks = [
-        _records(pipeline, query_results(pipeline, read())[name]).withColumn("topic", F.lit(sink.topic))
-        for name, sink in pipeline.sinks.items()
+        _records(pipeline, query_results(pipeline, read())[name]).withColumn("topic", F.lit(topic))
+        for name, topic in pipeline.sinks.items()
     ]
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), sinks)
 

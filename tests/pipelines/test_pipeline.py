@@ -21,7 +21,7 @@ import kafkasse.pipelines
 from kafkasse.commands import options
 from kafkasse.commands import pipeline as command
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline, Sink, Source, catalog, session
+from kafkasse.pipelines import Pipeline, Source, catalog, session
 from kafkasse.pipelines.catalog import TOPN, find
 from kafkasse.pipelines.supervisor import StopRequests
 
@@ -47,22 +47,22 @@ INVALID = [
     ({"source": 5}, "source must be the name of a topic or a Source, not 5"),
     ({"source": {}}, "source is empty"),
     ({"source": {"the orders": "orders"}}, "the source name 'the orders' is invalid"),
-    ({"sink": Source("large-orders")}, "sink must be the name of a topic or a Sink"),
+    ({"sink": Source("large-orders")}, "sink must be the name of a topic, not Source"),
     ({"sink": []}, "sink is empty"),
-    ({"sink": "orders"}, "it would read what it writes to orders"),
-    ({"dead_letters": "orders"}, "it would read its dead letters from orders"),
+    ({"sink": "orders"}, "orders is also a source; write to another topic"),
+    ({"dead_letters": "orders"}, "orders is also a source; use another topic"),
     ({"query": "SELECT 1"}, "query must be a function"),
     ({"mode": "real-time"}, MODE),
     ({"output_mode": "complete"}, "output_mode is one of 'update', 'append', not 'complete'"),
     ({"output_mode": "append"}, "real-time mode requires output_mode='update'"),
-    ({"source": Source("orders", max_records_per_s=5)}, "requires mode='microbatch'"),
+    ({"source": Source("orders", max_records_per_s=5)}, "requires the mode microbatch"),
     ({"key": ""}, "key must be text"),
     ({"version": 0}, "version must be a whole number from 1"),
     ({"state_partitions": True}, "state_partitions must be a whole number from 1"),
     ({"commit_interval_s": 4}, "commit_interval_s must be a whole number from 5 to 3600, not 4"),
     ({"commit_interval_s": 10, "mode": "microbatch"}, "commit_interval_s requires mode='realtime'"),
     ({"refresh_tables_s": 0}, "refresh_tables_s must be a whole number from 1"),
-    ({"refresh_tables_s": 60, "mode": "once"}, "refresh_tables_s requires mode='realtime' or mode='microbatch'"),
+    ({"refresh_tables_s": 60, "mode": "once"}, "the mode once reads its tables only once"),
     ({"spark": {"driver.memory": "2g"}}, "the Spark setting 'driver.memory' does not exist"),
 ]
 
@@ -100,10 +100,10 @@ def test_a_time_is_converted_to_milliseconds():
 
 def test_sources_and_sinks_have_names():
     """The name of a topic that has no other name is the topic."""
-    found = pipeline(source={"orders": "all-orders", "customers": Source("customers")}, sink=["large", Sink("small")])
+    found = pipeline(source={"orders": "all-orders", "customers": Source("customers")}, sink=["large", "small"])
 
     assert {"orders": Source("all-orders"), "customers": Source("customers")} == found.sources
-    assert {"large": Sink("large"), "small": Sink("small")} == found.sinks
+    assert {"large": "large", "small": "small"} == found.sinks
 
 
 def test_settings_contain_the_keyword_arguments_of_the_query():
