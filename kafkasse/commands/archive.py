@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -56,16 +56,7 @@ def command() -> None:
 @click.option("--once", is_flag=True, help="End after archiving the records that the topics contain now.")
 @click.option("--master", metavar="URL", help="Where Spark runs: local[16] (the default) or spark://...")
 @options.LOG_LEVEL
-def run(
-    directory: Path,
-    topics: tuple[str, ...],
-    bootstrap_servers: str,
-    kafka_config: Path | None,
-    interval_s: float,
-    once: bool,
-    master: str | None,
-    log_level: str,
-) -> None:
+def run(kafka_config: Path | None, **of_application: Any) -> None:
     """Archive topics to DIRECTORY until Ctrl-C or SIGTERM.
 
     The command prints "kafkasse archive: ready" when Spark is running. It continues after the last offset in the archive, so
@@ -79,10 +70,7 @@ def run(
     from kafkasse.pipelines.archive import application
 
     options.log_to_stderr()
-    properties = options.client_properties(kafka_config)
-    given = application.ArchiveOptions(
-        bootstrap_servers, directory, topics, interval_s, once, properties, master, log_level
-    )
+    given = application.ArchiveOptions(properties=options.client_properties(kafka_config), **of_application)
     application.run(given, stop, lambda: click.echo("kafkasse archive: ready"))
     if stop.interrupted:
         raise click.Abort

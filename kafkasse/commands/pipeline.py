@@ -157,18 +157,12 @@ def check(name: str) -> None:
 )
 def run(
     name: str,
-    bootstrap_servers: str,
     kafka_config: Path | None,
     source: str | None,
     sink: str | None,
-    checkpoint: str | None,
-    master: str | None,
     memory: str | None,
     conf: dict[str, str],
-    metrics_bind: str | None,
-    status_topic: str | None,
-    log_level: str,
-    rebuild: bool,
+    **of_application: Any,
 ) -> None:
     """Run the pipeline NAME until Ctrl-C or SIGTERM.
 
@@ -187,17 +181,9 @@ def run(
     if pipeline is None:
         return
     catalog.check_tables(pipeline)
-    given = application.PipelineOptions(
-        bootstrap_servers=bootstrap_servers,
-        properties=options.client_properties(kafka_config),
-        checkpoint=checkpoint,
-        master=master,
-        log_level=log_level,
-        rebuild=rebuild,
-        spark=({"spark.driver.memory": memory, "spark.executor.memory": memory} if memory else {}) | conf,
-        metrics_bind=metrics_bind,
-        status_topic=status_topic,
-    )
+    spark = ({"spark.driver.memory": memory, "spark.executor.memory": memory} if memory else {}) | conf
+    properties = options.client_properties(kafka_config)
+    given = application.PipelineOptions(properties=properties, spark=spark, **of_application)
     application.run(pipeline, given, stop, lambda: click.echo("kafkasse pipeline: ready"))
     if stop.interrupted:
         raise click.Abort

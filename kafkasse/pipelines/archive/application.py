@@ -35,8 +35,8 @@ class ArchiveOptions:
 
     Attributes:
         bootstrap_servers: Kafka's addresses.
-        path: the directory of the archive, which Spark's executors can access too.
-        patterns: the names and patterns of the topics.
+        directory: the directory of the archive, which Spark's executors can access too.
+        topics: the names and patterns of the topics.
         interval_s: how long to wait after each commit that contained all records.
         once: end as soon as all records are archived that the topics contain now.
         properties: the content of the file --kafka-config.
@@ -45,8 +45,8 @@ class ArchiveOptions:
     """
 
     bootstrap_servers: str
-    path: Path
-    patterns: Sequence[str]
+    directory: Path
+    topics: Sequence[str]
     interval_s: float
     once: bool = False
     properties: str = ""
@@ -66,7 +66,7 @@ def run(options: ArchiveOptions, stop: StopRequests, ready: Callable[[], None]) 
         CommandError: the topics cannot be archived before the user fixes something.
     """
     try:
-        ArchiveDirectory(options.path).create()
+        ArchiveDirectory(options.directory).create()
     except (NotAnArchive, OSError) as error:
         raise CommandError(f"the directory of the archive cannot be used: {error}") from error
     sessions = session.Sessions("kafkasse archive", options.master, {})
@@ -121,7 +121,7 @@ class _ArchiveApplication:
                 return
 
     def _archive(self, spark: SparkSession, kafka: Mapping[str, str], topic: str, topic_id: str) -> bool:
-        directory = ArchiveDirectory(self.options.path).topic(topic, topic_id)
+        directory = ArchiveDirectory(self.options.directory).topic(topic, topic_id)
         try:
             committed = archive(spark, kafka, directory)
         except Removed:
@@ -135,12 +135,12 @@ class _ArchiveApplication:
 
     def _topics(self, spark: SparkSession, kafka: dict[str, str]) -> Iterator[tuple[str, str]]:
         """Yield each topic that the options name, with its topic ID."""
-        named = [each for each in self.options.patterns if not any(character in each for character in "*?[")]
+        named = [each for each in self.options.topics if not any(character in each for character in "*?[")]
         with Admin(spark, kafka) as admin:
             found = [
                 name
                 for name in admin.names()
-                if name not in named and any(fnmatchcase(name, pattern) for pattern in self.options.patterns)
+                if name not in named and any(fnmatchcase(name, pattern) for pattern in self.options.topics)
             ]
             wanted = [*named, *(name for name in sorted(found) if not name.startswith("__"))]
             topic_ids = admin.topic_ids(wanted)
