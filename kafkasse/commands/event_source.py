@@ -16,6 +16,7 @@ from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 from urllib.request import Request, urlopen
 
 from kafkasse import __version__
+from kafkasse.commands.pretty import printable
 from kafkasse.errors import CommandError
 from kafkasse.tools.progress import waiting
 from kafkasse_client.core import MAX_PROBLEM_BYTES, MAX_SILENCE_S, Core, Retryable, StreamError
@@ -152,8 +153,7 @@ def _connection_error(error: OSError | HTTPException) -> Exception:
 
 def one_line(text: str) -> str:
     """Return untrusted `text` without line breaks and control characters, which the terminal could execute."""
-    words = " ".join(text[:MAX_DETAIL_CHARS].split())
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in words)
+    return printable(" ".join(text[:MAX_DETAIL_CHARS].split()))
 
 
 def address(url: str, parameters: Sequence[tuple[str, str]]) -> str:

@@ -16,6 +16,14 @@ from kafkasse.pipelines.supervisor import DependencyUnavailable
 
 TIMEOUTS = {"request.timeout.ms": "10000", "default.api.timeout.ms": "10000"}
 COMPACTED = {"cleanup.policy": "compact"}
+BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+# For a consumer that looks at committed records, joins no group and commits nothing.
+CONSUMER = {
+    "isolation.level": "read_committed",
+    "key.deserializer": BYTES,
+    "value.deserializer": BYTES,
+    "enable.auto.commit": "false",
+}
 DEFAULT_MAX_BYTES = 1_048_588  # of a topic, unless its broker has another default
 DEFAULT_BUFFER_BYTES = 33_554_432  # the producer's buffer.memory
 

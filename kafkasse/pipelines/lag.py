@@ -13,16 +13,12 @@ from typing import Any, NamedTuple
 from pyspark.sql import SparkSession
 
 from kafkasse.pipelines import private_spark
+from kafkasse.pipelines.admin import CONSUMER
 from kafkasse.pipelines.next_offsets import NextOffsets
 
 TIMEOUT_S = 2.0  # for the first records of all partitions
 POLL_MS = 200
-DESERIALIZER = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
-SETTINGS = {
-    "isolation.level": "read_committed",
-    "key.deserializer": DESERIALIZER,
-    "value.deserializer": DESERIALIZER,
-    "enable.auto.commit": "false",
+SETTINGS = CONSUMER | {
     "auto.offset.reset": "earliest",  # Kafka may have deleted the record at the position
     "max.partition.fetch.bytes": "16384",  # one record is enough; a larger one is read anyway
     "default.api.timeout.ms": "5000",

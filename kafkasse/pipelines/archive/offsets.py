@@ -10,11 +10,11 @@ from pyspark.sql import SparkSession
 
 from kafkasse.log import UNKNOWN_EPOCH
 from kafkasse.pipelines import private_spark
+from kafkasse.pipelines.admin import CONSUMER
 
 PEEK_MS = 250  # how long to wait for a record after an offset that may be the last one
 MAX_POLLS = 4
 MAX_PEEK_BYTES = "65536"
-BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
 TIMEOUTS = {"request.timeout.ms": "10000", "default.api.timeout.ms": "20000"}
 
 
@@ -62,17 +62,8 @@ class KafkaOffsets:
         jvm = private_spark.java(spark)
         self._jvm = jvm
         self._topic = topic
-        settings = {
-            **kafka,
-            **TIMEOUTS,
-            "isolation.level": "read_committed",
-            "max.partition.fetch.bytes": MAX_PEEK_BYTES,
-            "auto.offset.reset": "none",
-            "enable.auto.commit": "false",
-            "key.deserializer": BYTES,
-            "value.deserializer": BYTES,
-        }
-        properties = private_spark.properties(spark, settings)
+        peeking = {"max.partition.fetch.bytes": MAX_PEEK_BYTES, "auto.offset.reset": "none"}
+        properties = private_spark.properties(spark, {**kafka, **TIMEOUTS, **CONSUMER, **peeking})
         self._admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
         self._consumer = jvm.org.apache.kafka.clients.consumer.KafkaConsumer(properties)
 
