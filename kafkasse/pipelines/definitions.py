@@ -7,7 +7,8 @@ Kafka or on a Spark session.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -149,211 +150,202 @@ def _missing(error: ValidationError) -> str:
     return f"needs {alternatives}" if error.context else f"has contradictory settings; use only {alternatives}"
 
 
-class Named(NamedTuple):
-    """A part of a definition by its name, and its path in the file."""
+class Part(NamedTuple):
+    """A part of the definition of a pipeline, and its path in the file."""
 
+    file: Definitions
     value: dict[str, Any]
     path: _Path
+
+    def error(self, reason: str, *names: str | int) -> CommandError:
+        """Return the error for this part, or for what it contains under these names."""
+        return self.file.error((*self.path, *names), reason)
+
+    @contextmanager
+    def at(self, *names: str | int) -> Iterator[None]:
+        """Add the path and the line to the errors of the block."""
+        try:
+            yield
+        except SchemaUnavailable as error:
+            raise SchemaUnavailable(self.error(error.detail, *names).detail) from error
+        except CommandError as error:
+            raise self.error(error.detail, *names) from error
+
+    def location(self, path: str) -> str:
+        """Return a path in the file as an absolute path, or an address of another file system."""
+        return path if "://" in path else str(self.file.directory / path)
+
+
+def _not_one_of(name: str, kind: str, known: Iterable[str]) -> str:
+    return f"{name} is not one of the {kind}: {', '.join(known)}{did_you_mean(name, known)}"
 
 
 class _Definition:
     """One pipeline of a file."""
 
     def __init__(self, file: Definitions, name: str, value: dict[str, Any]) -> None:
-        self._file, self._name, self._value = file, name, value
-        self._path: _Path = ("pipelines", name)
+        self._name, self._whole = name, Part(file, value, ("pipelines", name))
+        if "sinks" in value and "query" in value:
+            raise self._whole.error("each of several sinks has its own query; move it there", "query")
+        self._sources = self._parts("source", "sources")
+        self._tables = self._parts_of("tables")
+        self._sinks = self._parts("sink", "sinks")
+        if "sink" in value:
+            self._sinks = {
+                "sink": self._whole._replace(value={"topic": value["sink"], "query": value.get("query", {})})
+            }
+        self._queries = {
+            name: Part(file, sink.value.get("query", {}), (*sink.path, "query")) for name, sink in self._sinks.items()
+        }
+
+    def _parts(self, one: str, several: str) -> dict[str, Part]:
+        if (one in self._whole.value) == (several in self._whole.value):
+            raise self._whole.error(f"it needs either {one} or {several}")
+        if one in self._whole.value:
+            return {one: self._whole._replace(value=self._whole.value[one], path=(*self._whole.path, one))}
+        return self._parts_of(several)
+
+    def _parts_of(self, setting: str) -> dict[str, Part]:
+        file, value, path = self._whole
+        return {name: Part(file, each, (*path, setting, name)) for name, each in value.get(setting, {}).items()}
 
     def pipeline(self) -> Pipeline:
-        sources, sinks, tables = self._sources(), self._sinks(), self._tables()
-        for each in sinks.values():
-            self._check_query(each, sources, tables)
-        self._check_results(sinks)
-        queries = {name: each.value.get("query", {}) for name, each in sinks.items()}
-        query = DeclaredQuery(
-            queries=queries,
-            sources={name: self._declared(each) for name, each in sources.items()},
-            tables={name: self._table(each) for name, each in tables.items()},
-            paths={name: (*each.path, "query") for name, each in sinks.items()},
-            error=self._file.error,
-            check_tables=lambda: self._check_tables(sinks, tables),
+        for query in self._queries.values():
+            self._check_query(query)
+        declared = DeclaredQuery(
+            queries={name: query.value for name, query in self._queries.items()},
+            sources={name: _declared_source(source) for name, source in self._sources.items()},
+            tables={name: _declared_table(table) for name, table in self._tables.items()},
+            paths={name: query.path for name, query in self._queries.items()},
+            error=self._whole.file.error,
+            check_tables=self._check_tables,
         )
-        topics: dict[str, str | Source] = {name: self._source(each) for name, each in sources.items()}
+        topics: dict[str, str | Source] = {name: _source(source) for name, source in self._sources.items()}
         topics |= {
-            name: Source(each.value["topic"], table=True) for name, each in tables.items() if "topic" in each.value
+            name: Source(table.value["topic"], table=True)
+            for name, table in self._tables.items()
+            if "topic" in table.value
         }
         try:
             return Pipeline(
                 self._name,
                 topics,
-                query,
-                {name: each.value["topic"] for name, each in sinks.items()},
-                output_mode=self._output_mode(sinks),
-                **{name: value for name, value in self._value.items() if name not in PARTS},
+                declared,
+                {name: sink.value["topic"] for name, sink in self._sinks.items()},
+                output_mode=self._output_mode(),
+                **{name: value for name, value in self._whole.value.items() if name not in PARTS},
             )
         except InvalidPipeline as error:
-            raise self._file.error(self._path_of(error.setting, sources, sinks), error.reason) from error
+            match error.setting:
+                case ("sources", name, attribute):
+                    raise self._sources[name].error(error.reason, attribute) from error
+                case ("sinks", name):
+                    topic = "sink" if "sink" in self._whole.value else "topic"
+                    raise self._sinks[name].error(error.reason, topic) from error
+            raise self._whole.error(error.reason, *error.setting) from error
 
-    def _sources(self) -> dict[str, Named]:
-        return self._one_or_several("source", "sources", self._value.get("source"))
-
-    def _sinks(self) -> dict[str, Named]:
-        topic = self._value.get("sink")
-        if "sinks" in self._value and "query" in self._value:
-            raise self._file.error((*self._path, "query"), "each of several sinks has its own query; move it there")
-        only = {"topic": topic, "query": self._value.get("query", {})} if topic else None
-        found = self._one_or_several("sink", "sinks", only)
-        return {
-            name: Named(each.value, self._path if "sink" in self._value else each.path) for name, each in found.items()
-        }
-
-    def _one_or_several(self, one: str, several: str, only: dict[str, Any] | None) -> dict[str, Named]:
-        if (one in self._value) == (several in self._value):
-            raise self._file.error(self._path, f"it needs either {one} or {several}")
-        if only is not None:
-            return {one: Named(only, (*self._path, one))}
-        return {name: Named(each, (*self._path, several, name)) for name, each in self._value[several].items()}
-
-    def _tables(self) -> dict[str, Named]:
-        tables = self._value.get("tables", {})
-        return {name: Named(each, (*self._path, "tables", name)) for name, each in tables.items()}
-
-    def _check_query(self, sink: Named, sources: Mapping[str, Named], tables: Mapping[str, Named]) -> None:
-        query, path = sink.value.get("query", {}), (*sink.path, "query")
-        chosen = [name for name in ("latest", "top", "window") if name in query]
+    def _check_query(self, query: Part) -> None:
+        steps = query.value
+        chosen = [name for name in ("latest", "top", "window") if name in steps]
         if chosen == ["latest", "window"]:
-            self._check_aggregates(query["window"]["aggregates"], (*path, "window", "aggregates"))
-            chosen = []
-        if len(chosen) > 1:
+            for name, expression in steps["window"]["aggregates"].items():
+                with query.at("window", "aggregates", name):
+                    reversible(expression)
+        elif len(chosen) > 1:
             reason = f"a query has only one of: {', '.join(chosen)}; remove the others, or use another sink for each"
-            raise self._file.error((*path, chosen[1]), reason)
-        given = query.get("from", [])
+            raise query.error(reason, chosen[1])
+        given = steps.get("from", [])
         for name in [given] if isinstance(given, str) else given:
-            if name not in sources:
-                known = ", ".join(sources) + did_you_mean(name, sources)
-                raise self._file.error((*path, "from"), f"{name} is not one of the sources: {known}")
-        for number, each in enumerate(query.get("enrich", [])):
-            if each["table"] not in tables:
-                known = ", ".join(tables) + did_you_mean(each["table"], tables)
-                reason = f"{each['table']} is not one of the tables: {known}"
-                if not tables:
-                    reason = f"the pipeline has no tables; add {each['table']} to tables"
-                raise self._file.error((*path, "enrich", number, "table"), reason)
+            if name not in self._sources:
+                raise query.error(_not_one_of(name, "sources", self._sources), "from")
+        for number, step in enumerate(steps.get("enrich", [])):
+            if step["table"] not in self._tables:
+                reason = f"the pipeline has no tables; add {step['table']} to tables"
+                if self._tables:
+                    reason = _not_one_of(step["table"], "tables", self._tables)
+                raise query.error(reason, "enrich", number, "table")
+        if _is_final(query) and self._whole.value.get("mode", "realtime") == "realtime":
+            reason = "final needs mode: microbatch or mode: once; add one of them to the pipeline, or write updates"
+            raise query.error(reason, "window", "results")
 
-    def _path_of(self, setting: tuple[str, ...], sources: Mapping[str, Named], sinks: Mapping[str, Named]) -> _Path:
-        """Return the path of an argument of Pipeline in the file."""
-        match setting:
-            case ("sources", name, attribute):
-                return (*sources[name].path, attribute)
-            case ("sinks", name):
-                return (*sinks[name].path, "sink" if "sink" in self._value else "topic")
-        return (*self._path, *setting)
-
-    def _check_results(self, sinks: Mapping[str, Named]) -> None:
-        if self._value.get("mode", "realtime") != "realtime":
-            return
-        for sink in sinks.values():
-            if sink.value.get("query", {}).get("window", {}).get("results") == "final":
-                reason = "final needs mode: microbatch or mode: once; add one of them to the pipeline, or write updates"
-                raise self._file.error((*sink.path, "query", "window", "results"), reason)
-
-    def _check_tables(self, sinks: Mapping[str, Named], tables: Mapping[str, Named]) -> None:
+    def _check_tables(self) -> None:
         """Check the files of the tables, and that `enrich` names columns of the tables."""
-        columns = {name: self._columns(each) for name, each in tables.items()}
-        for sink in sinks.values():
-            for number, step in enumerate(sink.value.get("query", {}).get("enrich", [])):
+        columns = {name: _columns(table) for name, table in self._tables.items()}
+        for query in self._queries.values():
+            for number, step in enumerate(query.value.get("enrich", [])):
                 keys = [step["on"]] if isinstance(step["on"], str) else step["on"].values()
-                try:
-                    if (found := columns[step["table"]]) is not None:
-                        table_files.check_keys(keys, found)
-                except CommandError as error:
-                    raise self._file.error((*sink.path, "query", "enrich", number, "on"), error.detail) from error
+                if (known := columns[step["table"]]) is not None:
+                    with query.at("enrich", number, "on"):
+                        table_files.check_keys(keys, known)
 
-    def _columns(self, table: Named) -> list[str] | None:
-        for format_ in table.value.keys() & {"csv", "parquet"}:
-            try:
-                return table_files.check(format_, self._location(table.value[format_]))
-            except CommandError as error:
-                raise self._file.error((*table.path, format_), error.detail) from error
-        return None
-
-    def _location(self, path: str) -> str:
-        return path if "://" in path else str(self._file.directory / path)
-
-    def _check_aggregates(self, aggregates: Mapping[str, str], path: _Path) -> None:
-        for name, expression in aggregates.items():
-            try:
-                reversible(expression)
-            except CommandError as error:
-                raise self._file.error((*path, name), error.detail) from error
-
-    def _output_mode(self, sinks: Mapping[str, Named]) -> Any:
-        queries = [each.value.get("query", {}) for each in sinks.values()]
-        final = [query.get("window", {}).get("results") == "final" for query in queries]
-        if any(final) and any(
-            not is_final and ("window" in query or "top" in query or "latest" in query)
-            for query, is_final in zip(queries, final, strict=True)
-        ):
-            raise self._file.error(
-                self._path,
-                "a pipeline with final results writes no updates; define another pipeline for the other sinks",
+    def _output_mode(self) -> Any:
+        final = [query for query in self._queries.values() if _is_final(query)]
+        others = [query for query in self._queries.values() if not _is_final(query)]
+        if final and any(query.value.keys() & {"window", "top", "latest"} for query in others):
+            raise self._whole.error(
+                "a pipeline with final results writes no updates; define another pipeline for the other sinks"
             )
-        return "append" if any(final) else "update"
+        return "append" if final else "update"
 
-    def _source(self, source: Named) -> Source:
-        start = source.value.get("start", "earliest")
-        try:
-            return Source(
-                source.value["topic"],
-                {int(partition): offset for partition, offset in start.items()} if isinstance(start, dict) else start,
-                source.value.get("max_records_per_s"),
-            )
-        except CommandError as error:
-            reason = error.detail.replace("Source: start is", "must be")
-            raise self._file.error((*source.path, "start"), reason) from error
 
-    def _declared(self, source: Named) -> DeclaredSource:
-        types, avro = self._fields(source)
-        key = source.value.get("key")
-        if key is not None and key not in types:
-            known = ", ".join(types) + did_you_mean(key, types)
-            raise self._file.error((*source.path, "key"), f"{key} is not one of the fields of the schema: {known}")
-        return DeclaredSource(types, source.value.get("key"), "registry" in source.value["schema"], avro)
+def _is_final(query: Part) -> bool:
+    return bool(query.value.get("window", {}).get("results") == "final")
 
-    def _table(self, table: Named) -> DeclaredTable:
-        types, avro = self._fields(table) if "schema" in table.value else (None, None)
-        if avro is not None:
-            raise self._file.error((*table.path, "schema"), "the records of a table must be JSON, not Avro")
-        for format_ in ("csv", "parquet"):
-            if format_ in table.value:
-                return DeclaredTable(format_, self._location(table.value[format_]), types)
-        return DeclaredTable(fields=types)
 
-    def _fields(self, owner: Named) -> tuple[dict[str, Type], AvroSource | None]:
-        """Return the fields of the records, and how to decode them if they are Avro."""
-        given, path = owner.value["schema"], (*owner.path, "schema")
+def _columns(table: Part) -> list[str] | None:
+    for format_ in table.value.keys() & {"csv", "parquet"}:
+        with table.at(format_):
+            return table_files.check(format_, table.location(table.value[format_]))
+    return None
+
+
+def _source(source: Part) -> Source:
+    start = source.value.get("start", "earliest")
+    if isinstance(start, dict):
+        start = {int(partition): offset for partition, offset in start.items()}
+    try:
+        return Source(source.value["topic"], start, source.value.get("max_records_per_s"))
+    except CommandError as error:
+        raise source.error(error.detail.replace("Source: start is", "must be"), "start") from error
+
+
+def _declared_source(source: Part) -> DeclaredSource:
+    types, avro = _fields(source)
+    key = source.value.get("key")
+    if key is not None and key not in types:
+        raise source.error(_not_one_of(key, "fields of the schema", types), "key")
+    return DeclaredSource(types, key, "registry" in source.value["schema"], avro)
+
+
+def _declared_table(table: Part) -> DeclaredTable:
+    types, avro = _fields(table) if "schema" in table.value else (None, None)
+    if avro is not None:
+        raise table.error("the records of a table must be JSON, not Avro", "schema")
+    for format_ in ("csv", "parquet"):
+        if format_ in table.value:
+            return DeclaredTable(format_, table.location(table.value[format_]), types)
+    return DeclaredTable(fields=types)
+
+
+def _fields(owner: Part) -> tuple[dict[str, Type], AvroSource | None]:
+    """Return the fields of the records, and how to decode them if they are Avro."""
+    given = owner.value["schema"]
+    with owner.at("schema"):
         try:
             if "file" in given:
-                return fields(json.loads((self._file.directory / given["file"]).read_text("utf-8"))), None
+                return fields(json.loads(Path(owner.location(given["file"])).read_text("utf-8"))), None
             if "registry" in given:
-                return self._registered(given)
-            found = fields(given)
-        except SchemaUnavailable as error:
-            raise SchemaUnavailable(self._file.error(path, error.detail).detail) from error
-        except CommandError as error:
-            raise self._file.error(path, error.detail) from error
+                files = {name: owner.location(given[name]) for name in ("password_file", "ca_file") if name in given}
+                return _registered({**given, **files})
+            types = fields(given)
         except OSError as error:
-            raise self._file.error((*path, "file"), f"cannot read {error.filename}: {error.strerror}") from error
+            raise CommandError(f"cannot read {error.filename}: {error.strerror}") from error
         except ValueError as error:
-            raise self._file.error(path, f"the schema is not JSON: {error}") from error
-        for name in given.get("required") or ():
-            if name not in found:
-                known = ", ".join(found) + did_you_mean(name, found)
-                raise self._file.error((*path, "required"), f"{name} is not one of the properties: {known}")
-        return found, None
-
-    def _registered(self, given: Mapping[str, Any]) -> tuple[dict[str, Type], AvroSource | None]:
-        named = (name for name in ("password_file", "ca_file") if name in given)
-        return _registered({**given, **{name: str(self._file.directory / given[name]) for name in named}})
+            raise CommandError(f"the schema is not JSON: {error}") from error
+    for name in given.get("required") or ():
+        if name not in types:
+            raise owner.error(_not_one_of(name, "properties", types), "schema", "required")
+    return types, None
 
 
 def _registered(given: Mapping[str, Any]) -> tuple[dict[str, Type], AvroSource | None]:
