@@ -24,10 +24,14 @@ if TYPE_CHECKING:
 Mode = Literal["realtime", "microbatch", "once"]
 OutputMode = Literal["update", "append"]
 
-MAX_STATE_PARTITIONS = 10_000
 MIN_COMMIT_INTERVAL_S = 5  # Spark's minimum
-MAX_COMMIT_INTERVAL_S = 3600
-MAX_REFRESH_S = 31 * 86_400
+# The smallest and the largest value of each argument that is a whole number.
+NUMBERS = {
+    "version": (1, 2**31 - 1),
+    "state_partitions": (1, 10_000),
+    "commit_interval_s": (MIN_COMMIT_INTERVAL_S, 3600),
+    "refresh_tables_s": (1, 31 * 86_400),
+}
 MAX_PARTITION = 2**31 - 1
 MAX_OFFSET = 2**63 - 1
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -141,7 +145,81 @@ class Pipeline:
     summary: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
-        _Checks(self).run()
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+            raise CommandError(
+                f"Pipeline: the name {self.name!r} is invalid; use up to 100 letters, digits, '-', '_' and '.', "
+                "beginning with a letter or digit"
+            )
+        self._check_topics()
+        self._check_values()
+        if self.mode == "realtime" and self.output_mode != "update":
+            raise self._error("real-time mode requires output_mode='update'; for final results use mode='microbatch'")
+        for name, source in self.sources.items():
+            if source.max_records_per_s is not None and self.mode != "microbatch":
+                reason = "max_records_per_s requires the mode microbatch; use this mode, or remove the limit"
+                raise self._error(reason, "sources", name, "max_records_per_s")
+        if self.commit_interval_s is not None and self.mode != "realtime":
+            reason = "commit_interval_s requires mode='realtime'; the other modes commit after each batch"
+            raise self._error(reason, "commit_interval_s")
+        if self.refresh_tables_s is not None and self.mode == "once":
+            reason = "the mode once reads its tables only once; remove refresh_tables_s, or use another mode"
+            raise self._error(reason, "refresh_tables_s")
+
+    def _check_topics(self) -> None:
+        """Check the topics and the names of the sources."""
+        sink = self.sink
+        if not isinstance(sink, str | list | tuple | Mapping):
+            raise self._error(f"sink must be the name of a topic, not {sink!r}")
+        topics = [sink] if isinstance(sink, str) else [*(sink.values() if isinstance(sink, Mapping) else sink)]
+        for argument, given in (("source", self.source), ("sink", topics)):
+            if not given:
+                raise self._error(f"{argument} is empty; name at least one topic")
+        try:
+            sources = self.sources
+        except TypeError as error:
+            raise self._error(f"source {error}") from None
+        for argument, topic in (*(("sink", topic) for topic in topics), ("dead_letters", self.dead_letters)):
+            if topic is not None and (problem := _problem_of_topic(topic)):
+                raise self._error(f"{argument}: {problem}")
+        if all(source.table for source in sources.values()):
+            raise self._error("source has no stream; at least one source must not be a table")
+        for name in self.source if isinstance(self.source, Mapping) else ():
+            if not isinstance(name, str) or not name.isidentifier():
+                raise self._error(
+                    f"the source name {name!r} is invalid, because it is a keyword argument of the query; "
+                    "use letters, digits and '_'"
+                )
+        for name, topic in self.sinks.items():
+            if topic in self.source_topics:
+                raise self._error(f"{topic} is also a source; write to another topic", "sinks", name)
+        if self.dead_letters in self.source_topics:
+            raise self._error(f"{self.dead_letters} is also a source; use another topic", "dead_letters")
+
+    def _check_values(self) -> None:
+        """Check the type and the range of the other arguments."""
+        if not callable(self.query):
+            raise self._error(f"query must be a function, not {self.query!r}")
+        for name, choices in (("mode", get_args(Mode)), ("output_mode", get_args(OutputMode))):
+            value = getattr(self, name)
+            if value not in choices:
+                close = get_close_matches(str(value), choices, 1)
+                hint = f"; did you mean {close[0]!r}?" if close else ""
+                raise self._error(f"{name} is one of {', '.join(map(repr, choices))}, not {value!r}{hint}")
+        for name in ("key", "checkpoint"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise self._error(f"{name} must be text, not {value!r}")
+        for name, (minimum, maximum) in NUMBERS.items():
+            value = getattr(self, name)
+            is_omitted = value is None and name != "version"
+            if not is_omitted and not (_is_whole(value, maximum) and value >= minimum):
+                raise self._error(f"{name} must be a whole number from {minimum} to {maximum}, not {value!r}")
+        for setting in self.spark:
+            if not isinstance(setting, str) or not setting.startswith("spark."):
+                raise self._error(f"the Spark setting {setting!r} does not exist; their names start with 'spark.'")
+
+    def _error(self, reason: str, *setting: str) -> InvalidPipeline:
+        return InvalidPipeline(self.name, reason, *setting)
 
     @property
     def sources(self) -> dict[str, Source]:
@@ -201,110 +279,6 @@ class Pipeline:
             "state_partitions": self.state_partitions,
             "query": dict(own),
         }
-
-
-class _Checks:
-    """The checks of a pipeline's arguments. Each error starts with the pipeline's name."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._pipeline = pipeline
-
-    def run(self) -> None:
-        pipeline = self._pipeline
-        if not isinstance(pipeline.name, str) or not _NAME.fullmatch(pipeline.name):
-            raise CommandError(
-                f"Pipeline: the name {pipeline.name!r} is invalid; use up to 100 letters, digits, '-', '_' and '.', "
-                "beginning with a letter or digit"
-            )
-        self._check_topics()
-        if not callable(pipeline.query):
-            raise self._error(f"query must be a function, not {pipeline.query!r}")
-        self._check_choice("mode", pipeline.mode, get_args(Mode))
-        self._check_choice("output_mode", pipeline.output_mode, get_args(OutputMode))
-        if pipeline.mode == "realtime" and pipeline.output_mode != "update":
-            raise self._error("real-time mode requires output_mode='update'; for final results use mode='microbatch'")
-        self._check_texts()
-        self._check_number("version", pipeline.version, 2**31 - 1)
-        if pipeline.state_partitions is not None:
-            self._check_number("state_partitions", pipeline.state_partitions, MAX_STATE_PARTITIONS)
-        if pipeline.commit_interval_s is not None:
-            self._check_number(
-                "commit_interval_s", pipeline.commit_interval_s, MAX_COMMIT_INTERVAL_S, MIN_COMMIT_INTERVAL_S
-            )
-            if pipeline.mode != "realtime":
-                reason = "commit_interval_s requires mode='realtime'; the other modes commit after each batch"
-                raise self._error(reason, "commit_interval_s")
-        if pipeline.refresh_tables_s is not None:
-            self._check_number("refresh_tables_s", pipeline.refresh_tables_s, MAX_REFRESH_S)
-            if pipeline.mode == "once":
-                raise self._error(
-                    "the mode once reads its tables only once; remove refresh_tables_s, or use another mode",
-                    "refresh_tables_s",
-                )
-        self._check_spark()
-
-    def _check_topics(self) -> None:
-        pipeline = self._pipeline
-        sink = pipeline.sink
-        if not isinstance(sink, str | list | tuple | Mapping):
-            raise self._error(f"sink must be the name of a topic, not {sink!r}")
-        topics = [sink] if isinstance(sink, str) else [*(sink.values() if isinstance(sink, Mapping) else sink)]
-        for argument, given in (("source", pipeline.source), ("sink", topics)):
-            if not given:
-                raise self._error(f"{argument} is empty; name at least one topic")
-        try:
-            sources = pipeline.sources
-        except TypeError as error:
-            raise self._error(f"source {error}") from None
-        for argument, topic in (*(("sink", topic) for topic in topics), ("dead_letters", pipeline.dead_letters)):
-            if topic is not None and (problem := _problem_of_topic(topic)):
-                raise self._error(f"{argument}: {problem}")
-        if all(source.table for source in sources.values()):
-            raise self._error("source has no stream; at least one source must not be a table")
-        self._check_names()
-        for name, source in sources.items():
-            if source.max_records_per_s is not None and pipeline.mode != "microbatch":
-                reason = "max_records_per_s requires the mode microbatch; use this mode, or remove the limit"
-                raise self._error(reason, "sources", name, "max_records_per_s")
-        for name, topic in pipeline.sinks.items():
-            if topic in pipeline.source_topics:
-                raise self._error(f"{topic} is also a source; write to another topic", "sinks", name)
-        if pipeline.dead_letters in pipeline.source_topics:
-            raise self._error(f"{pipeline.dead_letters} is also a source; use another topic", "dead_letters")
-
-    def _check_names(self) -> None:
-        if not isinstance(self._pipeline.source, Mapping):
-            return
-        for name in self._pipeline.source:
-            if not isinstance(name, str) or not name.isidentifier():
-                raise self._error(
-                    f"the source name {name!r} is invalid, because it is a keyword argument of the query; "
-                    "use letters, digits and '_'"
-                )
-
-    def _check_choice(self, name: str, value: object, choices: Sequence[str]) -> None:
-        if value not in choices:
-            close = get_close_matches(str(value), choices, 1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise self._error(f"{name} is one of {', '.join(map(repr, choices))}, not {value!r}{hint}")
-
-    def _check_texts(self) -> None:
-        for name in ("key", "checkpoint"):
-            value = getattr(self._pipeline, name)
-            if value is not None and (not isinstance(value, str) or not value):
-                raise self._error(f"{name} must be text, not {value!r}")
-
-    def _check_number(self, name: str, value: object, maximum: int, minimum: int = 1) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
-            raise self._error(f"{name} must be a whole number from {minimum} to {maximum}, not {value!r}")
-
-    def _check_spark(self) -> None:
-        for name in self._pipeline.spark:
-            if not isinstance(name, str) or not name.startswith("spark."):
-                raise self._error(f"the Spark setting {name!r} does not exist; their names start with 'spark.'")
-
-    def _error(self, reason: str, *setting: str) -> InvalidPipeline:
-        return InvalidPipeline(self._pipeline.name, reason, *setting)
 
 
 def _source(source: str | Source) -> Source:

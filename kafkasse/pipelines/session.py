@@ -103,7 +103,7 @@ def session(
         settings |= {"spark.master": master} if master else {}
         try:
             if process is None:
-                spark = _get_or_create(_without_submitted(settings, master))
+                spark = SparkSession.builder.config(map=_without_submitted(settings, master)).getOrCreate()
             else:
                 spark = _start(settings, directory, process)
             yield spark
@@ -189,23 +189,17 @@ def _exit_error(code: int) -> CommandError | Crashed:
     return Crashed(f"Spark's JVM was killed by signal {-code}" if code < 0 else f"Spark's JVM exited with code {code}")
 
 
-def _without_submitted(settings: Mapping[str, str], master: str | None) -> dict[str, str]:
+def _without_submitted(settings: Mapping[str, str], master: str | None) -> dict[str, Any]:
     """Leave out the settings that spark-submit has, except the name, which it always sets, and `master`."""
     kept = {"spark.app.name"} | ({"spark.master"} if master else set())
     submitted = private_spark.submitted_settings() - kept
     return {name: value for name, value in settings.items() if name not in submitted}
 
 
-def _get_or_create(settings: Mapping[str, str]) -> SparkSession:
-    builder = SparkSession.builder
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
-
-
 def _start(settings: dict[str, str], directory: Path, process: Jvm) -> SparkSession:
     master = settings.get("spark.master", MASTER)
-    chosen = {"spark.local.dir": str(directory)} | LOCAL_SETTINGS | (SINGLE_JVM_SETTINGS if is_local(master) else {})
+    chosen: dict[str, Any] = {"spark.local.dir": str(directory)}
+    chosen |= LOCAL_SETTINGS | (SINGLE_JVM_SETTINGS if is_local(master) else {})
     chosen |= settings | {"spark.master": master}
     if not is_local(master):  # the executors load these jars from the driver
         chosen["spark.jars"] = ",".join([*map(str, jvm.connector_jars()), *filter(None, [chosen.get("spark.jars")])])
@@ -214,15 +208,15 @@ def _start(settings: dict[str, str], directory: Path, process: Jvm) -> SparkSess
     with _ended_by_signals(process):
         connection = process.start(chosen, options, classpath)
         if connection is None:
-            code = process.wait(EXIT_DELAY_S)
-            if code is None or code < 0:
-                raise _exit_error(code or 0)
+            code = process.wait(EXIT_DELAY_S) or 0
+            if code < 0:
+                raise _exit_error(code)
             raise CommandError(
                 f"Spark's JVM ({runtime.java_executable()}) did not start: it exited with code {code}; see its output above"
             )
         with _environment(connection):
             try:
-                return _get_or_create(chosen)
+                return SparkSession.builder.config(map=chosen).getOrCreate()
             except Py4JJavaError as error:  # read its text now, because the JVM is about to exit
                 reason = str(error.java_exception.toString()).splitlines()[0]
                 if any(name in reason for name in TOO_SMALL):
