@@ -150,7 +150,7 @@ def _missing(error: ValidationError) -> str:
     return f"needs {alternatives}" if error.context else f"has contradictory settings; use only {alternatives}"
 
 
-class Part(NamedTuple):
+class DefinitionPart(NamedTuple):
     """A part of the definition of a pipeline, and its path in the file."""
 
     file: Definitions
@@ -184,7 +184,7 @@ class _Definition:
     """One pipeline of a file."""
 
     def __init__(self, file: Definitions, name: str, value: dict[str, Any]) -> None:
-        self._name, self._whole = name, Part(file, value, ("pipelines", name))
+        self._name, self._whole = name, DefinitionPart(file, value, ("pipelines", name))
         if "sinks" in value and "query" in value:
             raise self._whole.error("each of several sinks has its own query; move it there", "query")
         self._sources = self._parts("source", "sources")
@@ -195,19 +195,22 @@ class _Definition:
                 "sink": self._whole._replace(value={"topic": value["sink"], "query": value.get("query", {})})
             }
         self._queries = {
-            name: Part(file, sink.value.get("query", {}), (*sink.path, "query")) for name, sink in self._sinks.items()
+            name: sink._replace(value=sink.value.get("query", {}), path=(*sink.path, "query"))
+            for name, sink in self._sinks.items()
         }
 
-    def _parts(self, one: str, several: str) -> dict[str, Part]:
+    def _parts(self, one: str, several: str) -> dict[str, DefinitionPart]:
         if (one in self._whole.value) == (several in self._whole.value):
             raise self._whole.error(f"it needs either {one} or {several}")
         if one in self._whole.value:
             return {one: self._whole._replace(value=self._whole.value[one], path=(*self._whole.path, one))}
         return self._parts_of(several)
 
-    def _parts_of(self, setting: str) -> dict[str, Part]:
+    def _parts_of(self, setting: str) -> dict[str, DefinitionPart]:
         file, value, path = self._whole
-        return {name: Part(file, each, (*path, setting, name)) for name, each in value.get(setting, {}).items()}
+        return {
+            name: DefinitionPart(file, each, (*path, setting, name)) for name, each in value.get(setting, {}).items()
+        }
 
     def pipeline(self) -> Pipeline:
         for query in self._queries.values():
@@ -244,7 +247,7 @@ class _Definition:
                     raise self._sinks[name].error(error.reason, topic) from error
             raise self._whole.error(error.reason, *error.setting) from error
 
-    def _check_query(self, query: Part) -> None:
+    def _check_query(self, query: DefinitionPart) -> None:
         steps = query.value
         chosen = [name for name in ("latest", "top", "window") if name in steps]
         if chosen == ["latest", "window"]:
@@ -288,18 +291,18 @@ class _Definition:
         return "append" if final else "update"
 
 
-def _is_final(query: Part) -> bool:
+def _is_final(query: DefinitionPart) -> bool:
     return bool(query.value.get("window", {}).get("results") == "final")
 
 
-def _columns(table: Part) -> list[str] | None:
+def _columns(table: DefinitionPart) -> list[str] | None:
     for format_ in table.value.keys() & {"csv", "parquet"}:
         with table.at(format_):
             return table_files.check(format_, table.location(table.value[format_]))
     return None
 
 
-def _source(source: Part) -> Source:
+def _source(source: DefinitionPart) -> Source:
     start = source.value.get("start", "earliest")
     if isinstance(start, dict):
         start = {int(partition): offset for partition, offset in start.items()}
@@ -309,7 +312,7 @@ def _source(source: Part) -> Source:
         raise source.error(error.detail.replace("Source: start is", "must be"), "start") from error
 
 
-def _declared_source(source: Part) -> DeclaredSource:
+def _declared_source(source: DefinitionPart) -> DeclaredSource:
     types, avro = _fields(source)
     key = source.value.get("key")
     if key is not None and key not in types:
@@ -317,7 +320,7 @@ def _declared_source(source: Part) -> DeclaredSource:
     return DeclaredSource(types, key, "registry" in source.value["schema"], avro)
 
 
-def _declared_table(table: Part) -> DeclaredTable:
+def _declared_table(table: DefinitionPart) -> DeclaredTable:
     types, avro = _fields(table) if "schema" in table.value else (None, None)
     if avro is not None:
         raise table.error("the records of a table must be JSON, not Avro", "schema")
@@ -327,7 +330,7 @@ def _declared_table(table: Part) -> DeclaredTable:
     return DeclaredTable(fields=types)
 
 
-def _fields(owner: Part) -> tuple[dict[str, Type], AvroSource | None]:
+def _fields(owner: DefinitionPart) -> tuple[dict[str, Type], AvroSource | None]:
     """Return the fields of the records, and how to decode them if they are Avro."""
     given = owner.value["schema"]
     with owner.at("schema"):
