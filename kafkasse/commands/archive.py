@@ -83,9 +83,9 @@ def compact(directory: Path, topic: str | None) -> None:
     """Merge the small files in DIRECTORY. Clients can read the archive meanwhile, and `archive run` can write to it."""
     from kafkasse.archive import maintenance
 
-    for each in _topics(directory, topic):
-        saved = _run(each, "compacting", maintenance.compact)
-        click.echo(f"{each.topic} ({each.topic_id}): {saved} fewer files")
+    for of_topic in _topics(directory, topic):
+        saved = _run(of_topic, "compacting", maintenance.compact)
+        click.echo(f"{of_topic.topic} ({of_topic.topic_id}): {saved} fewer files")
 
 
 @command.command()
@@ -102,9 +102,9 @@ def erase(directory: Path, topic: str, key: str | None, key_base64: str | None) 
     from kafkasse.archive import maintenance
 
     wanted = _key(key, key_base64)
-    for each in _topics(directory, topic):
-        erased = _run(each, "erasing", lambda each, show: maintenance.erase(each, wanted, show))
-        click.echo(f"{each.topic} ({each.topic_id}): {erased} records erased")
+    for of_topic in _topics(directory, topic):
+        erased = _run(of_topic, "erasing", lambda of_topic, show: maintenance.erase(of_topic, wanted, show))
+        click.echo(f"{of_topic.topic} ({of_topic.topic_id}): {erased} records erased")
 
 
 def _key(key: str | None, key_base64: str | None) -> bytes:
@@ -165,22 +165,22 @@ class TopicStatus:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def status(directory: Path, topic: str | None, as_json: bool) -> None:
     """Show the records that DIRECTORY contains of each topic, and the offsets that are missing."""
-    for each in _topics(directory, topic):
-        with _readable(each), waiting(f"reading the archive of {each.topic}"):
-            found = TopicStatus.of(each)
-        click.echo(json.dumps(asdict(found)) if as_json else "\n".join(found.lines()))
+    for of_topic in _topics(directory, topic):
+        with _readable(of_topic), waiting(f"reading the archive of {of_topic.topic}"):
+            read = TopicStatus.of(of_topic)
+        click.echo(json.dumps(asdict(read)) if as_json else "\n".join(read.lines()))
 
 
 def _topics(directory: Path, topic: str | None) -> Iterable[TopicDirectory]:
     from kafkasse.archive.directory import ArchiveDirectory, NotAnArchive
 
     try:
-        found = [each for each in ArchiveDirectory(directory).topics() if topic in (None, each.topic)]
+        topics = [of_topic for of_topic in ArchiveDirectory(directory).topics() if topic in (None, of_topic.topic)]
     except NotAnArchive as error:
         raise CommandError(str(error)) from error
-    if not found and topic is not None:
+    if not topics and topic is not None:
         raise CommandError(f"{directory} does not contain the topic {topic}")
-    return found
+    return topics
 
 
 @contextmanager

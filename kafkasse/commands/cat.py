@@ -72,7 +72,7 @@ OUTPUTS: dict[str, Callable[[Event, str], str]] = {
 
 def _pairs(_: click.Context, param: click.Parameter, values: Sequence[str]) -> list[tuple[str, str]]:
     """Split the values of an option. The error does not quote the value, which may be a secret."""
-    found = []
+    pairs = []
     for text in values:
         name, separator, value = text.partition(":" if param.name == "headers" else "=")
         if not (separator and name.strip() and text.isprintable() and text.isascii()):
@@ -80,8 +80,8 @@ def _pairs(_: click.Context, param: click.Parameter, values: Sequence[str]) -> l
         # The server ignores parameters that it does not know, so the stream would not be filtered.
         if param.name == "where" and not re.fullmatch(r"key|(header|field)\..+", name):
             raise click.BadParameter(f"{name!r} is not a part of a record: use key, header.NAME or field.NAME.")
-        found.append((name.strip(), value.strip()))
-    return found
+        pairs.append((name.strip(), value.strip()))
+    return pairs
 
 
 @click.command(epilog=EPILOG)

@@ -94,36 +94,36 @@ class _Letters:
 
     def __init__(self, consumer: KafkaConsumer, topic: str) -> None:
         self._consumer = consumer
-        partitions = [TopicPartition(topic, each) for each in sorted(consumer.partitions_for_topic(topic) or ())]
+        partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
         if not partitions:
             raise CommandError(f"the topic {topic} does not exist, or you may not read it")
         consumer.assign(partitions)
         first, self._ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
         self.positions: dict[Any, int] = {}
-        for each in partitions:
-            committed = consumer.committed(each)
-            self.positions[each] = max(first[each], committed if committed is not None else 0)
-            consumer.seek(each, self.positions[each])
-        self.total = sum(max(0, self._ends[each] - self.positions[each]) for each in partitions)
+        for partition in partitions:
+            committed = consumer.committed(partition)
+            self.positions[partition] = max(first[partition], committed if committed is not None else 0)
+            consumer.seek(partition, self.positions[partition])
+        self.total = sum(max(0, self._ends[partition] - self.positions[partition]) for partition in partitions)
         self.done = 0
         self.skipped: Counter[str] = Counter()
         self._seen: set[tuple[str, int, int]] = set()
 
     def batches(self) -> Iterator[list[Original]]:
         """Yield the records of each batch. Afterwards, `positions` is the position after the batch."""
-        while any(self.positions[each] < end for each, end in self._ends.items()):
+        while any(self.positions[partition] < end for partition, end in self._ends.items()):
             polled = self._consumer.poll(POLL_TIMEOUT_MS)
-            originals = [each for records in polled.values() for record in records if (each := self._original(record))]
-            for each in self.positions:
-                position = self._consumer.position(each)
-                self.done += position - self.positions[each]
-                self.positions[each] = position
-            yield originals
+            read = [self._original(record) for records in polled.values() for record in records]
+            for partition in self.positions:
+                position = self._consumer.position(partition)
+                self.done += position - self.positions[partition]
+                self.positions[partition] = position
+            yield [original for original in read if original]
 
     def _original(self, record: Any) -> Original | None:
-        own = dict(record.headers[-HEADER_COUNT:])
-        texts = {name.removeprefix(PREFIX): (value or b"").decode() for name, value in own.items()}
-        if reason := _reason_to_skip(own, texts):
+        last_headers = dict(record.headers[-HEADER_COUNT:])
+        texts = {name.removeprefix(PREFIX): (value or b"").decode() for name, value in last_headers.items()}
+        if reason := _reason_to_skip(last_headers, texts):
             self.skipped[reason] += 1
             return None
         where = texts["topic"], int(texts["partition"]), int(texts["offset"])
@@ -134,8 +134,8 @@ class _Letters:
         return Original(*where, record.key, record.value, record.headers[:-HEADER_COUNT], texts["reason"])
 
 
-def _reason_to_skip(own: Mapping[str, bytes | None], texts: Mapping[str, str]) -> str:
-    if len(own) != HEADER_COUNT or not all(name.startswith(PREFIX) for name in own):
+def _reason_to_skip(last_headers: Mapping[str, bytes | None], texts: Mapping[str, str]) -> str:
+    if len(last_headers) != HEADER_COUNT or not all(name.startswith(PREFIX) for name in last_headers):
         return "they are no dead letters"
     if not texts["partition"]:
         return "they are results, which the pipeline computes again from its sources"
@@ -177,14 +177,18 @@ def _write(producer: Any, batch: list[Original], positions: dict[Any, int], grou
     try:
         sent = [
             producer.send(
-                each.topic, key=each.key, value=each.value, headers=list(each.headers), partition=each.partition
+                original.topic,
+                key=original.key,
+                value=original.value,
+                headers=list(original.headers),
+                partition=original.partition,
             )
-            for each in batch
+            for original in batch
         ]
         producer.flush()
         for future in sent:
             future.get(0)
-        offsets = {each: OffsetAndMetadata(position, "", -1) for each, position in positions.items()}
+        offsets = {partition: OffsetAndMetadata(position, "", -1) for partition, position in positions.items()}
         producer.send_offsets_to_transaction(offsets, group)
     except BaseException:
         producer.abort_transaction()

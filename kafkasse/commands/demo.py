@@ -179,10 +179,10 @@ class Processes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each in self._started:
-            each.process.terminate()
-        for each in self._started:
-            each.process.stop(STOP_TIMEOUT_S)
+        for part in self._started:
+            part.process.terminate()
+        for part in self._started:
+            part.process.stop(STOP_TIMEOUT_S)
         self._directory.cleanup()
 
     def start(self, name: str, *args: str, exits: bool = False) -> _Part:
@@ -208,8 +208,8 @@ class Processes:
         """
         deadline_s = time.monotonic() + timeout_s
         while not condition():
-            for each in self._started:
-                each.check()
+            for part in self._started:
+                part.check()
             if self.broker.ended():
                 raise CommandError(f"the broker has stopped. The end of its log:\n{last_lines(self.broker.log())}")
             if time.monotonic() > deadline_s:

@@ -242,8 +242,8 @@ def state(name: str, checkpoint: str | None, key: str | None) -> None:
     name = f"kafkasse state {pipeline.name}"
     with waiting("reading the checkpoint with Spark"), session(name, None, pipeline.spark_settings) as spark:
         spark.sparkContext.setLogLevel("OFF")
-        found = states.checkpoint_of(spark, pipeline, directory)
-        lines = [*(states.sizes(spark, found) if key is None else states.rows_of(spark, found, key))]
+        latest = states.checkpoint_of(spark, pipeline, directory)
+        lines = [*(states.sizes(spark, latest) if key is None else states.rows_of(spark, latest, key))]
     for line in lines:
         click.echo(line)
 

@@ -40,14 +40,14 @@ def show(topic: str, kafka: Mapping[str, Any], as_json: bool) -> None:
         waiting(f"reading the topic {topic}"),
         closing(connected(KafkaConsumer, config.kafka_settings(), consumer_timeout_ms=IDLE_TIMEOUT_MS)) as consumer,
     ):
-        found = _latest(consumer, topic)
-        for status in found:
+        statuses = _latest(consumer, topic)
+        for status in statuses:
             status["dead_letters_in_topic"] = _count(consumer, status.get("dead_letter_topic"))
     if as_json:
-        for status in found:
+        for status in statuses:
             click.echo(json.dumps(status, ensure_ascii=False))
         return
-    print_table([COLUMNS, *(_row(status, datetime.now(UTC)) for status in found)])
+    print_table([COLUMNS, *(_row(status, datetime.now(UTC)) for status in statuses)])
 
 
 def _latest(consumer: KafkaConsumer, topic: str) -> list[dict[str, Any]]:
@@ -61,13 +61,13 @@ def _latest(consumer: KafkaConsumer, topic: str) -> list[dict[str, Any]]:
             latest.pop(record.key, None)
         else:
             latest[record.key] = _parsed(record.value, topic)
-        if all(consumer.position(each) >= end for each, end in ends.items()):
+        if all(consumer.position(partition) >= end for partition, end in ends.items()):
             break
     return sorted(latest.values(), key=lambda status: str(status["pipeline"]))
 
 
 def _partitions(consumer: KafkaConsumer, topic: str) -> list[TopicPartition]:
-    return [TopicPartition(topic, each) for each in consumer.partitions_for_topic(topic) or ()]
+    return [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
 
 
 def _count(consumer: KafkaConsumer, topic: str | None) -> int | None:

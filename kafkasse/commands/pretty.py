@@ -45,7 +45,7 @@ def pretty(event: Event, color: bool) -> str:
 
 def printable(text: str) -> str:
     """Return text without the characters that a terminal could execute. Line breaks and tabs stay."""
-    return "".join(each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}" for each in text)
+    return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def _head(event: Event, record: Any) -> str:
@@ -70,10 +70,10 @@ def _time(timestamp_ms: Any) -> str:
 def _render(value: Any, paint: Paint, newline: str) -> str:
     deeper = newline + "  "
     if isinstance(value, dict) and value:
-        members = [f"{paint('name', _quoted(name))}: {_render(each, paint, deeper)}" for name, each in value.items()]
+        members = [f"{paint('name', _quoted(name))}: {_render(item, paint, deeper)}" for name, item in value.items()]
         return f"{{{deeper}{f',{deeper}'.join(members)}{newline}}}"
     if isinstance(value, list) and value:
-        return f"[{deeper}{f',{deeper}'.join(_render(each, paint, deeper) for each in value)}{newline}]"
+        return f"[{deeper}{f',{deeper}'.join(_render(item, paint, deeper) for item in value)}{newline}]"
     if isinstance(value, _Number):
         return paint("number", value)
     return paint("text" if isinstance(value, str) else "word", _quoted(value))

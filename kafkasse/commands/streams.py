@@ -49,7 +49,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     with waiting(WAITING):
         for name, sockets in servers:
             of_server, silent_there = control.list_streams(sockets)
-            streams += [each | {"server": name} for each in of_server]
+            streams += [stream | {"server": name} for stream in of_server]
             silent += silent_there
     streams.sort(key=lambda stream: float(stream["opened_at"]))
     if as_json:
@@ -98,7 +98,7 @@ def _servers() -> list[tuple[str, list[Path]]]:
 
 
 def _silent(sockets: list[Path]) -> str:
-    pids = ", ".join(str(runtime.worker_pid(each)) for each in sockets)
+    pids = ", ".join(str(runtime.worker_pid(socket)) for socket in sockets)
     return f"no answer within {control.TIMEOUT_S:.0f} s from the workers with these process IDs: {pids}"
 
 

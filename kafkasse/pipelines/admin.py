@@ -72,7 +72,7 @@ class Admin:
         options = self._jvm.org.apache.kafka.clients.admin.DescribeTopicsOptions().includeAuthorizedOperations(True)
         described = self._admin.describeTopics(list(operations), options).topicNameValues()
         for topic, operation in operations.items():
-            allowed = {str(each.name()) for each in _description(topic, described[topic]).authorizedOperations() or ()}
+            allowed = {str(acl.name()) for acl in _description(topic, described[topic]).authorizedOperations() or ()}
             if "DESCRIBE" in allowed and operation not in allowed:
                 raise CommandError(
                     f"the Kafka user has no {operation} permission for the topic {topic}; add an ACL for the user in "
@@ -83,26 +83,26 @@ class Admin:
         """Return the first offset and the end of each partition of a topic."""
         kafka = self._jvm.org.apache.kafka
         described = self._admin.describeTopics([topic]).topicNameValues()[topic].get()
-        partitions = [kafka.common.TopicPartition(topic, each.partition()) for each in described.partitions()]
+        partitions = [kafka.common.TopicPartition(topic, info.partition()) for info in described.partitions()]
         first, end = (
             self._admin.listOffsets(dict.fromkeys(partitions, spec)).all().get()
             for spec in (kafka.clients.admin.OffsetSpec.earliest(), kafka.clients.admin.OffsetSpec.latest())
         )
-        return {each.partition(): (first[each].offset(), end[each].offset()) for each in partitions}
+        return {at.partition(): (first[at].offset(), end[at].offset()) for at in partitions}
 
     def ends(self, topics: Iterable[str]) -> NextOffsets:
         """Return the end of each partition of the topics."""
-        return {(topic, each): end for topic in topics for each, (_, end) in self.offsets(topic).items()}
+        return {(topic, partition): end for topic in topics for partition, (_, end) in self.offsets(topic).items()}
 
     def max_bytes(self, topics: Iterable[str]) -> dict[str, int]:
         """Return the size of the largest record that Kafka accepts, for each topic.
 
         This is the smallest of the topic's `max.message.bytes` and the producer's `max.request.size` and `buffer.memory`.
         """
-        own = int(self._kafka.get("buffer.memory", DEFAULT_BUFFER_BYTES))
+        of_producer = int(self._kafka.get("buffer.memory", DEFAULT_BUFFER_BYTES))
         if "max.request.size" in self._kafka:
-            own = min(own, int(self._kafka["max.request.size"]))
-        return {topic: min(own, self._max_message_bytes(topic)) for topic in topics}
+            of_producer = min(of_producer, int(self._kafka["max.request.size"]))
+        return {topic: min(of_producer, self._max_message_bytes(topic)) for topic in topics}
 
     def _max_message_bytes(self, topic: str) -> int:
         resource_type = self._jvm.org.apache.kafka.common.config.ConfigResource
@@ -142,7 +142,7 @@ class Admin:
     def delete(self, topics: Iterable[str]) -> None:
         """Delete the topics that exist. A topic that the user may not delete is left."""
         existing = self.names()
-        deleted = self._admin.deleteTopics([each for each in topics if each in existing])
+        deleted = self._admin.deleteTopics([topic for topic in topics if topic in existing])
         for future in deleted.topicNameValues().values():
             with suppress(Py4JJavaError):
                 future.get()
@@ -162,8 +162,8 @@ def _description(topic: str, future: Any) -> Any:
 
 def _class_names(exception: Any) -> set[str]:
     """Return the names of the exception's class and its base classes."""
-    names, each = set(), exception.getClass()
-    while each is not None:
-        names.add(str(each.getSimpleName()))
-        each = each.getSuperclass()
+    names, class_ = set(), exception.getClass()
+    while class_ is not None:
+        names.add(str(class_.getSimpleName()))
+        class_ = class_.getSuperclass()
     return names

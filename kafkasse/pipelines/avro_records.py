@@ -56,10 +56,10 @@ def decoded(records: DataFrame, source: AvroSource) -> tuple[Column, Column]:
     """
     header = F.lit(None).cast("binary")
     if "headers" in records.columns:
-        header = F.try_element_at(F.filter("headers", lambda each: each["key"] == HEADER), F.lit(-1))["value"]
+        header = F.try_element_at(F.filter("headers", lambda field: field["key"] == HEADER), F.lit(-1))["value"]
     arguments = [source.registry, _authorization(source), _authorities(source), source.schema]
-    found = private_spark.call(records.sparkSession, FUNCTION, CLASS, arguments, RESULT, [F.col("value"), header])
-    return found["json"], found["problem"]
+    result = private_spark.call(records.sparkSession, FUNCTION, CLASS, arguments, RESULT, [F.col("value"), header])
+    return result["json"], result["problem"]
 
 
 def _authorization(source: AvroSource) -> str:
@@ -73,12 +73,12 @@ def _authorities(source: AvroSource) -> str:
     """Return the certificates of the authorities as PEM, or "" for the default. Executors do not have the file."""
     if source.ca_file is None:
         return ""
-    found = CERTIFICATE.findall(_content(source.ca_file, "the ca_file"))
-    if not found:
+    certificates = CERTIFICATE.findall(_content(source.ca_file, "the ca_file"))
+    if not certificates:
         raise CommandError(
             f"the ca_file of the schema registry contains no certificate in PEM format: {source.ca_file}"
         )
-    return "\n".join(found)
+    return "\n".join(certificates)
 
 
 def _content(path: str, name: str) -> str:
@@ -94,8 +94,8 @@ def with_number_types(schema: Any) -> Any:
     JSON text contains "NaN" instead of a number, so a record with such a value becomes a dead letter.
     """
     if isinstance(schema, list):
-        return [with_number_types(each) for each in schema]
+        return [with_number_types(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    converted = {name: with_number_types(each) for name, each in schema.items()}
+    converted = {name: with_number_types(part) for name, part in schema.items()}
     return converted | {"type": "number"} if schema.get("type") == FLOATING else converted

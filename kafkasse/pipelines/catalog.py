@@ -29,7 +29,7 @@ PIPELINES = {pipeline.name: pipeline for pipeline in (TOPN,)}
 
 def names() -> list[str]:
     """Return the names of the pipelines of kafkasse and of the installed packages."""
-    return [*PIPELINES, *sorted(each.name for each in entry_points(group=ENTRY_POINTS))]
+    return [*PIPELINES, *sorted(point.name for point in entry_points(group=ENTRY_POINTS))]
 
 
 def find(name: str) -> Pipeline:
@@ -86,15 +86,15 @@ def _imported(name: str) -> Pipeline:
     module_name, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), *attribute.split("."))):
         raise CommandError(f"{name} is not written package.module:attribute, such as shop.pipelines:large_orders")
-    found: Any = _module(module_name)
+    named: Any = _module(module_name)
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            pipelines = [key for key, value in vars(found).items() if isinstance(value, Pipeline)]
+        if not hasattr(named, part):
+            pipelines = [key for key, value in vars(named).items() if isinstance(value, Pipeline)]
             raise CommandError(f"{module_name} has no {attribute}{did_you_mean(attribute, pipelines)}")
-        found = getattr(found, part)
-    if not isinstance(found, Pipeline):
-        raise CommandError(f"{name} is a {type(found).__name__}, not a kafkasse.pipelines.Pipeline")
-    return found
+        named = getattr(named, part)
+    if not isinstance(named, Pipeline):
+        raise CommandError(f"{name} is a {type(named).__name__}, not a kafkasse.pipelines.Pipeline")
+    return named
 
 
 def _module(name: str) -> Any:

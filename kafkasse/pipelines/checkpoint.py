@@ -145,12 +145,12 @@ def skipped(files: Files, checkpoint: str) -> Skipped:
     path = f"{checkpoint}/{SKIPPED}"
     listed = Skipped.parse(files.read(path))
     letters = of_dead_letters(checkpoint)
-    found = listed.after(last_commit(files, checkpoint))
+    remaining = listed.after(last_commit(files, checkpoint))
     if files.exists(letters):  # the query for dead letters may be behind the pipeline's query
-        found = found.plus(listed.after(last_commit(files, letters)).records)
-    if found != listed:
-        files.write(path, found.text())
-    return found
+        remaining = remaining.plus(listed.after(last_commit(files, letters)).records)
+    if remaining != listed:
+        files.write(path, remaining.text())
+    return remaining
 
 
 def last_commit_ms(files: Files, checkpoint: str, manifest: CheckpointManifest) -> int:

@@ -68,9 +68,9 @@ def records(
 
 def own_headers(pipeline: Pipeline, version: Column | None, position: Column | None = None) -> Column:
     """Return the headers of a record that the contract defines. A header without a value is left out."""
-    own = [_header(PIPELINE, F.lit(f"{pipeline.name}/{pipeline.version}"))]
-    own += [_header(name, value) for name, value in ((VERSION, version), (SOURCE, position)) if value is not None]
-    return F.filter(F.array(*own), lambda each: each["value"].isNotNull())
+    headers = [_header(PIPELINE, F.lit(f"{pipeline.name}/{pipeline.version}"))]
+    headers += [_header(name, value) for name, value in ((VERSION, version), (SOURCE, position)) if value is not None]
+    return F.filter(F.array(*headers), lambda header: header["value"].isNotNull())
 
 
 def shorten_dead_letters(letters: DataFrame, max_bytes: int) -> DataFrame:
@@ -97,10 +97,10 @@ def shorten_dead_letters(letters: DataFrame, max_bytes: int) -> DataFrame:
 
 def _with_omission(omitted: str) -> Column:
     """Return the headers of a dead letter, including the one that names the omitted part."""
-    own = len(DEAD_LETTER_HEADERS)
+    count = len(DEAD_LETTER_HEADERS)
     kept = F.slice("headers", F.lit(1), F.size("headers") - 1)
     if omitted == "headers":
-        kept = F.slice("headers", F.size("headers") - (own - 1), F.lit(own - 1))
+        kept = F.slice("headers", F.size("headers") - (count - 1), F.lit(count - 1))
     return F.concat(kept, F.array(_header(DEAD_LETTER_HEADERS[-1], F.lit(omitted))))
 
 
@@ -126,7 +126,7 @@ def no_headers() -> Column:
 def _maximum(max_bytes: Mapping[str, int]) -> Column:
     """Return the size of the largest record of the row's topic."""
     return reduce(
-        lambda others, each: F.when(F.col("topic") == each[0], F.lit(each[1])).otherwise(others),
+        lambda others, limit: F.when(F.col("topic") == limit[0], F.lit(limit[1])).otherwise(others),
         max_bytes.items(),
         F.lit(min(max_bytes.values())),
     )
@@ -137,10 +137,10 @@ def _size() -> Column:
     of_headers = F.aggregate(
         "headers",
         F.lit(0),
-        lambda total, each: total + 2 * FIELD_OVERHEAD_BYTES + _length(each["key"]) + _length(each["value"]),
+        lambda total, header: total + 2 * FIELD_OVERHEAD_BYTES + _length(header["key"]) + _length(header["value"]),
     )
-    own = F.lit(RECORD_OVERHEAD_BYTES + 2 * FIELD_OVERHEAD_BYTES)
-    return own + _length(F.col("key")) + _length(F.col("value")) + of_headers
+    overhead = F.lit(RECORD_OVERHEAD_BYTES + 2 * FIELD_OVERHEAD_BYTES)
+    return overhead + _length(F.col("key")) + _length(F.col("value")) + of_headers
 
 
 def _length(value: Column) -> Column:

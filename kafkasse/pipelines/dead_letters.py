@@ -56,10 +56,10 @@ def bad_records(pipeline: Pipeline, sources: Mapping[str, DataFrame]) -> DataFra
     token = _collected.set([])
     try:
         sink_rows.query_results(pipeline, sources)
-        found = _collected.get() or []
+        rejected = _collected.get() or []
     finally:
         _collected.reset(token)
-    return reduce(DataFrame.unionByName, found) if found else None
+    return reduce(DataFrame.unionByName, rejected) if rejected else None
 
 
 def letters(bad: DataFrame, topic: str, max_bytes: int) -> DataFrame:

@@ -117,7 +117,7 @@ class Definitions:
         path, given, schema = tuple(error.absolute_path), cast("Any", error.instance), cast("Any", error.schema)
         if error.validator == "additionalProperties":
             known = list(schema.get("properties", {}))
-            name = next(each for each in given if each not in known)
+            name = next(setting for setting in given if setting not in known)
             if name in SCHEMA_FORMS:
                 return self.error((*path, name), f"cannot be combined with {known[0]}; remove one of them")
             hint = did_you_mean(name, known) or f"; use one of: {', '.join(known)}"
@@ -146,7 +146,7 @@ def _missing(error: ValidationError) -> str:
     if error.validator == "required":
         *others, last = (name for name in required if name not in given)
         return f"needs {', '.join(others)} and {last}" if others else f"needs {last}"
-    alternatives = ", or ".join(" with ".join(each["required"]) for each in required)
+    alternatives = ", or ".join(" with ".join(alternative["required"]) for alternative in required)
     return f"needs {alternatives}" if error.context else f"has contradictory settings; use only {alternatives}"
 
 
@@ -209,7 +209,7 @@ class _Definition:
     def _parts_of(self, setting: str) -> dict[str, DefinitionPart]:
         file, value, path = self._whole
         return {
-            name: DefinitionPart(file, each, (*path, setting, name)) for name, each in value.get(setting, {}).items()
+            name: DefinitionPart(file, part, (*path, setting, name)) for name, part in value.get(setting, {}).items()
         }
 
     def pipeline(self) -> Pipeline:
@@ -364,25 +364,25 @@ def _registered(given: Mapping[str, Any]) -> tuple[dict[str, Type], AvroSource |
     settings = SchemaRegistrySettings(url=given["registry"], **login)
     subject, version = given["subject"], given.get("version", "latest")
     try:
-        found = RegistryClient(settings).version(subject, version)
+        schema = RegistryClient(settings).version(subject, version)
     except NotFound:
         raise CommandError(f"the registry has no version {version} of the subject {subject}") from None
     except TemporaryFailure as error:
         raise SchemaUnavailable(f"the registry is not available: {error}") from error
     except Misconfigured as error:
         raise CommandError(f"cannot read the schema from the registry: {error}") from error
-    if found.type not in ("JSON", "AVRO"):
+    if schema.type not in ("JSON", "AVRO"):
         raise CommandError(
-            f"the schema of {subject} has the type {found.type}, but a YAML pipeline reads only JSON and AVRO; for other "
+            f"the schema of {subject} has the type {schema.type}, but a YAML pipeline reads only JSON and AVRO; for other "
             "formats, define a Pipeline in Python, see docs/pipelines.md"
         )
-    if found.references:
+    if schema.references:
         raise CommandError(f"the schema of {subject} refers to other subjects, which a pipeline does not read")
-    if found.type == "JSON":
-        return fields(json.loads(found.text)), None
+    if schema.type == "JSON":
+        return fields(json.loads(schema.text)), None
     try:
-        described = AvroSchema(found, {}).json_schema()
+        described = AvroSchema(schema, {}).json_schema()
     except Exception as error:  # fastavro raises many types
         raise CommandError(f"the schema of {subject} is not valid: {error}") from error
-    source = AvroSource(found.text, given["registry"], **login)
+    source = AvroSource(schema.text, given["registry"], **login)
     return fields(avro_records.with_number_types(described)), source

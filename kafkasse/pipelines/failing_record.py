@@ -75,19 +75,21 @@ def skip(run: Run, checkpoint: str, data_error: str, limit: int) -> list[str]:
         search = _Search(run, checkpoint)
         committed = checkpoints.last_commit(run.files, checkpoint)
         limit = min(limit, MAX_SKIPPED - len(search.skipped.after(committed).records))
-        found = search.records(data_error, limit) if limit > 0 else []
-        if found:
-            _write_dead_letters(run, search.topic, found)
-            skipped = search.skipped.plus((search.topic, each.partition, each.offset) for each in found)
+        failing = search.records(data_error, limit) if limit > 0 else []
+        if failing:
+            _write_dead_letters(run, search.topic, failing)
+            skipped = search.skipped.plus((search.topic, record.partition, record.offset) for record in failing)
             run.files.write(f"{checkpoint}/{FILE}", skipped.text())
-    return [f"{search.topic} partition {each.partition} offset {each.offset}: {each.reason}" for each in found]
+    return [
+        f"{search.topic} partition {record.partition} offset {record.offset}: {record.reason}" for record in failing
+    ]
 
 
-def _write_dead_letters(run: Run, topic: str, found: list[Failing]) -> None:
+def _write_dead_letters(run: Run, topic: str, failing: list[Failing]) -> None:
     letters, max_bytes = start.prepare(run)
-    reasons = [F.when(_is_at(each.partition, each.offset), F.lit(each.reason)) for each in found]
+    reasons = [F.when(_is_at(record.partition, record.offset), F.lit(record.reason)) for record in failing]
     records = topics.read_now(run.spark, run.kafka, topic).where(
-        reduce(Column.__or__, (_is_at(each.partition, each.offset) for each in found))
+        reduce(Column.__or__, (_is_at(record.partition, record.offset) for record in failing))
     )
     rows = dead_letters.letters(records.withColumn("problem", F.coalesce(*reasons)), letters, max_bytes[letters])
     rows.write.format("kafka").options(**topics.connector(start.with_request_size(run.kafka, max_bytes))).save()
@@ -115,16 +117,16 @@ class _Search:
 
     def records(self, data_error: str, limit: int) -> list[Failing]:
         """Return the first records for which the query fails with this kind of error, without its sink and its state."""
-        found: list[Failing] = []
+        failing: list[Failing] = []
         if self._error(0, 0, 0):
-            return found
+            return failing
         for partition, offset in self.positions():
             reason = self._error(partition, offset, offset + 1)
             if failures.data_error(reason) == data_error:
-                found.append(Failing(partition, offset, failures.first_line(reason)))
-            if len(found) == limit:
+                failing.append(Failing(partition, offset, failures.first_line(reason)))
+            if len(failing) == limit:
                 break
-        return found
+        return failing
 
     def positions(self) -> Iterator[tuple[int, int]]:
         """Yield the partition and the offset of each record that fails, until the search takes too long."""

@@ -93,14 +93,14 @@ def data_error(reason: str) -> str:
         name = _python_error(reason).partition(":")[0]
         is_other = name.endswith("MemoryError") or issubclass(_builtin_error(name), NO_DATA_ERRORS_OF_PYTHON)
         return "" if is_other else name
-    found = DATA_ERROR.search(reason)
-    return found[1] if found else ""
+    error = DATA_ERROR.search(reason)
+    return error[1] if error else ""
 
 
 def _builtin_error(name: str) -> type[BaseException]:
     """Return Python's own exception of this name without its module: for `requests.ConnectionError`, ConnectionError."""
-    found = getattr(builtins, name.rpartition(".")[2], None)
-    return found if isinstance(found, type) and issubclass(found, BaseException) else Exception
+    type_ = getattr(builtins, name.rpartition(".")[2], None)
+    return type_ if isinstance(type_, type) and issubclass(type_, BaseException) else Exception
 
 
 def _python_error(reason: str) -> str:
@@ -119,8 +119,8 @@ def missing_topic(topic: str) -> CommandError:
 
 def slots_needed(reason: str) -> int:
     """Return how many slots a query needs that Spark rejected because it has too few, or 0 if this is not the reason."""
-    found = TOO_FEW_SLOTS.search(reason)
-    return int(found[1]) if found else 0
+    match = TOO_FEW_SLOTS.search(reason)
+    return int(match[1]) if match else 0
 
 
 def too_few_slots(needed: int, slots: int, *, local: bool) -> CommandError | DependencyUnavailable:
@@ -153,8 +153,8 @@ def first_line_of(error: Exception) -> str:
 def message(error: BaseException) -> str:
     """Return the message of Spark in one line, without the plan that follows it."""
     text = str(error).split("\n\n")[0].split(";\n")[0]
-    found = re.search(r"\[[A-Z_.]+\] .*", text, re.DOTALL)
-    return " ".join((found[0] if found else text).split())[:MAX_MESSAGE_CHARACTERS]
+    match = re.search(r"\[[A-Z_.]+\] .*", text, re.DOTALL)
+    return " ".join((match[0] if match else text).split())[:MAX_MESSAGE_CHARACTERS]
 
 
 def first_line(reason: str) -> str:

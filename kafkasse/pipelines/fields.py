@@ -45,11 +45,11 @@ def fields(schema: Mapping[str, Any]) -> dict[str, Type]:
     if not isinstance(properties, Mapping) or not properties:
         raise CommandError("the schema has no properties; a record must be an object with known fields")
     required = resolved.get("required", [])
-    return {str(name): _type(each, schema, name in required) for name, each in properties.items()}
+    return {str(name): _type(property_, schema, name in required) for name, property_ in properties.items()}
 
 
 def _problem(error: SchemaError) -> str:
-    where, given = ".".join(str(each) for each in error.absolute_path), error.instance
+    where, given = ".".join(str(part) for part in error.absolute_path), error.instance
     if error.absolute_path and error.absolute_path[-1] == "type" and isinstance(given, str):
         return f"{where} must be one of {', '.join(TYPES)}, not {given!r}{did_you_mean(given, TYPES)}"
     if isinstance(given, str) and given in TYPES:
@@ -92,7 +92,7 @@ def _parts(schema: Any, root: Mapping[str, Any], inside: tuple[int, ...]) -> tup
 def _object(schema: Mapping[str, Any], root: Mapping[str, Any], inside: tuple[int, ...]) -> str:
     properties = schema.get("properties")
     if isinstance(properties, Mapping) and properties:
-        members = (f"{_quoted(name)}: {_parts(each, root, inside)[1]}" for name, each in properties.items())
+        members = (f"{_quoted(name)}: {_parts(property_, root, inside)[1]}" for name, property_ in properties.items())
         return f"STRUCT<{', '.join(members)}>"
     return f"MAP<STRING, {_parts(schema.get('additionalProperties', {}), root, inside)[1]}>"
 
@@ -111,8 +111,8 @@ def _types(schema: Mapping[str, Any]) -> list[str]:
 
 def _alternatives(schema: Mapping[str, Any]) -> list[Any]:
     """Return the schemas of `anyOf` or `oneOf`, if only they give the type."""
-    found = schema.get("anyOf", schema.get("oneOf"))
-    return found if isinstance(found, list) and not _types(schema) else []
+    alternatives = schema.get("anyOf", schema.get("oneOf"))
+    return alternatives if isinstance(alternatives, list) and not _types(schema) else []
 
 
 def _allows_null(schema: Mapping[str, Any]) -> bool:
@@ -131,12 +131,12 @@ def _resolve(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _referenced(reference: str, root: Mapping[str, Any]) -> Any:
-    found: Any = root
+    schema: Any = root
     if reference != "#" and not reference.startswith("#/"):
         raise CommandError(f"the schema refers to {reference}; only references within the schema are supported")
     for part in reference[2:].split("/") if reference != "#" else ():
         name = part.replace("~1", "/").replace("~0", "~")
-        if not isinstance(found, Mapping) or name not in found:
+        if not isinstance(schema, Mapping) or name not in schema:
             raise CommandError(f"the schema refers to {reference}, which does not exist")
-        found = found[name]
-    return found
+        schema = schema[name]
+    return schema

@@ -79,8 +79,8 @@ class Files:
     def names(self, directory: str) -> list[str]:
         """Return the names of the files and directories in a directory. A directory that does not exist has none."""
         system, path = self._open(directory)
-        return [str(each.getPath().getName()) for each in system.listStatus(path)] if system.exists(path) else []
+        return [str(status.getPath().getName()) for status in system.listStatus(path)] if system.exists(path) else []
 
     def _open(self, path: str) -> tuple[Any, Any]:
-        found = self._jvm.org.apache.hadoop.fs.Path(path)
-        return found.getFileSystem(self._configuration), found
+        file = self._jvm.org.apache.hadoop.fs.Path(path)
+        return file.getFileSystem(self._configuration), file

@@ -110,12 +110,12 @@ def _problem(value: Column, fields: Mapping[str, Type], key: str | None, needs_k
     if not any(type_.required for type_ in fields.values()):
         problem = problem.when(~F.schema_of_variant("json").startswith("OBJECT<"), "its value is not an object")
     for name, type_ in fields.items():
-        found = F.schema_of_variant(_field(name, "variant"))
-        has_type = found.rlike(f"^({type_.variant})$") & _field(name, type_.sql).isNotNull()
+        type_of_value = F.schema_of_variant(_field(name, "variant"))
+        has_type = type_of_value.rlike(f"^({type_.variant})$") & _field(name, type_.sql).isNotNull()
         if type_.required:
             problem = problem.when(has_type.isNull() | ~has_type, f"its {name} is missing or not {type_.name}")
         else:
-            problem = problem.when((found != "VOID") & ~has_type, f"its {name} is not {type_.name}")
+            problem = problem.when((type_of_value != "VOID") & ~has_type, f"its {name} is not {type_.name}")
     if key is None:
         return problem
     return problem.when(_field(key, "string") != F.col("key"), f"its {key} differs from its key")

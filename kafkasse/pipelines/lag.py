@@ -56,15 +56,17 @@ class LagReader:
         Records of open transactions do not count.
         """
         partition_type = self._jvm.org.apache.kafka.common.TopicPartition
-        partitions = {each: partition_type(*each) for each in position}
+        partitions = {partition: partition_type(*partition) for partition in position}
         ends = self._consumer.endOffsets(list(partitions.values()))
-        unread = {each: end for each in position if (end := int(ends[partitions[each]])) > position[each]}
+        unread = {
+            partition: end for partition in position if (end := int(ends[partitions[partition]])) > position[partition]
+        }
         if not unread:
             return Lag(0, None)
         self._consumer.unsubscribe()  # otherwise, partitions stay paused
-        self._consumer.assign([partitions[each] for each in unread])
-        for each in unread:
-            self._consumer.seek(partitions[each], position[each])
+        self._consumer.assign([partitions[partition] for partition in unread])
+        for partition in unread:
+            self._consumer.seek(partitions[partition], position[partition])
         return self._first_records(position, partitions, unread)
 
     def _first_records(self, position: NextOffsets, partitions: Mapping[Any, Any], unread: dict[Any, int]) -> Lag:
@@ -72,15 +74,15 @@ class LagReader:
         oldest_ms: int | None = None
         deadline_s = time.monotonic() + TIMEOUT_S
         while unread and time.monotonic() < deadline_s:
-            found = self._consumer.poll(self._jvm.java.time.Duration.ofMillis(POLL_MS))
-            for each, end in list(unread.items()):
-                of_partition = found.records(partitions[each])
+            polled = self._consumer.poll(self._jvm.java.time.Duration.ofMillis(POLL_MS))
+            for partition, end in list(unread.items()):
+                of_partition = polled.records(partitions[partition])
                 if not of_partition.isEmpty():
                     first = of_partition.get(0)
                     records += end - int(first.offset())
                     oldest_ms = min(int(first.timestamp()), oldest_ms or int(first.timestamp()))
-                elif int(self._consumer.position(partitions[each])) < end:
+                elif int(self._consumer.position(partitions[partition])) < end:
                     continue
-                self._consumer.pause([partitions[each]])
-                del unread[each]
-        return Lag(records + sum(end - position[each] for each, end in unread.items()), oldest_ms)
+                self._consumer.pause([partitions[partition]])
+                del unread[partition]
+        return Lag(records + sum(end - position[partition] for partition, end in unread.items()), oldest_ms)

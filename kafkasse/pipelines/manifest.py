@@ -61,15 +61,15 @@ class CheckpointManifest:
 
     def changes(self, pipeline: Pipeline, state: RecordedState) -> list[str]:
         """Return the differences because of which a pipeline cannot continue with the checkpoint."""
-        found = [*differences(self.settings, plain_settings(pipeline))]
+        changed = [*differences(self.settings, plain_settings(pipeline))]
         if self.state is None:
-            return found
+            return changed
         # An older version of kafkasse has not recorded all settings.
         known = {
-            number: {name: each[name] for name in each if name in self.state.get(number, each)}
-            for number, each in state.items()
+            number: {name: operator[name] for name in operator if name in self.state.get(number, operator)}
+            for number, operator in state.items()
         }
-        return [*found, *differences(self.state, known, "state")]
+        return [*changed, *differences(self.state, known, "state")]
 
     def check(self, pipeline: Pipeline, state: RecordedState, checkpoint: str) -> None:
         """Check that a pipeline can continue with the checkpoint.
@@ -77,9 +77,9 @@ class CheckpointManifest:
         Raises:
             CommandError: the state does not fit. The message names the difference and the possible solutions.
         """
-        if found := self.changes(pipeline, state):
+        if changed := self.changes(pipeline, state):
             raise CommandError(
-                f"the pipeline {pipeline.name} cannot continue with the checkpoint {checkpoint}: {'; '.join(found)}. "
+                f"the pipeline {pipeline.name} cannot continue with the checkpoint {checkpoint}: {'; '.join(changed)}. "
                 "Run it with --rebuild to compute all results again beside the running version and then switch over, or "
                 "undo the change, or use another --checkpoint, which writes all results again, from the oldest to the newest"
             )
@@ -108,9 +108,9 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str =
         at = f"{path}.{name}" if path else name
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             added_allowed = name == FIELDS or path.endswith(FIELDS)
-            yield from differences(old, {each: new[each] for each in new if each in old} if added_allowed else new, at)
+            yield from differences(old, {kept: new[kept] for kept in new if kept in old} if added_allowed else new, at)
         elif isinstance(old, list) and isinstance(new, list) and name in (FIELDS, SELECT):
-            if removed := [each for each in old if each not in new]:
+            if removed := [entry for entry in old if entry not in new]:
                 yield f"{at} no longer contains {', '.join(map(str, removed))}"
         elif old != new:
             yield f"{at} was {json.dumps(old)} and is {json.dumps(new)} now"

@@ -225,7 +225,7 @@ class Pipeline:
     def sources(self) -> dict[str, Source]:
         """The sources by name. The name of a single source is its topic."""
         if isinstance(self.source, Mapping):
-            return {name: _source(each) for name, each in self.source.items()}
+            return {name: _source(source) for name, source in self.source.items()}
         source = _source(self.source)
         return {source.topic: source}
 
@@ -269,7 +269,7 @@ class Pipeline:
         `query` contains the query's own settings: those of its attribute `settings`, or the keyword arguments of a
         `functools.partial`, such as `partial(topn, n=3)`.
         """
-        own = self.query.keywords if isinstance(self.query, partial) else getattr(self.query, "settings", {})
+        of_query = self.query.keywords if isinstance(self.query, partial) else getattr(self.query, "settings", {})
         return {
             "version": self.version,
             "sources": {name: source.topic for name, source in self.sources.items()},
@@ -277,7 +277,7 @@ class Pipeline:
             "output_mode": self.output_mode,
             "key": self.key,
             "state_partitions": self.state_partitions,
-            "query": dict(own),
+            "query": dict(of_query),
         }
 
 

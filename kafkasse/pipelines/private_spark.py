@@ -28,10 +28,10 @@ def java(spark: SparkSession) -> Any:
 
 def properties(spark: SparkSession, settings: Mapping[str, str]) -> Any:
     """Return the settings of a Java client."""
-    found = java(spark).java.util.Properties()
+    java_properties = java(spark).java.util.Properties()
     for name, value in settings.items():
-        found.setProperty(name, value)
-    return found
+        java_properties.setProperty(name, value)
+    return java_properties
 
 
 def hadoop_configuration(spark: SparkSession) -> Any:

@@ -67,7 +67,7 @@ def unfinished(run: Run) -> str | None:
 def _of_pipeline(files: Files, first: str) -> list[str]:
     """Return all checkpoints of a pipeline."""
     directory, _, name = first.rpartition("/")
-    return [f"{directory}/{each}" for each in files.names(directory) if checkpoints.first_of(each) == name]
+    return [f"{directory}/{other}" for other in files.names(directory) if checkpoints.first_of(other) == name]
 
 
 class _Rebuild:
@@ -145,7 +145,7 @@ class _Rebuild:
             return False
         _, state = start.query_of(self.run)
         reasons = [
-            f"the pipeline has changed: {each}" for each in self._manifest(unfinished).changes(self.pipeline, state)
+            f"the pipeline has changed: {change}" for change in self._manifest(unfinished).changes(self.pipeline, state)
         ]
         if self.files.read(f"{unfinished}/{checkpoints.PENDING}") != COPIED:
             suffix = unfinished.removeprefix(self.first)
@@ -200,8 +200,8 @@ class _Rebuild:
 
     def _markers(self, new: str) -> list[str]:
         """Return the content of the marker of each run with another checkpoint."""
-        found = (self.files.read(f"{other}/{MARKER}") for other in self._others(new))
-        return [text for text in found if text is not None]
+        markers = (self.files.read(f"{other}/{MARKER}") for other in self._others(new))
+        return [text for text in markers if text is not None]
 
     def _copy(self, staging: str, sink: str, generation: int) -> None:
         """Write the latest results of the new version to the sink, and a tombstone for each key that it does not have."""

@@ -155,7 +155,7 @@ def _progress(spark: SparkSession, query: StreamingQuery, mode: Mode) -> tuple[b
     tracker = spark.sparkContext.statusTracker()
     active = {*tracker.getActiveJobsIds()} & {*tracker.getJobIdsForGroup(str(query.runId))}
     jobs = [tracker.getJobInfo(job) for job in active if not private_spark.is_broadcast(spark, job)]
-    stages = [tracker.getStageInfo(each) for job in jobs if job for each in job.stageIds]
+    stages = [tracker.getStageInfo(stage_id) for job in jobs if job for stage_id in job.stageIds]
     tasks = sum(stage.numTasks for stage in stages if stage)
     is_running = bool(stages) and all(stage and stage.numActiveTasks == stage.numTasks for stage in stages)
     others = len(spark.streams.active) - 1  # the query for dead letters, whose jobs have one task

@@ -43,10 +43,10 @@ def query_results(pipeline: Pipeline, sources: Mapping[str, DataFrame]) -> Mappi
     Raises:
         CommandError: the query does not return one result for each sink.
     """
-    found: Any = (
+    returned: Any = (
         pipeline.query(**sources) if isinstance(pipeline.source, Mapping) else pipeline.query(*sources.values())
     )
-    results = found if isinstance(found, Mapping) else dict.fromkeys(list(pipeline.sinks)[:1], found)
+    results = returned if isinstance(returned, Mapping) else dict.fromkeys(list(pipeline.sinks)[:1], returned)
     if set(results) != set(pipeline.sinks):
         raise CommandError(
             f"the query of the pipeline {pipeline.name} must return a dict with one DataFrame for each of its sinks: "
@@ -81,6 +81,6 @@ def _with_json(frame: DataFrame, pipeline: Pipeline) -> DataFrame:
     others = [F.col(f"`{name}`") for name in fields if name != key]
     value = F.to_json(F.struct(*(F.col(f"`{name}`") for name in fields)))
     if others:
-        value = F.when(reduce(operator.or_, (each.isNotNull() for each in others)), value)
+        value = F.when(reduce(operator.or_, (column.isNotNull() for column in others)), value)
     optional = (name for name in OPTIONAL_COLUMNS if name in frame.columns)
     return frame.select(F.col(f"`{key}`").cast("string").alias("key"), value.alias("value"), *optional)

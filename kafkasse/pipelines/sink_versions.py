@@ -42,8 +42,8 @@ def written_versions(spark: SparkSession, kafka: dict[str, str], topics: list[st
     newest = versions.groupBy(F.col("topic").alias("written_topic"), F.col("key").alias("written_key")).agg(
         F.max("version").alias("written_version")
     )
-    found = tables.as_json(newest).collect()
-    return tables.of_json([row[0] for row in found], newest) if found else None
+    objects = tables.as_json(newest).collect()
+    return tables.of_json([row[0] for row in objects], newest) if objects else None
 
 
 def check_generation(written: DataFrame, generation: int, checkpoint: str) -> None:
@@ -70,7 +70,7 @@ def check_generation(written: DataFrame, generation: int, checkpoint: str) -> No
 
 def next_generation(spark: SparkSession, kafka: dict[str, str], topics: list[str]) -> int:
     """Return the generation of a new checkpoint: one more than that of the newest records of the sinks."""
-    found = -1
+    newest_generation = -1
     with Admin(spark, kafka) as admin:
         known = {topic: admin.offsets(topic) for topic in topics}
     for topic, offsets in known.items():
@@ -79,13 +79,13 @@ def next_generation(spark: SparkSession, kafka: dict[str, str], topics: list[str
         starts = {str(partition): max(first, end - TAIL_RECORDS) for partition, (first, end) in offsets.items()}
         versions = _versions(spark, kafka, topic, {"startingOffsets": json.dumps({topic: starts})})
         [(newest,)] = versions.agg(F.max("version")).collect()
-        found = max(found, -1 if newest is None else newest // GENERATION)
-    return found + 1
+        newest_generation = max(newest_generation, -1 if newest is None else newest // GENERATION)
+    return newest_generation + 1
 
 
 def _versions(spark: SparkSession, kafka: dict[str, str], topics: str, start: dict[str, str]) -> DataFrame:
     reader = spark.read.format("kafka").options(**connector(kafka), **start).option("includeHeaders", "true")
-    header = F.filter("headers", lambda each: each["key"] == VERSION)
+    header = F.filter("headers", lambda record_header: record_header["key"] == VERSION)
     version = F.element_at(header, -1)["value"].cast("string").try_cast("bigint")
     records = reader.option("subscribe", topics).load().where("key IS NOT NULL AND headers IS NOT NULL")
     return (

@@ -29,11 +29,11 @@ class Skipped:
     @classmethod
     def parse(cls, text: str | None) -> Skipped:
         """Parse the content of the file. None: the file does not exist."""
-        found = json.loads(text) if text else {}
+        content = json.loads(text) if text else {}
         return cls(
             frozenset(
                 (topic, int(partition), offset)
-                for topic, partitions in found.items()
+                for topic, partitions in content.items()
                 for partition, offsets in partitions.items()
                 for offset in offsets
             )
@@ -41,17 +41,17 @@ class Skipped:
 
     def text(self) -> str:
         """Return the content of the file."""
-        found: dict[str, dict[str, list[int]]] = {}
+        content: dict[str, dict[str, list[int]]] = {}
         for topic, partition, offset in sorted(self.records):
-            found.setdefault(topic, {}).setdefault(str(partition), []).append(offset)
-        return json.dumps(found)
+            content.setdefault(topic, {}).setdefault(str(partition), []).append(offset)
+        return json.dumps(content)
 
     def offsets(self, topic: str) -> dict[int, list[int]]:
         """Return the offsets of the skipped records of a topic, by partition."""
-        found: dict[int, list[int]] = {}
-        for _, partition, offset in sorted(each for each in self.records if each[0] == topic):
-            found.setdefault(partition, []).append(offset)
-        return found
+        by_partition: dict[int, list[int]] = {}
+        for _, partition, offset in sorted(record for record in self.records if record[0] == topic):
+            by_partition.setdefault(partition, []).append(offset)
+        return by_partition
 
     def plus(self, records: Iterable[Record]) -> Skipped:
         """Return these records and the given ones."""

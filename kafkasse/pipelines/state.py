@@ -63,9 +63,11 @@ def checkpoint_of(spark: SparkSession, pipeline: Pipeline, directory: str) -> st
     files = Files(spark)
     topics = len(pipeline.sources) + len(pipeline.sinks)
     name = re.compile(rf"{re.escape(pipeline.name)}(-[\w-]{{{TOPIC_ID_CHARACTERS}}}){{{topics}}}")
-    firsts = [f"{directory.rstrip('/')}/{each}" for each in files.names(directory) if name.fullmatch(each)]
-    found = [checkpoints.current(files, first) for first in firsts]
-    commits = {path: at_ms for path in found if (at_ms := files.changed_at_ms(f"{path}/commits")) is not None}
+    firsts = [f"{directory.rstrip('/')}/{file}" for file in files.names(directory) if name.fullmatch(file)]
+    checkpoints_in_use = [checkpoints.current(files, first) for first in firsts]
+    commits = {
+        path: at_ms for path in checkpoints_in_use if (at_ms := files.changed_at_ms(f"{path}/commits")) is not None
+    }
     if not commits:
         raise CommandError(f"the directory {directory} contains no commit of the pipeline {pipeline.name}")
     return max(commits, key=commits.__getitem__)

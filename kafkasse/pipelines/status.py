@@ -91,8 +91,8 @@ class Status:
         self.batch_s = durations.get("triggerExecution", 0) / 1000
         self.commit_s = sum(durations.get(step, 0) for step in COMMIT_STEPS) / 1000
         self.records_per_s = round(progress["numInputRows"] / self.batch_s, 3) if self.batch_s else 0.0
-        self.state_rows = sum(each["numRowsTotal"] for each in operators)
-        self.state_bytes = sum(each["memoryUsedBytes"] for each in operators)
+        self.state_rows = sum(operator["numRowsTotal"] for operator in operators)
+        self.state_bytes = sum(operator["memoryUsedBytes"] for operator in operators)
         late_rows: int = sum(operator.get("numRowsDroppedByWatermark", 0) for operator in operators)
         self.late_rows += late_rows
         return late_rows

@@ -96,7 +96,7 @@ class DeclaredQuery:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings on which the state depends."""
-        types = {name: {each: type_.sql for each, type_ in of.fields.items()} for name, of in self.sources.items()}
+        types = {name: {column: type_.sql for column, type_ in of.fields.items()} for name, of in self.sources.items()}
         return {"queries": {name: dict(query) for name, query in self.queries.items()}, "fields": types}
 
     @property
@@ -118,9 +118,9 @@ class DeclaredQuery:
         self, name: str, query: Mapping[str, Any], frames: Mapping[str, DataFrame], checked: set[str]
     ) -> DataFrame:
         rows = self._parsed(query, frames, checked)
-        for number, each in enumerate(query.get("enrich", [])):
+        for number, step in enumerate(query.get("enrich", [])):
             with self._at(name, "enrich", number):
-                rows = _enriched(rows, each, self._table(each["table"], frames))
+                rows = _enriched(rows, step, self._table(step["table"], frames))
         if "where" in query:
             with self._at(name, "where"):
                 matches = F.coalesce(F.expr(query["where"]).cast("boolean"), F.lit(False))
@@ -314,17 +314,17 @@ def reversible(aggregate: str) -> str:
     Raises:
         CommandError: the aggregate cannot take a row back.
     """
-    found = re.fullmatch(r"\s*(count|sum|avg)\s*\((.+)\)\s*", aggregate, re.IGNORECASE | re.DOTALL)
-    if found is None or not _is_balanced(found[2]) or re.match(r"\s*distinct\b", found[2], re.IGNORECASE):
+    call = re.fullmatch(r"\s*(count|sum|avg)\s*\((.+)\)\s*", aggregate, re.IGNORECASE | re.DOTALL)
+    if call is None or not _is_balanced(call[2]) or re.match(r"\s*distinct\b", call[2], re.IGNORECASE):
         raise CommandError(
             f"{aggregate} cannot be combined with latest, because it cannot subtract a corrected row; use count(*), "
             "count(…), sum(…) or avg(…)"
         )
-    return _REVERSIBLE[found[1].lower()].format("1" if found[2].strip() == "*" else found[2], SIGN)
+    return _REVERSIBLE[call[1].lower()].format("1" if call[2].strip() == "*" else call[2], SIGN)
 
 
 def _is_balanced(expression: str) -> bool:
-    depths = list(accumulate((each == "(") - (each == ")") for each in expression))
+    depths = list(accumulate((character == "(") - (character == ")") for character in expression))
     return min(depths) >= 0 and depths[-1] == 0
 
 
@@ -362,7 +362,7 @@ def _position() -> tuple[Column, Column]:
 def _require(columns: Sequence[str], names: Any, owner: str) -> None:
     for name in names:
         if name not in columns:
-            known = ", ".join(each for each in columns if each not in METADATA)
+            known = ", ".join(column for column in columns if column not in METADATA)
             raise CommandError(
                 f"{owner} of the query have no column {name}{did_you_mean(name, columns)}; the columns are: {known}"
             )

@@ -49,9 +49,9 @@ def check_keys(keys: Iterable[str], columns: list[str]) -> None:
         CommandError: a key is missing, or occurs twice.
     """
     for key in keys:
-        found = [each for each in columns if each.lower() == key.lower()]
-        if len(found) > 1:
-            raise CommandError(f"the table has the column {key} {len(found)} times; rename all but one")
+        equal = [column for column in columns if column.lower() == key.lower()]
+        if len(equal) > 1:
+            raise CommandError(f"the table has the column {key} {len(equal)} times; rename all but one")
         if key not in columns:
             known = ", ".join(columns)
             raise CommandError(
@@ -64,7 +64,7 @@ def _columns(format: str, path: Path) -> list[str] | None:
     file = _first_file(path, format)
     suffix = file.suffix.lower()
     if suffix in OTHER_SUFFIXES[format]:
-        other = next((each for each in OTHER_SUFFIXES if suffix == f".{each}"), None)
+        other = next((known for known in OTHER_SUFFIXES if suffix == f".{known}"), None)
         hint = f"write {other}: instead of {format}:" if other else "convert it to CSV or Parquet"
         raise CommandError(f"{path} has the suffix {suffix}, which is not a suffix of {format} files; {hint}")
     with file.open("rb") as opened:
@@ -87,7 +87,7 @@ def _first_file(path: Path, format: str) -> Path:
     """Return the file, or the first file that Spark reads from the folder."""
     if not path.is_dir():
         return path
-    files = sorted(each for each in path.rglob("*") if each.is_file() and not each.name.startswith(("_", ".")))
+    files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith(("_", ".")))
     if not files:
         raise CommandError(f"the folder {path} is empty; write {format} files to it")
     return files[0]
@@ -99,7 +99,7 @@ def _header(file: Path) -> list[str]:
             lines = opened.read(MAX_HEADER_CHARACTERS).splitlines()
     except ValueError as error:
         raise CommandError(f"{file} is not UTF-8 text; save it as CSV with the encoding UTF-8") from error
-    columns = next(csv.reader(each for each in lines if each.strip()), [])
+    columns = next(csv.reader(line for line in lines if line.strip()), [])
     if not columns:
         raise CommandError(f"{file} has no header; write the names of the columns to its first line")
     return columns

@@ -135,14 +135,14 @@ class _ArchiveApplication:
 
     def _topics(self, spark: SparkSession, kafka: dict[str, str]) -> Iterator[tuple[str, str]]:
         """Yield each topic that the options name, with its topic ID."""
-        named = [each for each in self.options.topics if not any(character in each for character in "*?[")]
+        named = [name for name in self.options.topics if not any(character in name for character in "*?[")]
         with Admin(spark, kafka) as admin:
-            found = [
+            matching = [
                 name
                 for name in admin.names()
                 if name not in named and any(fnmatchcase(name, pattern) for pattern in self.options.topics)
             ]
-            wanted = [*named, *(name for name in sorted(found) if not name.startswith("__"))]
+            wanted = [*named, *(name for name in sorted(matching) if not name.startswith("__"))]
             topic_ids = admin.topic_ids(wanted)
         for name, topic_id in zip(wanted, topic_ids, strict=True):
             if topic_id == NO_ID:

@@ -81,13 +81,13 @@ class KafkaOffsets:
         spec = self._jvm.org.apache.kafka.clients.admin.OffsetSpec
         starts = self._list(dict.fromkeys(partitions, spec.earliest()))
         ends = self._list(dict.fromkeys(partitions, spec.latest()))
-        return {each: Held(starts[each].offset(), ends[each].offset()) for each in partitions}
+        return {partition: Held(starts[partition].offset(), ends[partition].offset()) for partition in partitions}
 
     def at_time(self, partition: int, timestamp_ms: int) -> Seen | None:
         """Return the first record at or after a time, or None. Its epoch is not known."""
         spec = self._jvm.org.apache.kafka.clients.admin.OffsetSpec.forTimestamp(timestamp_ms)
-        found = self._list({partition: spec})[partition]
-        return Seen(found.offset(), UNKNOWN_EPOCH, found.timestamp()) if found.offset() >= 0 else None
+        record = self._list({partition: spec})[partition]
+        return Seen(record.offset(), UNKNOWN_EPOCH, record.timestamp()) if record.offset() >= 0 else None
 
     def _list(self, specs: Mapping[int, Any]) -> dict[int, Any]:
         requested = self._jvm.java.util.HashMap()
@@ -111,20 +111,20 @@ class KafkaOffsets:
             Truncated: the log no longer contains the record before `start`.
         """
         records = self._poll(partition, start, epoch)
-        found = _seen(records.get(0)) if records else None
-        return found if found and found.offset < end else None
+        record = _seen(records.get(0)) if records else None
+        return record if record and record.offset < end else None
 
     def last(self, partition: int, start: int, end: int) -> Seen | None:
         """Return the last record in `[start, end)`, or None. The last offsets may be those of transaction markers."""
         empty_from, step = end, 1  # there is no record in `[empty_from, end)`
         while empty_from > start:
             at = max(start, end - step)
-            found = None
+            latest = None
             position = at
             while position < empty_from and (seen := self._last_before(partition, position, empty_from)):
-                found, position = seen, seen.offset + 1
-            if found:
-                return found
+                latest, position = seen, seen.offset + 1
+            if latest:
+                return latest
             empty_from, step = at, step * 2
         return None
 
@@ -132,7 +132,7 @@ class KafkaOffsets:
         """Return the last record before `end` of those that Kafka returns at `start`, or None."""
         records = self._poll(partition, start)
         seen = (_seen(records.get(index)) for index in reversed(range(records.size())))
-        return next((each for each in seen if each.offset < end), None)
+        return next((record for record in seen if record.offset < end), None)
 
     def epoch_starts(self, partition: int, first: Seen, last: Seen) -> list[Seen]:
         """Return the first record of each leader epoch from the record `first` to the record `last`."""
@@ -143,15 +143,15 @@ class KafkaOffsets:
 
     def _next_epoch(self, partition: int, first: Seen, last: Seen) -> Seen:
         """Return the first record of a later epoch than that of `first`. `last` has a later epoch."""
-        low, high, found = first.offset, last.offset, last  # `found` is the first known record at or after `high`
+        low, high, record = first.offset, last.offset, last  # `record` is the first known record at or after `high`
         while high - low > 1:
             middle = (low + high) // 2
             seen = self.first(partition, middle, high)
             if seen is not None and seen.epoch == first.epoch:
                 low = seen.offset
             else:
-                high, found = middle, seen or found
-        return found
+                high, record = middle, seen or record
+        return record
 
     def _poll(self, partition: int, offset: int, epoch: int = UNKNOWN_EPOCH) -> Any:
         """Return the records that Kafka returns at an offset, as a Java list. It is empty if there are none now."""

@@ -186,7 +186,7 @@ def _segments(
     manifest: Manifest, offsets: KafkaOffsets, partition: int, start: int, end: int, first: Seen, last: Seen
 ) -> Iterator[OffsetRange]:
     """Yield the segments of the offsets `[start, end)`, whose first and last records are known."""
-    epochs = {each.offset: each.epoch for each in offsets.epoch_starts(partition, first, last)}
+    epochs = {record.offset: record.epoch for record in offsets.epoch_starts(partition, first, last)}
     epochs = {start: first.epoch} | {at: epoch for at, epoch in epochs.items() if at > first.offset}
     days = {start: max(_day(manifest, partition), _day_of(first.timestamp))}
     while len(days) < MAX_DAYS:
@@ -241,13 +241,13 @@ def _write(
     """Let Spark copy the records of the segments to staged files, one directory for each segment."""
     starts: dict[str, int] = {}
     ends: dict[str, int] = {}
-    for each in segments:
-        starts.setdefault(str(each.partition), each.start)
-        ends[str(each.partition)] = each.end
+    for segment in segments:
+        starts.setdefault(str(segment.partition), segment.start)
+        ends[str(segment.partition)] = segment.end
     records = (
         spark.read.format("kafka")
         .options(**connector({**kafka, **READ_COMMITTED}))
-        .option("assign", json.dumps({topic: [int(each) for each in starts]}))
+        .option("assign", json.dumps({topic: [int(partition) for partition in starts]}))
         .option("startingOffsets", json.dumps({topic: starts}))
         .option("endingOffsets", json.dumps({topic: ends}))
         .option("includeHeaders", "true")
@@ -273,17 +273,17 @@ def _write(
 
 def _of_segment(segments: Iterable[OffsetRange], name: str) -> Column:
     """Return an attribute of the segment of each record."""
-    found = F.lit(None)
-    for each in sorted(segments, key=lambda each: each.start):
-        is_inside = (F.col("partition") == each.partition) & (F.col("offset") >= each.start)
-        found = F.when(is_inside, F.lit(getattr(each, name))).otherwise(found)
-    return found
+    value = F.lit(None)
+    for segment in sorted(segments, key=lambda segment: segment.start):
+        is_inside = (F.col("partition") == segment.partition) & (F.col("offset") >= segment.start)
+        value = F.when(is_inside, F.lit(getattr(segment, name))).otherwise(value)
+    return value
 
 
 def _describe(segment: OffsetRange, staged: Path) -> list[Written]:
     """Return the files of a segment in the order of their offsets."""
-    found = staged.glob(f"_partition={segment.partition}/_segment={segment.start}/*.parquet")
-    return sorted(Written(*parquet.describe(file), file) for file in found)
+    files = staged.glob(f"_partition={segment.partition}/_segment={segment.start}/*.parquet")
+    return sorted(Written(*parquet.describe(file), file) for file in files)
 
 
 def _check_complete(plan: Plan, files: Mapping[OffsetRange, Sequence[Written]]) -> None:
@@ -293,7 +293,9 @@ def _check_complete(plan: Plan, files: Mapping[OffsetRange, Sequence[Written]]) 
         Crashed: they do not.
     """
     for partition, (first, last) in plan.seen.items():
-        written = [each for segment, found in files.items() if segment.partition == partition for each in found]
+        written = [
+            file for segment, of_segment in files.items() if segment.partition == partition for file in of_segment
+        ]
         if not written or (written[0].first, written[-1].last) != (first.offset, last.offset):
             raise Crashed(f"Spark did not write all records of partition {partition}")
 
@@ -338,6 +340,6 @@ def _commit(directory: TopicDirectory, before: Manifest, plan: Plan, entries: Se
 def _lost(plan: Plan) -> int:
     """Return how many offsets Kafka removed between those that are archived and those of the plan."""
     starts: dict[int, int] = {}
-    for each in plan.segments:
-        starts.setdefault(each.partition, each.start)
+    for segment in plan.segments:
+        starts.setdefault(segment.partition, segment.start)
     return sum(start - (plan.manifest.end(partition) or start) for partition, start in starts.items())

@@ -77,12 +77,12 @@ def key_changes(
 
 def _record_columns(rows: DataFrame) -> set[str]:
     """Return the columns that differ for each record, although the row is the same."""
-    found = {"version", "position"}
-    if not found <= set(rows.columns):
-        found |= {"partition", "offset"}
+    columns = {"version", "position"}
+    if not columns <= set(rows.columns):
+        columns |= {"partition", "offset"}
         if "timestampType" in rows.columns:  # rows of Spark's Kafka source
-            found |= {"timestamp", "timestampType"}
-    return found
+            columns |= {"timestamp", "timestampType"}
+    return columns
 
 
 def _position(rows: DataFrame) -> tuple[Column, Column]:

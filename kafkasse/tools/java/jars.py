@@ -102,15 +102,17 @@ def _fetch(group: str, missing: list[Jar], directory: Path) -> None:
         return
     ivy = directory / "ivy"
     settings = os.environ.get("KAFKASSE_IVY_SETTINGS")
-    found = _run_ivy([jar.coordinate for jar in missing], ivy, settings, sum(jar.size_bytes for jar in missing), group)
+    downloaded = _run_ivy(
+        [jar.coordinate for jar in missing], ivy, settings, sum(jar.size_bytes for jar in missing), group
+    )
     for jar in missing:
-        if not jar.matches(found / jar.file):
+        if not jar.matches(downloaded / jar.file):
             shutil.rmtree(ivy)
             raise CommandError(
                 f"the downloaded {jar.file} was deleted because its SHA-256 differs from the one in {LOCK_FILE.name}; try "
                 "again, and if the error persists, ask the operator of your proxy or mirror"
             )
-        (found / jar.file).replace(directory / jar.file)
+        (downloaded / jar.file).replace(directory / jar.file)
     shutil.rmtree(ivy)
 
 

