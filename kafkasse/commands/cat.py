@@ -159,7 +159,7 @@ def command(
         start = [("since", since)] if since and not positions.ids[url] else []
         sources[url] = EventSource(address(url, query + start), positions.ids[url], headers, token_file, _status)
     formatted = OUTPUTS[output or ("pretty" if sys.stdout.isatty() else "raw")]
-    options = [each for name, value in where for each in ("--where", f"{name}={value}")]
+    options = [word for name, value in where for word in ("--where", f"{name}={value}")]
     options += [*(["--filter", filter] if filter else []), *(["--token-file", str(token_file)] if token_file else [])]
     try:
         _print_events(sources, positions, formatted, maximum)
@@ -224,7 +224,7 @@ class Positions:
             raise CommandError(f"the position file {file} cannot be read: {error.strerror}") from None
         except ValueError:
             stored = None
-        if not isinstance(stored, dict) or not all(isinstance(each, str) for each in stored.values()):
+        if not isinstance(stored, dict) or not all(isinstance(position, str) for position in stored.values()):
             raise CommandError(f"{file} is not a position file: it must be a JSON object of URLs and event IDs")
         return stored
 

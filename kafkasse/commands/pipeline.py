@@ -267,11 +267,11 @@ def _awaited(find: Callable[[], Pipeline], name: str, stop: StopRequests) -> Pip
     from kafkasse.pipelines.definitions import SchemaUnavailable
     from kafkasse.pipelines.supervisor import DependencyUnavailable, PipelineState, log_state, supervise
 
-    found = []
+    pipelines = []
 
     def attempt() -> None:
         try:
-            found.append(find())
+            pipelines.append(find())
         except SchemaUnavailable as error:
             raise DependencyUnavailable(error.detail) from error
 
@@ -280,9 +280,9 @@ def _awaited(find: Callable[[], Pipeline], name: str, stop: StopRequests) -> Pip
             log_state(name, state, reason)
 
     supervise(attempt, stop, report, position=lambda: "")
-    if not found and stop.interrupted:
+    if not pipelines and stop.interrupted:
         raise click.Abort
-    return found[0] if found else None
+    return pipelines[0] if pipelines else None
 
 
 def _only(option: str, named: Mapping[str, object]) -> str:

@@ -71,10 +71,10 @@ def _parts(schema: Any, root: Mapping[str, Any], inside: tuple[int, ...]) -> tup
     `inside` identifies the schemas that contain this one.
     """
     resolved = _resolve(schema, root)
-    alternatives = [_resolve(each, root) for each in _alternatives(resolved)]
-    if len(others := [each for each in alternatives if _types(each) != ["null"]]) == 1:
+    alternatives = [_resolve(alternative, root) for alternative in _alternatives(resolved)]
+    if len(others := [schema for schema in alternatives if _types(schema) != ["null"]]) == 1:
         resolved = others[0]
-    types = [each for each in _types(resolved) if each != "null"]
+    types = [name for name in _types(resolved) if name != "null"]
     if len(types) != 1 or len(inside) > MAX_DEPTH or id(resolved) in inside:
         return _JSON
     inside = (*inside, id(resolved))
@@ -105,8 +105,8 @@ def _types(schema: Mapping[str, Any]) -> list[str]:
     given = schema.get("type")
     if given is None:
         values = schema.get("enum", [schema["const"]] if "const" in schema else [])
-        return ["string"] if values and all(isinstance(each, str) for each in values) else []
-    return [each for each in (given if isinstance(given, list) else [given]) if isinstance(each, str)]
+        return ["string"] if values and all(isinstance(value, str) for value in values) else []
+    return [name for name in (given if isinstance(given, list) else [given]) if isinstance(name, str)]
 
 
 def _alternatives(schema: Mapping[str, Any]) -> list[Any]:

@@ -220,11 +220,10 @@ def _enriched(rows: DataFrame, step: Mapping[str, Any], table: DataFrame) -> Dat
 
 
 def _selected(rows: DataFrame, expressions: Sequence[str]) -> DataFrame:
-    all_fields = [f"`{name}`" for name in _fields(rows)]
-    chosen = [
-        each for expression in expressions for each in (all_fields if expression.strip() == "*" else [expression])
-    ]
-    return rows.selectExpr(*chosen, *METADATA)
+    selected: list[str] = []
+    for expression in expressions:
+        selected += [f"`{name}`" for name in _fields(rows)] if expression.strip() == "*" else [expression]
+    return rows.selectExpr(*selected, *METADATA)
 
 
 def _fields(rows: DataFrame) -> list[str]:

@@ -96,7 +96,7 @@ class KafkaOffsets:
         committed = self._jvm.org.apache.kafka.common.IsolationLevel.READ_COMMITTED
         options = self._jvm.org.apache.kafka.clients.admin.ListOffsetsOptions(committed)
         result = self._admin.listOffsets(requested, options)
-        return {each: result.partitionResult(self._partition(each)).get() for each in specs}
+        return {partition: result.partitionResult(self._partition(partition)).get() for partition in specs}
 
     def first(self, partition: int, start: int, end: int, epoch: int = UNKNOWN_EPOCH) -> Seen | None:
         """Return the first record in `[start, end)`, or None.
