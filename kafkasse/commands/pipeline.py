@@ -10,6 +10,7 @@ import re
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -265,24 +266,18 @@ def _pipeline(name: str, source: str | None, sink: str | None) -> Pipeline:
 def _awaited(find: Callable[[], Pipeline], name: str, stop: StopRequests) -> Pipeline | None:
     """Find the pipeline. While its schema registry is not available, wait. Returns None after a stop request."""
     from kafkasse.pipelines.definitions import SchemaUnavailable
-    from kafkasse.pipelines.supervisor import DependencyUnavailable, PipelineState, log_state, supervise
+    from kafkasse.pipelines.supervisor import PipelineState, backoff_s, log_state
 
-    pipelines = []
-
-    def attempt() -> None:
+    for failures in count(1):
         try:
-            pipelines.append(find())
+            return find()
         except SchemaUnavailable as error:
-            raise DependencyUnavailable(error.detail) from error
-
-    def report(state: PipelineState, reason: str) -> None:
-        if state is PipelineState.WAITING:
-            log_state(name, state, reason)
-
-    supervise(attempt, stop, report, position=lambda: "")
-    if not pipelines and stop.interrupted:
+            log_state(name, PipelineState.WAITING, error.detail)
+        if stop.wait(backoff_s(failures)):
+            break
+    if stop.interrupted:
         raise click.Abort
-    return pipelines[0] if pipelines else None
+    return None
 
 
 def _only(option: str, named: Mapping[str, object]) -> str:
