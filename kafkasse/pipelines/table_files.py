@@ -14,10 +14,6 @@ from kafkasse.errors import CommandError, did_you_mean
 MAX_HEADER_CHARACTERS = 65_536
 PARQUET = b"PAR1"  # a Parquet file starts and ends with these bytes
 COMPRESSED = (".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate")
-OTHER_SUFFIXES = {
-    "csv": (".parquet", ".json", ".jsonl", ".xls", ".xlsx", ".avro", ".orc"),
-    "parquet": (".csv", ".tsv", ".txt", ".json", ".jsonl", ".xls", ".xlsx", ".avro", ".orc"),
-}
 
 
 def check(format: str, path: str) -> list[str] | None:
@@ -62,11 +58,6 @@ def check_keys(keys: Iterable[str], columns: list[str]) -> None:
 
 def _columns(format: str, path: Path) -> list[str] | None:
     file = _first_file(path, format)
-    suffix = file.suffix.lower()
-    if suffix in OTHER_SUFFIXES[format]:
-        other = next((known for known in OTHER_SUFFIXES if suffix == f".{known}"), None)
-        hint = f"write {other}: instead of {format}:" if other else "convert it to CSV or Parquet"
-        raise CommandError(f"{path} has the suffix {suffix}, which is not a suffix of {format} files; {hint}")
     with file.open("rb") as opened:
         start = opened.read(len(PARQUET))
     if not start:
@@ -80,7 +71,7 @@ def _columns(format: str, path: Path) -> list[str] | None:
     if start == PARQUET:
         raise CommandError(f"{file} is a Parquet file; write parquet: instead of csv:")
     is_partitioned = file.parent not in (path, path.parent)  # the names of the folders are columns, too
-    return None if is_partitioned or suffix in COMPRESSED else _header(file)
+    return None if is_partitioned or file.suffix.lower() in COMPRESSED else _header(file)
 
 
 def _first_file(path: Path, format: str) -> Path:

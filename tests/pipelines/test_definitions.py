@@ -466,7 +466,7 @@ def checked_table(format_: str, path: str, on: str = "id") -> str:
 CSV = b"id,name\na,Ann\n"
 FILES = {
     "shops.csv": CSV, "shops": CSV, "empty.csv": b"", "blank.csv": b"\n\n", "latin.csv": b"id,name\xff\n",
-    "parquet.csv": b"PAR1", "shops.parquet": b"PAR1", "empty.parquet": b"", "shops.xlsx": b"PK",
+    "parquet.csv": b"PAR1", "shops.parquet": b"PAR1", "empty.parquet": b"",
 }  # fmt: skip
 TABLES = """
 csv: shop.csv
@@ -484,13 +484,11 @@ csv: latin.csv
 csv: parquet.csv
   parquet.csv is a Parquet file; write parquet: instead of csv:
 csv: shops.parquet
-  shops.parquet has the suffix .parquet, which is not a suffix of csv files; write parquet: instead of csv:
-csv: shops.xlsx
-  shops.xlsx has the suffix .xlsx, which is not a suffix of csv files; convert it to CSV or Parquet
+  shops.parquet is a Parquet file; write parquet: instead of csv:
 csv: empty
   the folder empty is empty; write csv files to it
 parquet: shops.csv
-  shops.csv has the suffix .csv, which is not a suffix of parquet files; write csv: instead of parquet:
+  shops.csv is not a Parquet file; for a CSV file, write csv: instead of parquet:
 parquet: shops
   shops is not a Parquet file; for a CSV file, write csv: instead of parquet:
 parquet: empty.parquet
