@@ -164,13 +164,12 @@ class Encoder:
         """
         if self._prepare is not None:
             self._prepare(batch.records[start : start + MAX_PIECE_RECORDS])
-        id_template = ids.split_at_offset(batch.partition, batch.leader_epoch)
-        piece = (
-            self._encode_with_template(batch, start, id_template, selector)
-            if id_template is not None
-            else self._encode_without_template(batch, start, ids, selector)
-        )
-        ids.set(batch.partition, piece.next_offset, leader_epoch=batch.leader_epoch)
+        template = ids.template(batch.partition, batch.leader_epoch)
+        piece = self._encode_piece(batch, start, template, selector)
+        # Hooks may switch greenlets. `ids` changes only now, so that other greenlets never see a position whose records have
+        # not been returned.
+        timestamp = _latest_timestamp(batch.records[start : piece.end]) if template.has_timestamp else None
+        ids.set(batch.partition, piece.next_offset, timestamp, batch.leader_epoch)
         return piece
 
     def _values(self, view: RecordView, selector: Selector | None) -> Values | None:
@@ -186,19 +185,18 @@ class Encoder:
         encoded = None if values is None else self._encode(view)
         return None if values is None or encoded is None else (values, encoded)
 
-    def _encode_with_template(
-        self, batch: Batch, start: int, id_template: IdTemplate, selector: Selector | None
-    ) -> Piece:
+    def _encode_piece(self, batch: Batch, start: int, ids: IdTemplate, selector: Selector | None) -> Piece:
         partition = batch.partition
         is_timed, deadline = self._is_timed, time.monotonic() + MAX_PIECE_S
-        id_prefix, format_offset, id_suffix = id_template
-        is_decimal = format_offset is str
-        template, template_with_id = _frame_templates(partition, id_template)
+        id_prefix, id_part, id_suffix, is_decimal, has_timestamp_in_id = ids
+        can_use_templates = self._can_use_templates and not has_timestamp_in_id
+        template, template_with_id = _frame_templates(partition, ids)
         every_frame_has_id = self.id_frequency == "event"
         has_dimensions = self.dimensions is not None
         is_selective = has_dimensions or self._filter is not None
         frames: list[bytes] = []
         offsets: list[int] = []
+        timestamps: list[int | None] = []
         piece_values: list[Values] = []
         values: Values = ()
         end, size = start, 0
@@ -220,7 +218,7 @@ class Encoder:
             offset, value, key, timestamp = record.offset, record.value, record.key, record.timestamp
             has_timestamp = timestamp is not None and timestamp >= 0
             if (
-                self._can_use_templates
+                can_use_templates
                 and has_timestamp
                 and value
                 and can_append_member(value)
@@ -229,7 +227,7 @@ class Encoder:
                 # The common case. One template produces the same bytes as encode() and frame(), in less time.
                 key_json = b"null" if key is None else b'"%b"' % key
                 if every_frame_has_id:
-                    next_offset = offset + 1 if is_decimal else format_offset(offset + 1).encode()
+                    next_offset = offset + 1 if is_decimal else id_part(offset + 1, None).encode()
                     frame = template_with_id % (value[:-1], offset, timestamp, key_json, next_offset)
                 else:
                     frame = template % (value[:-1], offset, timestamp, key_json)
@@ -246,7 +244,11 @@ class Encoder:
                     end, size = end + 1, size + len(value or b"")
                     continue
                 event, body = encoded
-                position_id = f"{id_prefix}{format_offset(offset + 1)}{id_suffix}" if every_frame_has_id else ""
+                if has_timestamp_in_id:
+                    timestamps.append(timestamp)
+                    if not has_timestamp:
+                        timestamp = _latest_timestamp(batch.records[start:end])
+                position_id = f"{id_prefix}{id_part(offset + 1, timestamp)}{id_suffix}" if every_frame_has_id else ""
                 frame = self.wire.frame(event, position_id, body)
             end, size = end + 1, size + len(frame)
             frames.append(frame)
@@ -254,49 +256,13 @@ class Encoder:
             if has_dimensions:
                 piece_values.append(values)
         if frames and not every_frame_has_id:
-            last_id = f"{id_prefix}{format_offset(offsets[-1] + 1)}{id_suffix}"
-            frames[-1] = self.wire.with_id(frames[-1], last_id)
-        return Piece(frames, offsets, [], end, _next_offset(batch, end), piece_values)
-
-    def _encode_without_template(self, batch: Batch, start: int, ids: IdWriter, selector: Selector | None) -> Piece:
-        """Encode a piece for which split_at_offset() returned None, such as one whose IDs contain timestamps.
-
-        Hooks may switch greenlets. All records are therefore encoded before `ids` changes: other greenlets must not see a
-        position whose records have not been returned.
-        """
-        partition = batch.partition
-        is_timed, deadline = self._is_timed, time.monotonic() + MAX_PIECE_S
-        encoded: list[tuple[Values, tuple[str, bytes]] | None] = []
-        size, id_size = 0, len(ids.render())
-        for record in batch.records[start : start + MAX_PIECE_RECORDS]:
-            if size >= MAX_PIECE_BYTES or (is_timed and encoded and time.monotonic() > deadline):
-                break
-            try:
-                each = self._encode_selected(RecordView(*partition, record, self._decoder), selector)
-            except _STOPS:
-                if not encoded:
-                    raise
-                break
-            encoded.append(each)
-            size += id_size + len(each[1][1] if each is not None else record.value or b"")
-        end = start + len(encoded)
-        frames: list[bytes] = []
-        offsets: list[int] = []
-        timestamps: list[int | None] = []
-        values: list[Values] = []
-        last_id = ""
-        for record, each in zip(batch.records[start:end], encoded, strict=True):
-            ids.set(partition, record.offset + 1, record.timestamp, batch.leader_epoch)
-            if each is not None:
-                last_id, (selected, (event, body)) = ids.render(), each
-                frames.append(self.wire.frame(event, last_id if self.id_frequency == "event" else "", body))
-                offsets.append(record.offset)
-                timestamps.append(record.timestamp)
-                if self.dimensions is not None:
-                    values.append(selected)
-        if frames and self.id_frequency == "run":
-            frames[-1] = self.wire.with_id(frames[-1], last_id)
-        return Piece(frames, offsets, timestamps, end, _next_offset(batch, end), values)
+            timestamp = None
+            if has_timestamp_in_id:
+                sent = [record for record in batch.records[start:end] if record.offset <= offsets[-1]]
+                timestamp = _latest_timestamp(sent)
+            position_id = f"{id_prefix}{id_part(offsets[-1] + 1, timestamp)}{id_suffix}"
+            frames[-1] = self.wire.with_id(frames[-1], position_id)
+        return Piece(frames, offsets, timestamps, end, _next_offset(batch, end), piece_values)
 
     def _payload(self, view: RecordView) -> Payload | None:
         """Return the payload of a record, or None if the filterer rejects it."""
@@ -354,14 +320,19 @@ def _next_offset(batch: Batch, end: int) -> int:
     return batch.next_offset if end == len(batch.records) else batch.records[end - 1].offset + 1
 
 
-def _frame_templates(partition: Partition, id_template: IdTemplate) -> tuple[bytes, bytes]:
+def _latest_timestamp(records: Sequence[Record]) -> int | None:
+    """Return the last known timestamp of these records."""
+    known = (record.timestamp for record in reversed(records) if record.timestamp is not None and record.timestamp >= 0)
+    return next(known, None)
+
+
+def _frame_templates(partition: Partition, ids: IdTemplate) -> tuple[bytes, bytes]:
     """Return the templates (for the % operator) of a frame without an ID and of a frame with an ID.
 
     The arguments of both are the value without its closing brace, the offset, the timestamp and the key as JSON. The
     template with an ID has the next offset as an additional last argument.
     """
-    id_prefix, format_offset, id_suffix = id_template
     frame = 'event: message\ndata: %b,"_kafka":{{"topic":"{}","partition":{},"offset":%d,"timestamp":%d,"key":%b}}}}\n'
     frame = frame.format(*partition)
-    next_offset = "%d" if format_offset is str else "%b"
-    return f"{frame}\n".encode(), f"{frame}id: {id_prefix}{next_offset}{id_suffix}\n\n".encode()
+    next_offset = "%d" if ids.is_decimal else "%b"
+    return f"{frame}\n".encode(), f"{frame}id: {ids.prefix}{next_offset}{ids.suffix}\n\n".encode()

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from kafkasse import schemas
@@ -145,24 +145,19 @@ def test_a_moved_writer_equals_a_new_one(stream, moves, data):
     assert {*moved.offsets, *moved.pending} == parse(moved.render()).starts.keys()
 
 
-@given(streams(), st.data(), numbers, st.integers(-1, 2**31 - 1))
-def test_split_at_offset_agrees_with_render(stream, data, next_offset, leader_epoch):
+@given(streams(), st.data(), numbers, st.integers(-1, 2**31 - 1), st.none() | numbers)
+def test_a_template_agrees_with_render(stream, data, next_offset, leader_epoch, timestamp):
+    """The ID of a template, for all types of IDs and new or pending partitions, is that of a writer that moved forward."""
     writer = stream.writer()
-    partition = data.draw(st.sampled_from([*stream.offsets, *stream.pending]))
-    template = writer.split_at_offset(partition, leader_epoch)
-    is_new_epoch = next_offset != stream.offsets.get(partition) or leader_epoch >= 0
+    partition = data.draw(st.sampled_from([*stream.offsets, *stream.pending]) | partitions)
+    assume(next_offset > stream.offsets.get(partition, -1))
+    template = writer.template(partition, leader_epoch)
+    templated = f"{template.prefix}{template.part(next_offset, timestamp)}{template.suffix}"
 
-    writer.set(partition, next_offset, leader_epoch=leader_epoch)
+    writer.set(partition, next_offset, timestamp if template.has_timestamp else None, leader_epoch)
 
-    assert (stream.id_type is not IdType.OFFSET or partition in stream.pending) == (template is None)
-    if template is not None and is_new_epoch:
-        prefix, format_offset, suffix = template
-        assert f"{prefix}{format_offset(next_offset)}{suffix}" == writer.render()
-
-
-def test_split_at_offset_of_a_new_partition():
-    """A partition that is not in the ID yet changes more than one offset, so there is no template."""
-    assert IdWriter({Partition("t", 0): 1}, {"t": "x"}).split_at_offset(Partition("t", 1)) is None
+    assert writer.render() == templated
+    assert not template.is_decimal or template.part(next_offset, timestamp) == str(next_offset)
 
 
 def test_the_json_form():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from kafkasse.log import UNKNOWN_EPOCH, Partition
 from kafkasse.records.position import compact
@@ -21,14 +22,28 @@ _JSON_ENTRY_BYTES = {
 }
 _JSON_TOPIC_BYTES = len(',"topic_id":"kQ3d8y1Z","only":true')  # additional bytes of the first entry of a topic
 
-# The parts (prefix, format_offset, suffix) of an ID: its text is `prefix + format_offset(offset) + suffix`. If the text
-# contains the offset in decimal digits, format_offset is `str` itself, so that the caller can use "%d" instead.
-IdTemplate = tuple[str, Callable[[int], str], str]
-
 # The constant parts of an entry. In the JSON form: the text before and after its offset, leader epoch and timestamp. In the
 # compact form: the encoded start of the line ("" unless the entry is the first of its line), and the start of the entry,
 # which is encoded together with its values.
 _Layout = tuple[str, str]
+
+
+class IdTemplate(NamedTuple):
+    """The IDs of the records of one batch. They differ only in a part of the entry of their partition.
+
+    Attributes:
+        prefix: the text before that part.
+        part: returns that part for a next offset, and for the latest known timestamp of the records before it, or None.
+        suffix: the text after that part.
+        is_decimal: that part is the offset in decimal digits, so that the caller can use "%d" instead of `part`.
+        has_timestamp: that part contains the timestamp.
+    """
+
+    prefix: str
+    part: Callable[[int, int | None], str]
+    suffix: str
+    is_decimal: bool = False
+    has_timestamp: bool = False
 
 
 class IdWriter:
@@ -100,11 +115,7 @@ class IdWriter:
         if partition in self.pending:
             self.timestamps[partition] = self.pending.pop(partition)
         if timestamp is not None and timestamp >= 0:
-            # A client that resumes at a timestamp receives the records at or after it. With `timestamp`, the ID contains the
-            # next millisecond, as in KafkaSSE, so other records of the same millisecond are skipped. With `both`, the client
-            # resumes at the timestamp only in a topic with another topic ID, such as a copy in another cluster. The ID then
-            # repeats the millisecond, because the copy may contain more records of it.
-            self.timestamps[partition] = min(timestamp + (self._id_type is IdType.TIMESTAMP), INT64_MAX)
+            self.timestamps[partition] = self._resume_at(timestamp)
         elif previous is not None and next_offset < previous:
             self.timestamps.pop(partition, None)
         if leader_epoch is not None and leader_epoch != UNKNOWN_EPOCH:
@@ -127,28 +138,46 @@ class IdWriter:
         opening, separator, closing = self._punctuation
         return opening + separator.join(self._entries.values()) + closing
 
-    def split_at_offset(self, partition: Partition, leader_epoch: int = UNKNOWN_EPOCH) -> IdTemplate | None:
-        """Split the ID around the offset of `partition`. Return None if more than the offset would change.
-
-        The IDs of the records of one batch differ only in that offset, because a batch has one partition and one leader
-        epoch. With the parts, each ID costs one concatenation, however many partitions the stream has.
+    def template(self, partition: Partition, leader_epoch: int = UNKNOWN_EPOCH) -> IdTemplate:
+        """Return the IDs at the records of a batch. Each ID then costs one concatenation, however many partitions there are.
 
         Args:
-            partition: the partition of the batch.
+            partition: the partition of the batch. It may be new or pending.
             leader_epoch: the leader epoch of the batch.
         """
-        if self._id_type is not IdType.OFFSET or partition not in self.offsets:
-            return None
+        if partition not in self.offsets:
+            writer = self.copy_at(self.offsets, self.timestamps, self.epochs, self.pending)
+            writer.set(partition, 0)
+            return writer.template(partition, leader_epoch)
         opening, separator, closing = self._punctuation
         entries = list(self._entries.values())
         index = list(self._entries).index(partition)
         before = opening + "".join(entry + separator for entry in entries[:index])
         after = "".join(separator + entry for entry in entries[index + 1 :]) + closing
-        start, end = self._layouts[partition]
-        rest = self._after_offset(None if leader_epoch == UNKNOWN_EPOCH else leader_epoch, None)
-        if self._is_compact:
-            return before + start, lambda offset: compact.encode(f"{end}{offset}{rest}"), after
-        return f'{before}{start}"offset":', str, f"{rest}{end}{after}"
+        epoch = None if leader_epoch == UNKNOWN_EPOCH else leader_epoch
+        if self._id_type is IdType.OFFSET:
+            start, end = self._layouts[partition]
+            rest = self._after_offset(epoch, None)
+            if self._is_compact:
+                return IdTemplate(before + start, lambda offset, _: compact.encode(f"{end}{offset}{rest}"), after)
+            return IdTemplate(f'{before}{start}"offset":', lambda offset, _: str(offset), f"{rest}{end}{after}", True)
+        known = self.timestamps.get(partition)
+
+        def entry(offset: int, timestamp: int | None) -> str:
+            resume_at = known if timestamp is None else self._resume_at(timestamp)
+            return self._text(partition, *self._of_type(offset, epoch, resume_at))
+
+        return IdTemplate(before, entry, after, has_timestamp=True)
+
+    def _resume_at(self, timestamp: int) -> int:
+        """Return the timestamp at which a client resumes after a record with this timestamp.
+
+        A client that resumes at a timestamp receives the records at or after it. With `timestamp`, the ID contains the next
+        millisecond, as in KafkaSSE, so other records of the same millisecond are skipped. With `both`, the client resumes at
+        the timestamp only in a topic with another topic ID, such as a copy in another cluster. The ID then repeats the
+        millisecond, because the copy may contain more records of it.
+        """
+        return min(timestamp + (self._id_type is IdType.TIMESTAMP), INT64_MAX)
 
     def _build_entries(self) -> None:
         """Write all entries."""
@@ -172,25 +201,29 @@ class IdWriter:
         self._entries = {partition: self._entry(partition) for partition in self._layouts}
 
     def _entry(self, partition: Partition) -> str:
-        offset, epoch, timestamp = self._values(partition)
+        if partition in self.pending:
+            return self._text(partition, None, None, self.pending[partition])
+        values = self.offsets[partition], self.epochs.get(partition), self.timestamps.get(partition)
+        return self._text(partition, *self._of_type(*values))
+
+    def _text(self, partition: Partition, offset: int | None, epoch: int | None, timestamp: int | None) -> str:
         start, end = self._layouts[partition]
         rest = self._after_offset(epoch, timestamp)
         if self._is_compact:
             return start + compact.encode(f"{end}{'' if offset is None else offset}{rest}")
         return f'{start}"offset":{offset}{rest}{end}' if offset is not None else f"{start}{rest[1:]}{end}"
 
-    def _values(self, partition: Partition) -> tuple[int | None, int | None, int | None]:
-        """Return the offset, leader epoch and timestamp that the ID contains for a partition."""
-        if partition in self.pending:
-            return None, None, self.pending[partition]
-        offset, timestamp = self.offsets[partition], self.timestamps.get(partition)
+    def _of_type(
+        self, offset: int, epoch: int | None, timestamp: int | None
+    ) -> tuple[int | None, int | None, int | None]:
+        """Return the offset, leader epoch and timestamp of those that the ID type contains."""
         match self._id_type:
             case IdType.OFFSET:
-                return offset, self.epochs.get(partition), None
+                return offset, epoch, None
             case IdType.TIMESTAMP:
                 return (offset, None, None) if timestamp is None else (None, None, timestamp)
             case IdType.BOTH:
-                return offset, self.epochs.get(partition), timestamp
+                return offset, epoch, timestamp
 
 
 def _json_bytes(partition_counts: Mapping[str, int], id_type: IdType) -> int:
