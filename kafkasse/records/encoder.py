@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from kafkasse.errors import FilterError, RegistryUnavailable
 from kafkasse.log import Batch, Partition, Record
 from kafkasse.records.filter.dimensions import Dimensions, Selector, Values
-from kafkasse.records.filter.selection import RecordFilter
+from kafkasse.records.filter.selection import Filter
 from kafkasse.records.frame import hooks
 from kafkasse.records.frame.formats import FORMATS, Payload, as_kafkasse, can_append_member, kafka_member
 from kafkasse.records.frame.hooks import Deserializer, Filterer
@@ -91,7 +91,7 @@ class Encoder:
         on_skipped: Callable[[str, int, int, str, str], None] = lambda *skipped: None,
         id_frequency: str = "event",
         decoder: Callable[[RecordView], Any] | None = None,
-        filter: RecordFilter | None = None,
+        filter: Filter | None = None,
         projection: Projection | None = None,
         dimensions: Dimensions | None = None,
     ) -> None:

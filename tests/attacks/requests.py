@@ -35,7 +35,7 @@ def number(text: str) -> str:
 
 
 def compact(text: str) -> str:
-    return "~" + base64.urlsafe_b64encode((text + " " * (-len(text) % 3)).encode()).decode()
+    return f"~~{base64.urlsafe_b64encode((text + ' ' * (-len(text) % 3)).encode()).decode()}~"
 
 
 POSITIONS = [
@@ -108,10 +108,10 @@ POSITIONS = [
         ("an unescaped NUL", b'["\0"]', NOT_HTTP),
         ("a terminal escape sequence", b'["\x1b[2J"]', NOT_HTTP),
         ("a script", "<script>alert(1)</script>", POSITION),
-        ("compact: not base64", "~AA!A", POSITION),
-        ("compact: empty", "~", POSITION),
-        ("compact: not ASCII", "~é", POSITION),
-        ("compact: binary", "~_____w==", POSITION),
+        ("compact: not base64", "~~AA!A~", POSITION),
+        ("compact: empty", "~~~", POSITION),
+        ("compact: not ASCII", "~~é~", POSITION),
+        ("compact: binary", "~~_____w==~", POSITION),
         ("compact: partition -1", compact("\nattacked i -1:0"), POSITION),
         ("compact: partition 2^32", compact("\nattacked i 4294967296:0"), POSITION),
         ("compact: an offset of 5,000 digits", compact("\nattacked i :" + "9" * 5000), POSITION),

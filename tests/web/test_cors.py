@@ -62,7 +62,7 @@ def test_fetch_sends_one_preflight_for_many_event_ids(browser, page, server, log
         browser,
         page,
         """const read = (id) => fetch(arguments[0], {headers: {"Last-Event-ID": id}}).then((each) => each.text());
-        read("~dCA6MA").then(() => read('["t"]')).then(done);""",
+        read("~~dCA6MCAg~").then(() => read('["t"]')).then(done);""",
         f"http://127.0.0.1:{server.port}/t?fetch",
     )
 

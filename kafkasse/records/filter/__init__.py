@@ -7,12 +7,11 @@ A condition on a value that is different for each client, such as `key: "{claims
 It becomes a dimension: a feed looks up the record's value of the dimension in an index of its clients' selectors.
 """
 
-from kafkasse.records.filter.conditions import Filter
 from kafkasse.records.filter.dimensions import Dimension, Dimensions, Selector
 from kafkasse.records.filter.expression import Expression, compile_expression
 from kafkasse.records.filter.language import ExpressionError
 from kafkasse.records.filter.query import Query, parse_query
-from kafkasse.records.filter.selection import EVERYTHING, Selection
+from kafkasse.records.filter.selection import EVERYTHING, Filter, Selection
 from kafkasse.records.filter.where import Where
 
 __all__ = [

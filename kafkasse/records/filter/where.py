@@ -9,21 +9,21 @@ each selects its own values. Values are compared literally; nothing in them has 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from string import Formatter
 from typing import Any, NamedTuple
 
 from kafkasse.errors import Forbidden, InvalidParameter
-from kafkasse.records.filter.conditions import Filter, OnFailure
 from kafkasse.records.filter.dimensions import Dimension, Dimensions, Selector, scalar_text
-from kafkasse.records.filter.expression import NOT_INSTALLED, Expression, compile_expression, is_installed
+from kafkasse.records.filter.expression import NOT_INSTALLED, compile_expression, is_installed
 from kafkasse.records.filter.query import Query
-from kafkasse.records.filter.selection import EVERYTHING, Selection
+from kafkasse.records.filter.selection import EVERYTHING, Filter, OnFailure, Selection
 
 MAX_SELECTED_VALUES = 100  # of one client, or combinations of values if there are several dimensions
 
 CLAIMS = "claims."  # the start of a reference to a claim
+NO_CONDITIONS = Filter()
 
 
 class Template(NamedTuple):
@@ -83,39 +83,31 @@ class Where:
 
     Attributes:
         conditions: the conditions with a template.
-        key, headers, fields: the other conditions; see Filter.of().
-        expression: the expression of the route.
+        filter: the other conditions.
     """
 
     conditions: tuple[tuple[Dimension, tuple[Template, ...]], ...] = ()
-    key: tuple[str, ...] | None = None
-    headers: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    fields: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    expression: Expression | None = None
+    filter: Filter = NO_CONDITIONS
 
     @property
     def references(self) -> frozenset[str]:
         """The path parameters and claims to which the conditions refer, such as `currency` and `claims.sub`."""
-        return frozenset(each.reference for _, templates in self.conditions for each in templates) - {""}
+        return frozenset(template.reference for _, templates in self.conditions for template in templates) - {""}
 
     @classmethod
     def parse(cls, setting: Mapping[str, Any]) -> Where:
         """Parse the setting of a route, which problems() has checked."""
         conditions: list[tuple[Dimension, tuple[Template, ...]]] = []
-        literal: dict[Dimension, tuple[str, ...]] = {}
+        literal: dict[str, dict[str, list[str]]] = {"key": {}, "header": {}, "field": {}}
         for dimension, _, texts in _conditions(setting):
             templates = tuple(map(Template.parse, texts))
-            if any(each.reference for each in templates):
+            if any(template.reference for template in templates):
                 conditions.append((dimension, templates))
             else:
-                literal[dimension] = tuple(each.before for each in templates)
-        expression = setting.get("expression")
+                literal[dimension.source][dimension.name] = [template.before for template in templates]
+        expressions = [compile_expression(setting["expression"])] if setting.get("expression") is not None else []
         return cls(
-            tuple(conditions),
-            literal.get(Dimension("key")),
-            tuple((each.name, values) for each, values in literal.items() if each.source == "header"),
-            tuple((each.name, values) for each, values in literal.items() if each.source == "field"),
-            compile_expression(expression) if expression is not None else None,
+            tuple(conditions), Filter.of(literal["key"].get(""), literal["header"], literal["field"], expressions)
         )
 
     def select(
@@ -137,17 +129,20 @@ class Where:
             InvalidParameter: the client selects too many values.
         """
         selected = {
-            dimension: frozenset(value for each in templates for value in each.values(parameters, claims))
+            dimension: frozenset(value for template in templates for value in template.values(parameters, claims))
             for dimension, templates in self.conditions
         }
         for dimension, values in query.values.items():
             selected[dimension] = selected.get(dimension, values) & values
-        expressions = [each for each in (self.expression, query.expression) if each is not None]
-        has_filter = self.key is not None or self.headers or self.fields or expressions
+        expressions = self.filter.expressions
+        if query.expression is not None and query.expression not in expressions:
+            expressions = (*expressions, query.expression)
+        record_filter = replace(self.filter, expressions=expressions, on_failure=on_failure)
+        has_filter = record_filter != NO_CONDITIONS
         if not has_filter and not selected:
             return EVERYTHING
         return Selection(
-            Filter.of(self.key, dict(self.headers), dict(self.fields), expressions, on_failure) if has_filter else None,
+            record_filter if has_filter else None,
             Dimensions(tuple(sorted(selected))),
             _selector(selected) if selected else None,
             query.expression is not None or bool(query.values),
@@ -204,7 +199,7 @@ def _problem(text: str, parameters: list[str], has_guards: bool) -> str:
     if reference.startswith(CLAIMS):
         return "" if has_guards else f"refers to {{{reference}}}, but the route has no guard that provides claims."
     if reference and reference not in parameters:
-        known = ", ".join(f"{{{each}}}" for each in (*parameters, "claims.NAME"))
+        known = ", ".join(f"{{{name}}}" for name in (*parameters, "claims.NAME"))
         return f"refers to {{{reference}}}, which is not a parameter of the path. There are {known}."
     return ""
 
@@ -220,16 +215,16 @@ def _conditions(setting: Mapping[str, Any]) -> Iterator[tuple[Dimension, tuple[s
 
 
 def _texts(values: Any) -> list[str]:
-    return [scalar_text(each) or "" for each in (values if isinstance(values, list | tuple) else [values])]
+    return [scalar_text(value) or "" for value in (values if isinstance(values, list | tuple) else [values])]
 
 
 def _claim(claims: Mapping[str, Any], name: str) -> Iterator[str]:
     """Yield the values of a claim: a name, or a path such as `customer.id`."""
-    found: Any = claims
+    claim: Any = claims
     for part in (name,) if name in claims else name.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    values = found if isinstance(found, list) else [found]
-    texts = [text for each in values if (text := scalar_text(each)) is not None]
+        claim = claim.get(part) if isinstance(claim, Mapping) else None
+    values = claim if isinstance(claim, list) else [claim]
+    texts = [text for value in values if (text := scalar_text(value)) is not None]
     if not texts or len(texts) < len(values):
         raise Forbidden(f"This stream requires the claim {name}, which your credentials do not contain.")
     yield from texts

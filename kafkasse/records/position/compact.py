@@ -21,7 +21,7 @@ from kafkasse.errors import InvalidPosition
 from kafkasse.log import Partition
 
 MARK = "~"  # neither JSON nor base64url starts with it
-OPENING, CLOSING = "~~", "~"  # IDs of earlier versions start with MARK and have no end mark
+OPENING, CLOSING = 2 * MARK, MARK
 
 _ENTRY = re.compile(r"([0-9]*):([0-9]*)(?:e([0-9]+))?(?::([0-9]*))?")
 
@@ -55,13 +55,10 @@ def decode(text: str) -> list[dict[str, object]]:
         InvalidPosition: the text is not base64url, or the decoded lines do not have the form above.
     """
     try:
-        if text.startswith(OPENING):
-            if not text.endswith(CLOSING):
-                raise ValueError("incomplete")
-            body = text[len(OPENING) : -len(CLOSING)].encode("ascii")
-        else:
-            body = text.removeprefix(MARK).encode("ascii")
-        lines = base64.b64decode(body + b"=" * (-len(body) % 4), altchars=b"-_", validate=True).decode("ascii")
+        if not (text.startswith(OPENING) and text.endswith(CLOSING, len(OPENING))):
+            raise ValueError("incomplete")
+        body = text[len(OPENING) : -len(CLOSING)].encode("ascii")
+        lines = base64.b64decode(body, altchars=b"-_", validate=True).decode("ascii")
         entries = [entry for line in lines.split("\n") if line.strip() for entry in _decode_line(line.split(" "))]
         if not entries:
             raise ValueError("no entries")
