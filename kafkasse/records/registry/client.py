@@ -145,12 +145,12 @@ class RegistryClient:
 def _object(status: int, body: bytes) -> dict[str, Any]:
     """Return the JSON object of a response, or raise the error that the status stands for."""
     try:
-        found = json.loads(body)
+        answer = json.loads(body)
     except (ValueError, RecursionError):
-        found = None
-    if status == 200 and isinstance(found, dict):
-        return found
-    if status == 404 and isinstance(found, dict) and found.get("error_code") in NOT_FOUND_CODES:
+        answer = None
+    if status == 200 and isinstance(answer, dict):
+        return answer
+    if status == 404 and isinstance(answer, dict) and answer.get("error_code") in NOT_FOUND_CODES:
         raise NotFound
     if status == 429 or status >= 500:
         raise TemporaryFailure(f"it responded with status {status}")
@@ -159,12 +159,12 @@ def _object(status: int, body: bytes) -> dict[str, Any]:
     raise Misconfigured(f"it responded with status {status}, and not as a schema registry. Check its url.")
 
 
-def _schema(found: Mapping[str, Any]) -> RegisteredSchema:
+def _schema(answer: Mapping[str, Any]) -> RegisteredSchema:
     try:
         references = tuple(
-            Reference(str(each["name"]), str(each["subject"]), int(each["version"]))
-            for each in found.get("references") or ()
+            Reference(str(reference["name"]), str(reference["subject"]), int(reference["version"]))
+            for reference in answer.get("references") or ()
         )
-        return RegisteredSchema(str(found.get("schemaType") or "AVRO"), str(found["schema"]), references)
+        return RegisteredSchema(str(answer.get("schemaType") or "AVRO"), str(answer["schema"]), references)
     except (KeyError, TypeError, ValueError) as error:
         raise Misconfigured("its response contains no schema. Check its url.") from error

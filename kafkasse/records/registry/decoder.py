@@ -34,7 +34,7 @@ class Decoder:
             return
         for record in records:
             with suppress(DeserializationError):
-                self._registry.prepare([split(record)[0]])
+                self._registry.prepare(split(record)[0])
 
     def __call__(self, view: RecordView) -> Any:
         """Return the value of a record.

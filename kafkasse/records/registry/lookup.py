@@ -18,14 +18,15 @@ import logging
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, cast
 
 import gevent
-from gevent.event import Event
+from gevent.event import AsyncResult
 from gevent.lock import BoundedSemaphore
 
 from kafkasse.errors import RegistryUnavailable
+from kafkasse.process.limited_log import LimitedLog
 from kafkasse.process.log_line import one_line
 from kafkasse.records.frame import DecoderPending, DeserializationError
 from kafkasse.records.registry import avro, json_schema, protobuf
@@ -43,7 +44,6 @@ MAX_BACKOFF_S = 5.0
 UNKNOWN_FOR_S = 30.0  # how long an unknown ID and an invalid schema are cached
 UNAVAILABLE_FOR_S = 1.0
 MISCONFIGURED_FOR_S = 10.0  # so that a wrong password does not lock the account
-LOG_INTERVAL_S = 10.0
 # A registry's replica may not know a new schema yet, so an unknown ID is requested again. For UNKNOWN_INTERVAL_S after an
 # unknown ID, other unknown IDs are requested only once each, and several at the same time.
 UNKNOWN_ATTEMPTS = 4
@@ -83,25 +83,16 @@ COMPILERS: dict[str, Callable[[RegisteredSchema, References], Schema]] = {
 }
 
 
-class _Lookup:
-    """A schema that was found, is being looked up, or was not found.
+class _Lookup(AsyncResult):  # type: ignore[misc]  # gevent has no types
+    """A schema that was found or is being looked up, or the error why there is none.
 
     Attributes:
-        schema: the schema, or None.
-        error: why there is no schema, or None.
-        expires_at: when the error is forgotten.
+        expires_at: when an error is forgotten.
         awaited_at: when the first record began to wait for this lookup, or None.
-        done: set when there is a schema or an error.
     """
 
-    __slots__ = ("awaited_at", "done", "error", "expires_at", "schema")
-
-    def __init__(self) -> None:
-        self.schema: Schema | None = None
-        self.error: Exception | None = None
-        self.expires_at = float("inf")
-        self.awaited_at: float | None = None
-        self.done = Event()
+    expires_at = float("inf")
+    awaited_at: float | None = None
 
 
 class _UnknownIds:
@@ -136,7 +127,7 @@ class SchemaRegistry:
     Args:
         client: sends the requests.
         max_wait_s: how long a lookup is retried while the registry is unavailable.
-        logger: receives the reasons of failures, at most one line in LOG_INTERVAL_S.
+        logger: receives the reasons of failures, not more often than LimitedLog allows.
         clock: the time in seconds.
     """
 
@@ -155,7 +146,7 @@ class SchemaRegistry:
         self._running: dict[SchemaId, _Lookup] = {}
         self._failed: OrderedDict[SchemaId, _Lookup] = OrderedDict()
         self._requests = BoundedSemaphore(MAX_REQUESTS)
-        self._log_at = 0.0
+        self._limited = LimitedLog(clock)
         self._retry_unknown_at = 0.0
         self._unknown = _UnknownIds()
 
@@ -164,11 +155,10 @@ class SchemaRegistry:
         """Whether an unknown ID was found in the last UNKNOWN_INTERVAL_S seconds."""
         return self._clock() < self._retry_unknown_at
 
-    def prepare(self, schema_ids: Iterable[SchemaId]) -> None:
-        """Start to look up schemas that will be needed soon. Does not wait."""
-        for schema_id in schema_ids:
-            if self._cached(schema_id) is None and len(self._running) < MAX_RUNNING:
-                self._start(schema_id)
+    def prepare(self, schema_id: SchemaId) -> None:
+        """Start to look up a schema that will be needed soon. Does not wait."""
+        if self._cached(schema_id) is None and len(self._running) < MAX_RUNNING:
+            self._start(schema_id)
 
     def schema(self, schema_id: SchemaId, topic: str = "") -> Schema:
         """Return the schema of a record of a topic. Waits for at most MAX_WAIT_S.
@@ -180,14 +170,13 @@ class SchemaRegistry:
                 records have waited too long for unknown IDs.
         """
         lookup = self._cached(schema_id)
-        if lookup is None or not lookup.done.is_set():
+        if lookup is None or not lookup.ready():
             lookup = self._wait(schema_id, topic)
-        if lookup.error is not None:
-            if isinstance(lookup.error, DeserializationError) and lookup.error.kind == UNKNOWN_SCHEMA:
-                self._unknown.add_topic(topic)
-            raise _again(lookup.error)
-        assert lookup.schema is not None  # noqa: S101 - a lookup that is done has one of both
-        return lookup.schema
+        if (error := lookup.exception) is None:
+            return cast(Schema, lookup.value)
+        if isinstance(error, DeserializationError) and error.kind == UNKNOWN_SCHEMA:
+            self._unknown.add_topic(topic)
+        raise error.with_traceback(None)  # each raise adds to the traceback
 
     def _cached(self, schema_id: SchemaId) -> _Lookup | None:
         """Return a lookup that is done or running, or None."""
@@ -203,13 +192,14 @@ class SchemaRegistry:
         """Wait for a running lookup, or for a new one."""
         now = self._clock()
         if not self._unknown.may_wait(topic, now):
-            self.prepare([schema_id])
+            self.prepare(schema_id)
             reason = f"the schema {schema_id} is not cached, and there are too many unknown schema IDs to wait for it"
             raise DeserializationError(reason, UNKNOWN_SCHEMA)
         lookup = self._running.get(schema_id) or self._start(schema_id)
         if lookup.awaited_at is None:
             lookup.awaited_at = now
-        if not lookup.done.wait(MAX_WAIT_S):
+        lookup.wait(MAX_WAIT_S)
+        if not lookup.ready():
             raise DecoderPending
         return lookup
 
@@ -234,33 +224,32 @@ class SchemaRegistry:
         return lookup
 
     def _run(self, schema_id: SchemaId, lookup: _Lookup) -> None:
+        error: Exception | None = None
+        remember_s = UNKNOWN_FOR_S
         try:
-            lookup.schema = self._find(schema_id)
+            schema = self._find(schema_id)
         except NotFound:
-            reason = f"the schema registry has no schema with the ID {schema_id}"
-            self._fail(lookup, DeserializationError(reason, UNKNOWN_SCHEMA), UNKNOWN_FOR_S)
+            error = DeserializationError(f"the schema registry has no schema with the ID {schema_id}", UNKNOWN_SCHEMA)
             if lookup.awaited_at is not None:
                 self._unknown.add_wait(lookup.awaited_at, self._clock())
-        except DeserializationError as error:
-            self._fail(lookup, error, UNKNOWN_FOR_S)
+        except DeserializationError as invalid:
+            error = invalid
         except TemporaryFailure:
-            self._fail(lookup, RegistryUnavailable(UNAVAILABLE), UNAVAILABLE_FOR_S)
-        except Misconfigured as error:
-            self._log("The schema registry %s rejects requests, so streams end with status 503: %s", error)
-            self._fail(lookup, RegistryUnavailable(UNAVAILABLE), MISCONFIGURED_FOR_S)
+            error, remember_s = RegistryUnavailable(UNAVAILABLE), UNAVAILABLE_FOR_S
+        except Misconfigured as reason:
+            self._log("The schema registry %s rejects requests, so streams end with status 503: %s", reason)
+            error, remember_s = RegistryUnavailable(UNAVAILABLE), MISCONFIGURED_FOR_S
         except Exception:
             self._logger.exception("The lookup of the schema %s failed unexpectedly.", schema_id)
-            self._fail(lookup, RegistryUnavailable(UNAVAILABLE), MISCONFIGURED_FOR_S)
-        finally:
-            del self._running[schema_id]
-            if lookup.schema is not None:
-                _add(self._found, schema_id, lookup, MAX_SCHEMAS)
-            else:
-                _add(self._failed, schema_id, lookup, MAX_FAILURES)
-            lookup.done.set()
-
-    def _fail(self, lookup: _Lookup, error: Exception, for_s: float) -> None:
-        lookup.error, lookup.expires_at = error, self._clock() + for_s
+            error, remember_s = RegistryUnavailable(UNAVAILABLE), MISCONFIGURED_FOR_S
+        del self._running[schema_id]
+        if error is None:
+            _add(self._found, schema_id, lookup, MAX_SCHEMAS)
+            lookup.set(schema)
+        else:
+            lookup.expires_at = self._clock() + remember_s
+            _add(self._failed, schema_id, lookup, MAX_FAILURES)
+            lookup.set_exception(error)
 
     def _find(self, schema_id: SchemaId) -> Schema:
         """Look up a schema, with retries."""
@@ -286,34 +275,33 @@ class SchemaRegistry:
 
     def _compile(self, name: SchemaId | str, load: Callable[[str], RegisteredSchema]) -> Schema:
         """Return a schema with those to which it refers. `load` requests it in a format of the registry."""
-        found = load("")
-        format = "serialized" if found.type == "PROTOBUF" else ""
+        schema = load("")
+        format = "serialized" if schema.type == "PROTOBUF" else ""
         if format:
-            found = load(format)
-        if found.type not in COMPILERS:
-            raise DeserializationError(f"schemas of the type {found.type} are not supported", "invalid_schema")
+            schema = load(format)
+        if schema.type not in COMPILERS:
+            raise DeserializationError(f"schemas of the type {schema.type} are not supported", "invalid_schema")
         references: References = {}
-        self._add_references(found, format, references)
+        self._add_references(schema, format, references)
         try:
-            return COMPILERS[found.type](found, references)
+            return COMPILERS[schema.type](schema, references)
         except Exception as error:  # the libraries raise many types of exceptions for schemas that are not valid
             reason = f"the schema {name} cannot be used: {type(error).__name__}: {error}"
             raise DeserializationError(one_line(reason), "invalid_schema") from error
 
-    def _add_references(self, schema: RegisteredSchema, format: str, found: References) -> None:
-        """Add the references of a schema to `found`, each after its own references."""
+    def _add_references(self, schema: RegisteredSchema, format: str, references: References) -> None:
+        """Add the references of a schema to `references`, each after its own references."""
         for name, subject, version in schema.references:
-            if name in found:
+            if name in references:
                 continue
-            if len(found) >= MAX_REFERENCES:
+            if len(references) >= MAX_REFERENCES:
                 raise DeserializationError(f"a schema has more than {MAX_REFERENCES} references", "invalid_schema")
-            found[name] = other = self._client.version(subject, version, format)
-            self._add_references(other, format, found)
-            found[name] = found.pop(name)
+            references[name] = other = self._client.version(subject, version, format)
+            self._add_references(other, format, references)
+            references[name] = references.pop(name)
 
     def _log(self, message: str, error: Exception) -> None:
-        if self._clock() >= self._log_at:
-            self._log_at = self._clock() + LOG_INTERVAL_S
+        if self._limited.is_due("registry"):
             self._logger.error(message, self._client.url, one_line(str(error)))
 
 
@@ -323,10 +311,3 @@ def _add(cache: OrderedDict[SchemaId, _Lookup], schema_id: SchemaId, lookup: _Lo
     cache.move_to_end(schema_id)
     if len(cache) > max_size:
         cache.popitem(last=False)
-
-
-def _again(error: Exception) -> Exception:
-    """Return a copy of an error, because each raise adds to the traceback of its error."""
-    if isinstance(error, DeserializationError):
-        return DeserializationError(str(error), error.kind)
-    return RegistryUnavailable(UNAVAILABLE)
