@@ -47,6 +47,7 @@ from kafkasse.log import (
     Topic,
     Total,
 )
+from kafkasse.process.limited_log import LimitedLog
 
 REMOVED = "removed by retention"
 DAMAGED = "the archive is damaged"
@@ -54,7 +55,6 @@ MAX_MANIFEST_AGE_S = 1.0  # how long a manifest is used, unless a reader needs a
 RETRY_S = 1.0  # how long readers wait after the archive could not be read
 READ_TIMEOUT_S = 5.0  # a file system that hangs must not block a stream for longer
 MAX_THREADS = 4
-LOG_INTERVAL_S = 10.0
 
 Result = TypeVar("Result")
 log = logging.getLogger(__name__)
@@ -96,7 +96,8 @@ class ArchiveReader:
         self._threads: ThreadPool | None = None  # created in the worker, because threads do not survive a fork
         self._lock = RLock()
         self._topics: dict[tuple[str, str], tuple[float, ArchivedTopic]] = {}
-        self._hung_at = self._logged_at = float("-inf")
+        self._hung_at = float("-inf")
+        self._limited = LimitedLog()
 
     def topic(self, topic: str, topic_id: str, max_age_s: float = MAX_MANIFEST_AGE_S) -> ArchivedTopic:
         """Return the archive of a topic, as it was at most `max_age_s` seconds ago, or longer if it cannot be read now.
@@ -121,23 +122,23 @@ class ArchiveReader:
                 return known
             began_at = time.monotonic()
             try:
-                found = self._run(lambda: self._read_topic(topic, topic_id, known))
+                archived = self._run(lambda: self._read_topic(topic, topic_id, known))
             except ArchiveUnavailable:
                 if known is None or not max_age_s:
                     raise
                 return known
-            self._topics[key] = began_at, found
-            return found
+            self._topics[key] = began_at, archived
+            return archived
 
     def _read_topic(self, topic: str, topic_id: str, known: ArchivedTopic | None) -> ArchivedTopic:
-        found = self._directory.find(self._topic_prefix + topic, topic_id)
+        directory = self._directory.find(self._topic_prefix + topic, topic_id)
         version = known.manifest.version if known is not None else 0
-        newest = found.newest_version() if found is not None else 0
+        newest = directory.newest_version() if directory is not None else 0
         if newest < version:
             raise NotAnArchive(f"the commits of the topic {topic} have disappeared")
-        if found is None:
+        if directory is None:
             return ArchivedTopic(Path(), Manifest(topic, topic_id))
-        return known if known is not None and newest == version else ArchivedTopic(found.path, found.read())
+        return known if known is not None and newest == version else ArchivedTopic(directory.path, directory.read())
 
     def read(self, topic: ArchivedTopic, entry: Entry, offset: int) -> tuple[Sequence[Record], int]:
         """Return the next records of an entry, and the next offset.
@@ -173,14 +174,12 @@ class ArchiveReader:
         except (FileNotFoundError, DamagedFile):
             raise
         except (OSError, NotAnArchive, InvalidManifest) as error:
-            self._log(str(error))
-            raise self._unavailable() from error
+            raise self._unavailable(str(error)) from error
         except gevent.Timeout as error:
             if error is not timeout:
                 raise
             self._hung_at = time.monotonic()
-            self._log(f"no answer within {READ_TIMEOUT_S:g} s")
-            raise self._unavailable() from error
+            raise self._unavailable(f"no answer within {READ_TIMEOUT_S:g} s") from error
 
     def _outcome(self, call: Callable[[], Result]) -> Result | Exception:
         """Return `call()`, or the error that it raises. gevent would print the traceback of an error in a thread."""
@@ -195,13 +194,10 @@ class ArchiveReader:
         except Exception as error:  # noqa: BLE001 - the caller raises it
             return error
 
-    def _log(self, problem: str) -> None:
-        if time.monotonic() >= self._logged_at + LOG_INTERVAL_S:
-            self._logged_at = time.monotonic()
-            log.error("The archive cannot be read, so clients that need it wait: %s", problem)
-
-    def _unavailable(self) -> ArchiveUnavailable:
+    def _unavailable(self, problem: str = "") -> ArchiveUnavailable:
         self.totals[UNAVAILABLE_ERRORS] += 1
+        if problem and self._limited.is_due("archive"):
+            log.error("The archive cannot be read, so clients that need it wait: %s", problem)
         return ArchiveUnavailable("The server cannot read its archive of older records now. Retry in a few seconds.")
 
     def close(self) -> None:
@@ -242,9 +238,9 @@ class ArchivedLog:
         return self.recent.topic_names()
 
     def offset_ranges(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:
-        held = self.recent.offset_ranges(partitions)
-        starts = {each: self._first(each, offsets.start) for each, offsets in held.items()}
-        return {each: offsets._replace(start=starts[each]) for each, offsets in held.items()}
+        ranges = self.recent.offset_ranges(partitions)
+        starts = {partition: self._first(partition, offsets.start) for partition, offsets in ranges.items()}
+        return {partition: offsets._replace(start=starts[partition]) for partition, offsets in ranges.items()}
 
     def _first(self, partition: Partition, kafka_start: int) -> int:
         """Return the first offset that the archive or Kafka holds."""
@@ -259,12 +255,12 @@ class ArchivedLog:
         return kafka_start if first is None else min(first, kafka_start)
 
     def offsets_at(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int]:
-        found = self.recent.offsets_at(timestamps)
-        for each, held in self.recent.offset_ranges(found).items():
-            if held.start:
-                archived = self._archived_offset_at(each, timestamps[each], held.start)
-                found[each] = found[each] if archived is None else min(found[each], archived)
-        return found
+        offsets = self.recent.offsets_at(timestamps)
+        for partition, offset_range in self.recent.offset_ranges(offsets).items():
+            if offset_range.start:
+                archived = self._archived_offset_at(partition, timestamps[partition], offset_range.start)
+                offsets[partition] = offsets[partition] if archived is None else min(offsets[partition], archived)
+        return offsets
 
     def _archived_offset_at(self, partition: Partition, timestamp: int, kafka_start: int) -> int | None:
         """Return the first archived offset at or after a timestamp, if the timestamp is older than Kafka's records."""
@@ -285,11 +281,11 @@ class ArchivedLog:
 
     def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, OffsetAndEpoch]:
         ends = self.recent.epoch_ends(epochs)
-        for each, end in ends.items():
+        for partition, end in ends.items():
             with suppress(ArchiveUnavailable):
-                archived = self._manifest(each).epoch_end(each.partition, epochs[each])
+                archived = self._manifest(partition).epoch_end(partition.partition, epochs[partition])
                 if archived is not None and archived < end.offset:
-                    ends[each] = OffsetAndEpoch(archived, UNKNOWN_EPOCH)
+                    ends[partition] = OffsetAndEpoch(archived, UNKNOWN_EPOCH)
         return ends
 
     def recreated(self, epochs: Mapping[Partition, int]) -> Set[Partition]:
@@ -307,7 +303,7 @@ class ArchivedLog:
         return cursor
 
     def totals(self) -> list[Total]:
-        reading = sum(each.is_in_archive for each in self._cursors)
+        reading = sum(cursor.is_in_archive for cursor in self._cursors)
         read = [Total(metric, count, reason) for (metric, reason), count in self.reader.totals.items()]
         return [Total("archive_readers", reading), *read]
 
@@ -323,8 +319,8 @@ class ArchivedLog:
         return self.reader.topic(partition.topic, self.topic_id(partition.topic), max_age_s).manifest
 
 
-class _Place:
-    """Where a cursor is in a partition.
+class _PartitionState:
+    """A partition of a cursor.
 
     Attributes:
         offset: the next offset.
@@ -358,8 +354,11 @@ class ArchiveCursor:
         topic_ids: Mapping[str, str] | None,
     ) -> None:
         self._log = archived_log
-        self._places = {each: _Place(offset, archived_log.topic_id(each.topic)) for each, offset in offsets.items()}
-        self._archived: dict[Partition, _Place] = {}  # the partitions that are read from the archive now
+        self._partitions = {
+            partition: _PartitionState(offset, archived_log.topic_id(partition.topic))
+            for partition, offset in offsets.items()
+        }
+        self._archived: dict[Partition, _PartitionState] = {}  # the partitions that are read from the archive now
         self._is_kafkas_turn = False
         self._kafka: Cursor = archived_log.recent.cursor(offsets, tail, epochs, topic_ids)
 
@@ -374,18 +373,20 @@ class ArchiveCursor:
         epochs: Mapping[Partition, int] | None = None,
         topic_ids: Mapping[str, str] | None = None,
     ) -> None:
-        for each, offset in offsets.items():
-            before = self._places.get(each)
+        for partition, offset in offsets.items():
+            before = self._partitions.get(partition)
             # The offsets of a partition that the cursor reads still belong to the same topic.
-            self._places[each] = _Place(offset, before.topic_id if before else self._log.topic_id(each.topic))
-            self._archived.pop(each, None)
+            self._partitions[partition] = _PartitionState(
+                offset, before.topic_id if before else self._log.topic_id(partition.topic)
+            )
+            self._archived.pop(partition, None)
         self._kafka.seek(offsets, epochs, topic_ids)
 
     def remove(self, partitions: Iterable[Partition]) -> None:
         removed = list(partitions)
-        for each in removed:
-            self._places.pop(each, None)
-            self._archived.pop(each, None)
+        for partition in removed:
+            self._partitions.pop(partition, None)
+            self._archived.pop(partition, None)
         self._kafka.remove(removed)
 
     def poll(self, timeout_s: float) -> list[Batch]:
@@ -397,7 +398,7 @@ class ArchiveCursor:
         return self._read_archive() or self._poll_kafka(timeout_s)
 
     def close(self) -> None:
-        self._places.clear()
+        self._partitions.clear()
         self._archived.clear()
         self._kafka.close()
 
@@ -410,8 +411,8 @@ class ArchiveCursor:
             self._leave_kafka(error)
             return []
         for batch in batches:
-            if (place := self._places.get(batch.partition)) is not None:
-                place.offset = batch.next_offset
+            if (state := self._partitions.get(batch.partition)) is not None:
+                state.offset = batch.next_offset
         return batches
 
     def _leave_kafka(self, error: OffsetOutOfRange) -> None:
@@ -421,25 +422,31 @@ class ArchiveCursor:
             OffsetOutOfRange: some partitions can be read neither from Kafka nor from the archive.
         """
         unreadable = dict(error.unreadable)
-        others = [each for each in error.partitions if each in error.diverged_at or each in unreadable]
-        places = {each: self._places[each] for each in error.partitions if each in self._places and each not in others}
-        for partition, held in self._log.recent.offset_ranges(places).items():
-            place = places[partition]
-            if place.offset >= held.start:
+        others = [
+            partition for partition in error.partitions if partition in error.diverged_at or partition in unreadable
+        ]
+        partitions = {
+            partition: self._partitions[partition]
+            for partition in error.partitions
+            if partition in self._partitions and partition not in others
+        }
+        for partition, offset_range in self._log.recent.offset_ranges(partitions).items():
+            state = partitions[partition]
+            if state.offset >= offset_range.start:
                 others.append(partition)
                 continue
             try:
-                manifest = self._log.reader.topic(partition.topic, place.topic_id, max_age_s=0.0).manifest
+                manifest = self._log.reader.topic(partition.topic, state.topic_id, max_age_s=0.0).manifest
             except ArchiveUnavailable:
                 continue  # Kafka's cursor raises the error again
-            following = manifest.next_from(partition.partition, place.offset)
-            if following != place.offset:
+            following = manifest.next_from(partition.partition, state.offset)
+            if following != state.offset:
                 others.append(partition)
-                unreadable[partition] = min(held.start, following or held.start), REMOVED
-            elif self._places.get(partition) is place:  # another greenlet may have called seek() meanwhile
+                unreadable[partition] = min(offset_range.start, following or offset_range.start), REMOVED
+            elif self._partitions.get(partition) is state:  # another greenlet may have called seek() meanwhile
                 self._kafka.remove([partition])
-                place.until = held.start
-                self._archived[partition] = place
+                state.until = offset_range.start
+                self._archived[partition] = state
         if others:
             raise OffsetOutOfRange(others, error.diverged_at, unreadable)
 
@@ -447,60 +454,60 @@ class ArchiveCursor:
 
     def _read_archive(self) -> list[Batch]:
         """Return the next batch of one partition. Partitions take turns."""
-        for partition, place in list(self._archived.items()):
-            if time.monotonic() < place.retry_at:
+        for partition, state in list(self._archived.items()):
+            if time.monotonic() < state.retry_at:
                 continue
             try:
-                batch = self._read_partition(partition, place)
+                batch = self._read_partition(partition, state)
             except Unavailable:
-                place.retry_at = time.monotonic() + RETRY_S
+                state.retry_at = time.monotonic() + RETRY_S
                 continue
-            if self._archived.get(partition) is not place:
+            if self._archived.get(partition) is not state:
                 continue  # another greenlet called seek(), remove() or close() meanwhile
             del self._archived[partition]
-            self._archived[partition] = place  # the last one in the next turn
+            self._archived[partition] = state  # the last one in the next turn
             if batch is not None:
-                place.offset, place.epoch = batch.next_offset, batch.leader_epoch
+                state.offset, state.epoch = batch.next_offset, batch.leader_epoch
                 return [batch]
         return []
 
-    def _read_partition(self, partition: Partition, place: _Place) -> Batch | None:
+    def _read_partition(self, partition: Partition, state: _PartitionState) -> Batch | None:
         """Return the next records, or None if there are none now or the partition continues in Kafka.
 
         Raises:
             OffsetOutOfRange: the archive is damaged here.
             Unavailable: the archive cannot be read now, or Kafka does not answer.
         """
-        assert place.until is not None  # noqa: S101 - the partition is read from the archive
-        archived = self._log.reader.topic(partition.topic, place.topic_id)
-        entry = archived.manifest.at(partition.partition, place.offset)
-        if entry is None or place.offset >= place.until:
-            self._return_to_kafka(partition, place)
+        assert state.until is not None  # noqa: S101 - the partition is read from the archive
+        archived = self._log.reader.topic(partition.topic, state.topic_id)
+        entry = archived.manifest.at(partition.partition, state.offset)
+        if entry is None or state.offset >= state.until:
+            self._return_to_kafka(partition, state)
             return None
         try:
-            before_kafka = replace(entry, end=min(entry.end, place.until))
-            records, end = self._log.reader.read(archived, before_kafka, place.offset)
+            before_kafka = replace(entry, end=min(entry.end, state.until))
+            records, end = self._log.reader.read(archived, before_kafka, state.offset)
         except (DamagedFile, FileNotFoundError) as error:
-            newest = self._log.reader.topic(partition.topic, place.topic_id, max_age_s=0.0)
-            if newest.manifest.at(partition.partition, place.offset) != entry:
+            newest = self._log.reader.topic(partition.topic, state.topic_id, max_age_s=0.0)
+            if newest.manifest.at(partition.partition, state.offset) != entry:
                 return None  # compaction or erasure has replaced the file: the next poll() reads the new one
             self._log.reader.totals[DAMAGED_ERRORS] += 1
             log.error("A file of the archive is damaged, so clients receive a gap: %s", error)
-            damage_end = min(getattr(error, "end", None) or entry.end, place.until)
+            damage_end = min(getattr(error, "end", None) or entry.end, state.until)
             raise OffsetOutOfRange([partition], unreadable={partition: (damage_end, DAMAGED)}) from error
-        if entry.path != place.path:
-            place.path = entry.path
+        if entry.path != state.path:
+            state.path = entry.path
             self._log.reader.totals[FILES_READ] += bool(entry.path)
         return Batch(partition, records, end, entry.epoch)
 
-    def _return_to_kafka(self, partition: Partition, place: _Place) -> None:
+    def _return_to_kafka(self, partition: Partition, state: _PartitionState) -> None:
         """Continue in Kafka, unless the topic was recreated.
 
         If the archive has a hole here and Kafka does not hold the offset either, Kafka's cursor reports it.
         """
-        if self._log.describe([partition.topic]).get(partition.topic, Topic(0, "")).topic_id != place.topic_id:
+        if self._log.describe([partition.topic]).get(partition.topic, Topic(0, "")).topic_id != state.topic_id:
             raise KafkaUnavailable("The topic was recreated, and the stream is about to end.")
-        if self._archived.pop(partition, None) is place:
-            place.until = None
-            known = {partition: place.epoch} if place.epoch != UNKNOWN_EPOCH else None
-            self._kafka.seek({partition: place.offset}, known)
+        if self._archived.pop(partition, None) is state:
+            state.until = None
+            known = {partition: state.epoch} if state.epoch != UNKNOWN_EPOCH else None
+            self._kafka.seek({partition: state.offset}, known)
