@@ -408,5 +408,5 @@ def documented(root: type[KafkasseError] = KafkasseError) -> Iterator[type[Kafka
     if not root.__name__.startswith("_"):
         yield root
     if root is not CommandError:
-        for each in root.__subclasses__():
-            yield from documented(each)
+        for subclass in root.__subclasses__():
+            yield from documented(subclass)

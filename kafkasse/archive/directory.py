@@ -136,14 +136,14 @@ class TopicDirectory:
         """
         before = time.time() - min_age_s
         unlisted = [
-            each
-            for each in self.path.glob("day=*/*")
-            if each.stat().st_mtime < before  # before the manifest is read
+            path
+            for path in self.path.glob("day=*/*")
+            if path.stat().st_mtime < before  # before the manifest is read
         ]
         listed = self.read().paths
-        unlisted = [each for each in unlisted if str(each.relative_to(self.path)) not in listed]
-        for each in unlisted:
-            each.unlink(missing_ok=True)
+        unlisted = [path for path in unlisted if str(path.relative_to(self.path)) not in listed]
+        for path in unlisted:
+            path.unlink(missing_ok=True)
         return len(unlisted)
 
     @contextmanager
@@ -172,7 +172,7 @@ class TopicDirectory:
             names = os.listdir(self._commits)  # noqa: PTH208 - a Path for each name is slow
         except FileNotFoundError:
             return []
-        return sorted(int(found[1]) for name in names if (found := _COMMIT.fullmatch(name)))
+        return sorted(int(match[1]) for name in names if (match := _COMMIT.fullmatch(name)))
 
     def _commit(self, version: int) -> Path:
         return self._commits / f"{version:020d}.json"
@@ -209,10 +209,10 @@ class ArchiveDirectory:
             NotAnArchive: it is not.
         """
         try:
-            found = json.loads((self.path / MARKER).read_text(encoding="utf-8"))
+            marker = json.loads((self.path / MARKER).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise NotAnArchive(f"{self.path} is not an archive: {MARKER} cannot be read") from error
-        if found != {"format": FORMAT}:
+        if marker != {"format": FORMAT}:
             raise NotAnArchive(f"{self.path} has another format than {FORMAT}; upgrade kafkasse")
 
     def topic(self, topic: str, topic_id: str) -> TopicDirectory:
@@ -226,8 +226,12 @@ class ArchiveDirectory:
             NotAnArchive: the directory of the archive cannot be read.
         """
         self.check()
-        found = [each for each in self._incarnations(topic) if each.topic_id[:TOPIC_ID_CHARS] == short_topic_id]
-        return found[0] if found else None
+        directories = [
+            directory
+            for directory in self._incarnations(topic)
+            if directory.topic_id[:TOPIC_ID_CHARS] == short_topic_id
+        ]
+        return directories[0] if directories else None
 
     def topics(self) -> Iterator[TopicDirectory]:
         """Yield all incarnations of all topics, in alphabetical order.

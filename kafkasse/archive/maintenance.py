@@ -62,7 +62,7 @@ def _groups(manifest: Manifest) -> Iterator[list[Entry]]:
 def _fits(group: Sequence[Entry], entry: Entry) -> bool:
     last = group[-1]
     is_adjacent = (last.end, last.day, last.epoch) == (entry.start, entry.day, entry.epoch)
-    return is_adjacent and sum(each.size for each in group) + entry.size <= MAX_FILE_BYTES
+    return is_adjacent and sum(member.size for member in group) + entry.size <= MAX_FILE_BYTES
 
 
 def erase(directory: TopicDirectory, key: bytes, show: Show = lambda done, total: None) -> int:
@@ -107,7 +107,7 @@ def _replace(directory: TopicDirectory, old: Sequence[Entry], tables: Iterator[p
             continue
         except InvalidManifest:
             break
-        directory.remove({each.path for each in old if each.path})
+        directory.remove({entry.path for entry in old if entry.path})
         return True
     directory.remove({entry.path} - {""})
     return False

@@ -182,7 +182,7 @@ class Manifest:
             parsed = json.loads(text)
             if parsed["format"] != FORMAT:
                 raise InvalidManifest(f"its format is {parsed['format']}, and this version of kafkasse reads {FORMAT}")
-            entries = [Entry(**each) for each in parsed["files"]]
+            entries = [Entry(**members) for members in parsed["files"]]
             return cls(parsed["topic"], parsed["topic_id"], parsed["version"])._with(entries)
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidManifest(f"it is not a manifest: {error}") from error

@@ -81,9 +81,9 @@ class Records(Sequence[ArchivedRecord]):
             return self[at : at + 1][0]
         start, stop, _ = index.indices(len(self))
         piece = self._table.slice(start, max(0, stop - start))
-        timestamps = [each // 1000 for each in piece.column("timestamp").cast(pa.int64()).to_pylist()]
+        timestamps = [microseconds // 1000 for microseconds in piece.column("timestamp").cast(pa.int64()).to_pylist()]
         headers = [
-            tuple((each["key"], each["value"]) for each in row) if row else ()
+            tuple((header["key"], header["value"]) for header in row) if row else ()
             for row in piece.column("headers").to_pylist()
         ]
         columns = (piece.column(name).to_pylist() for name in ("offset", "key", "value"))
@@ -111,10 +111,10 @@ def _footer(path: Path) -> Footer:
 
 
 def _checked_footer(path: Path, entry: Entry) -> Footer:
-    found = _footer(path)
-    if found.metadata.num_rows != entry.records or found.starts[0] != entry.first:
+    footer = _footer(path)
+    if footer.metadata.num_rows != entry.records or footer.starts[0] != entry.first:
         raise DamagedFile(f"{path}: it is not the file that the manifest lists")
-    return found
+    return footer
 
 
 def read(path: Path, entry: Entry, offset: int) -> tuple[Records, int]:
@@ -127,11 +127,11 @@ def read(path: Path, entry: Entry, offset: int) -> tuple[Records, int]:
         DamagedFile: the file is damaged, or is not the one that the manifest lists.
         OSError: the file cannot be read now, or does not exist.
     """
-    found = _checked_footer(path, entry)
-    number = max(0, bisect_right(found.starts, offset) - 1)
-    end = entry.end if number + 1 == len(found.starts) else min(entry.end, found.starts[number + 1])
+    footer = _checked_footer(path, entry)
+    number = max(0, bisect_right(footer.starts, offset) - 1)
+    end = entry.end if number + 1 == len(footer.starts) else min(entry.end, footer.starts[number + 1])
     try:
-        table = _read_row_group(path, found, number)
+        table = _read_row_group(path, footer, number)
     except DamagedFile as error:
         error.end = end
         raise
@@ -142,11 +142,11 @@ def read(path: Path, entry: Entry, offset: int) -> tuple[Records, int]:
     return Records(table), end
 
 
-def _read_row_group(path: Path, found: Footer, number: int) -> pa.Table:
-    with _damage(path), pq.ParquetFile(path, metadata=found.metadata, page_checksum_verification=True) as file:
+def _read_row_group(path: Path, footer: Footer, number: int) -> pa.Table:
+    with _damage(path), pq.ParquetFile(path, metadata=footer.metadata, page_checksum_verification=True) as file:
         table = file.read_row_group(number, columns=_READ, use_threads=False)
     offsets = table.column("offset")
-    if offsets.null_count or offsets[0].as_py() != found.starts[number] or not _increases(offsets):
+    if offsets.null_count or offsets[0].as_py() != footer.starts[number] or not _increases(offsets):
         raise DamagedFile(f"{path}: its offsets do not increase")
     return table
 
@@ -252,7 +252,7 @@ def _increases(offsets: pa.ChunkedArray) -> bool:
 def _min_offset(metadata: Any, number: int) -> int:
     group = metadata.row_group(number)
     columns = (group.column(at) for at in range(group.num_columns))
-    return int(next(each for each in columns if each.path_in_schema == "offset").statistics.min)
+    return int(next(column for column in columns if column.path_in_schema == "offset").statistics.min)
 
 
 @contextmanager

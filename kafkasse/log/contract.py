@@ -162,7 +162,7 @@ class OffsetOutOfRange(Exception):
         self.partitions = tuple(partitions)
         self.diverged_at = diverged_at or {}
         self.unreadable = unreadable or {}
-        super().__init__(", ".join(f"{each.topic}/{each.partition}" for each in self.partitions))
+        super().__init__(", ".join(f"{partition.topic}/{partition.partition}" for partition in self.partitions))
 
     def resume(self, offsets: Mapping[Partition, int], held: Mapping[Partition, OffsetRange]) -> Resumption:
         """Return where a reader at these offsets continues.
@@ -171,10 +171,14 @@ class OffsetOutOfRange(Exception):
             offsets: the offsets of the reader.
             held: the offsets that the log holds. The reader cannot continue yet in partitions that are absent.
         """
-        gaps = [gap for each in held if (gap := self.gap(each, offsets[each], held[each])) is not None]
+        gaps = [
+            gap for partition in held if (gap := self.gap(partition, offsets[partition], held[partition])) is not None
+        ]
         ends = {gap.partition: gap.end for gap in gaps}
         return Resumption(
-            gaps, {each: ends.get(each, offsets[each]) for each in held}, {gap.partition: gap.epoch for gap in gaps}
+            gaps,
+            {partition: ends.get(partition, offsets[partition]) for partition in held},
+            {gap.partition: gap.epoch for gap in gaps},
         )
 
     def gap(self, partition: Partition, offset: int, held: OffsetRange) -> Gap | None:
@@ -196,7 +200,9 @@ class PartitionsFailed(Exception):
 
     def __init__(self, errors: Mapping[Partition, KafkasseError]) -> None:
         self.errors = errors
-        super().__init__(", ".join(f"{each.topic}/{each.partition}: {error}" for each, error in errors.items()))
+        super().__init__(
+            ", ".join(f"{partition.topic}/{partition.partition}: {error}" for partition, error in errors.items())
+        )
 
 
 class Cursor(Protocol):

@@ -31,8 +31,8 @@ class EpochHistory:
 
     def truncate(self, end: int) -> None:
         """Forget the epochs that began at `end` or later."""
-        self._starts = tuple(each for each in self._starts if each[0] < end)
+        self._starts = tuple(start for start in self._starts if start[0] < end)
 
     def first_newer(self, epoch: int, default: int) -> int:
         """Return the first offset at which a newer epoch was read, or `default` if none was."""
-        return min((start for start, each in self._starts if each > epoch), default=default)
+        return min((start for start, started in self._starts if started > epoch), default=default)

@@ -71,8 +71,8 @@ class _PartitionLog:
 
     def end_of(self, epoch: int) -> OffsetAndEpoch:
         """Return the end of `epoch`, and `epoch`. If the log does not have it, both are of the newest epoch before it."""
-        end = next((start for each, start in self.epoch_starts.items() if each > epoch), self.end)
-        return OffsetAndEpoch(end, max((each for each in self.epoch_starts if each <= epoch), default=UNKNOWN_EPOCH))
+        end = next((start for other, start in self.epoch_starts.items() if other > epoch), self.end)
+        return OffsetAndEpoch(end, max((other for other in self.epoch_starts if other <= epoch), default=UNKNOWN_EPOCH))
 
 
 class MemoryLog:
@@ -189,21 +189,21 @@ class MemoryLog:
         return {topic for topic in self._topics if topic not in self._topic_errors}
 
     def offset_ranges(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:
-        readable = {each: log for each in partitions if (log := self._partition_log(each)).has_leader}
-        return {each: OffsetRange(log.start, log.end) for each, log in readable.items()}
+        readable = {partition: log for partition in partitions if (log := self._partition_log(partition)).has_leader}
+        return {partition: OffsetRange(log.start, log.end) for partition, log in readable.items()}
 
     def offsets_at(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int]:
         return {
-            each: self._offset_at(log, timestamp)
-            for each, timestamp in timestamps.items()
-            if (log := self._partition_log(each)).has_leader
+            partition: self._offset_at(log, timestamp)
+            for partition, timestamp in timestamps.items()
+            if (log := self._partition_log(partition)).has_leader
         }
 
     def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, OffsetAndEpoch]:
         return {
-            each: log.end_of(epoch)
-            for each, epoch in epochs.items()
-            if (log := self._partition_log(each)).has_leader and epoch < log.next_epoch
+            partition: log.end_of(epoch)
+            for partition, epoch in epochs.items()
+            if (log := self._partition_log(partition)).has_leader and epoch < log.next_epoch
         }
 
     def recreated(self, epochs: Mapping[Partition, int]) -> Set[Partition]:
@@ -298,19 +298,19 @@ class MemoryCursor:
         topic_ids: Mapping[str, str] | None = None,
     ) -> None:
         with self._log.changed:
-            for each, offset in offsets.items():
-                self._offsets[each] = offset
-                self._epochs.pop(each, None)
-                topic_id = (topic_ids or {}).get(each.topic) or self._log.topic_id(each.topic)
-                self._topic_ids.setdefault(each.topic, topic_id)
+            for partition, offset in offsets.items():
+                self._offsets[partition] = offset
+                self._epochs.pop(partition, None)
+                topic_id = (topic_ids or {}).get(partition.topic) or self._log.topic_id(partition.topic)
+                self._topic_ids.setdefault(partition.topic, topic_id)
             self._epochs.update(epochs or {})
             self._log.changed.notify_all()
 
     def remove(self, partitions: Iterable[Partition]) -> None:
-        for each in partitions:
-            self._offsets.pop(each, None)
-            self._epochs.pop(each, None)
-        topics = {each.topic for each in self._offsets}
+        for partition in partitions:
+            self._offsets.pop(partition, None)
+            self._epochs.pop(partition, None)
+        topics = {partition.topic for partition in self._offsets}
         self._topic_ids = {topic: topic_id for topic, topic_id in self._topic_ids.items() if topic in topics}
 
     def poll(self, timeout_s: float) -> list[Batch]:
@@ -334,11 +334,11 @@ class MemoryCursor:
         """Return the next batches. An error of a partition is raised once no other partition has records."""
         batches: list[Batch] = []
         errors: list[OffsetOutOfRange | PartitionsFailed] = []
-        for each, offset in self._offsets.items():
-            if self._log.topic_id(each.topic) != self._topic_ids[each.topic]:
+        for partition, offset in self._offsets.items():
+            if self._log.topic_id(partition.topic) != self._topic_ids[partition.topic]:
                 continue
             try:
-                batch = self._log.read(each, offset, self._epochs.get(each, UNKNOWN_EPOCH))
+                batch = self._log.read(partition, offset, self._epochs.get(partition, UNKNOWN_EPOCH))
             except (OffsetOutOfRange, PartitionsFailed) as error:
                 errors.append(error)
             else:

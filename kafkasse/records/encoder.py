@@ -311,7 +311,7 @@ def _with_value(view: RecordView, value: bytes, is_decoded: bool = False) -> Rec
     """Return the record with another value. If a decoder has decoded it, the header content-type says that it is JSON."""
     record, headers = view.record, view.record.headers
     if is_decoded:
-        headers = [(name, b"application/json" if name == "content-type" else each) for name, each in headers]
+        headers = [(name, b"application/json" if name == "content-type" else value) for name, value in headers]
     return hooks.TopicRecord(view.topic, view.partition, record.offset, record.timestamp, record.key, value, headers)
 
 

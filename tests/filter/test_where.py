@@ -87,7 +87,7 @@ def test_several_references_select_all_combinations():
 
     selection = select(where, {"shop": "s"}, {"sub": "alice"})
 
-    assert (Dimension("header", "shop"), KEY) == selection.dimensions.each
+    assert (Dimension("header", "shop"), KEY) == selection.dimensions.parts
     assert {("s", "alice"), ("s", "all")} == values(selection)
 
 

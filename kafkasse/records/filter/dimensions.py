@@ -29,8 +29,8 @@ class Dimension(NamedTuple):
             case "key":
                 return _text(view.key)
             case "header":
-                found = [value for name, value in view.headers if name == self.name]
-                return _text(found[-1]) if found else None  # Kafka's lastHeader()
+                values = [value for name, value in view.headers if name == self.name]
+                return _text(values[-1]) if values else None  # Kafka's lastHeader()
             case "field":
                 return scalar_text(field(view, self.name))
 
@@ -39,20 +39,20 @@ class Dimension(NamedTuple):
 class Dimensions:
     """The dimensions of a feed. Feeds without dimensions send all their records to all their clients."""
 
-    each: tuple[Dimension, ...] = ()
+    parts: tuple[Dimension, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.each)
+        return bool(self.parts)
 
     def values(self, view: RecordView) -> Values | None:
         """Return the record's values, or None if it has no value in a dimension."""
-        found: list[str] = []
-        for dimension in self.each:
+        values: list[str] = []
+        for dimension in self.parts:
             value = dimension.value(view)
             if value is None:
                 return None
-            found.append(value)
-        return tuple(found)
+            values.append(value)
+        return tuple(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Selector:
     @classmethod
     def of(cls, *values: Iterable[str]) -> Selector:
         """Return the selector for one value in each dimension: Selector.of(["DE"]), Selector.of(["DE", "created"], …)."""
-        return cls(frozenset(tuple(each) for each in values))
+        return cls(frozenset(tuple(combination) for combination in values))
 
     def selects(self, values: Values | None) -> bool:
         """Return whether the client receives a record with these values."""
@@ -77,14 +77,14 @@ def field(view: RecordView, path: str) -> object:
     A value that cannot be decoded has no fields.
     """
     try:
-        found = view.value
+        member = view.value
     except DeserializationError:
         return None
     for name in path.split("."):
-        if not isinstance(found, dict) or name not in found:
+        if not isinstance(member, dict) or name not in member:
             return None
-        found = found[name]
-    return found
+        member = member[name]
+    return member
 
 
 def scalar_text(value: object) -> str | None:

@@ -99,10 +99,10 @@ def _compile(source: str, text: str, index: int) -> Any:
     try:
         return library().compile(source)
     except ValueError as error:
-        found = _ERROR.search(str(error))
-        if found is None:
+        match = _ERROR.search(str(error))
+        if match is None:
             raise ExpressionError.at("the syntax is invalid", text, index) from None
-        line, column, reason = found.groups()
+        line, column, reason = match.groups()
         reason = "it is nested too deeply" if "Recursion limit" in reason else reason.partition(" expecting ")[0]
         raise ExpressionError(reason, text, int(line), int(column)) from None
 
@@ -202,17 +202,17 @@ class _Budget:
         """
         unseen = [value]
         while unseen:
-            each = unseen.pop()
+            part = unseen.pop()
             self._items -= 1
-            if isinstance(each, str | bytes):
-                self._chars -= len(each)
-            elif isinstance(each, dict):
-                self._check(2 * len(each))
-                unseen += each
-                unseen += each.values()
-            elif isinstance(each, list):
-                self._check(len(each))
-                unseen += each
+            if isinstance(part, str | bytes):
+                self._chars -= len(part)
+            elif isinstance(part, dict):
+                self._check(2 * len(part))
+                unseen += part
+                unseen += part.values()
+            elif isinstance(part, list):
+                self._check(len(part))
+                unseen += part
         self._check(0)
         return value
 

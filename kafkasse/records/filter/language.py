@@ -140,7 +140,9 @@ class _Checker:
             if token.kind == "name":
                 depth += self._check_name(token, depth)
             self._at += 1
-        return Checked(" ".join(each.text for each in self._tokens[:-1]), frozenset(self._paths), tuple(self._patterns))
+        return Checked(
+            " ".join(token.text for token in self._tokens[:-1]), frozenset(self._paths), tuple(self._patterns)
+        )
 
     def _token(self, ahead: int = 0) -> Token:
         return self._tokens[min(self._at + ahead, len(self._tokens) - 1)]
@@ -186,7 +188,7 @@ class _Checker:
         if pattern is None or not _PATTERN.fullmatch(pattern):
             reason = r"a pattern cannot contain {n}, (?…), \d, \w or \p: write [0-9] or [A-Za-z0-9_], in a text r'…'"
             raise self._error(reason, token)
-        if sum(len(each.text) for each in self._patterns) > MAX_PATTERN_CHARS:
+        if sum(len(pattern.text) for pattern in self._patterns) > MAX_PATTERN_CHARS:
             raise self._error(f"its patterns have more than {MAX_PATTERN_CHARS} characters", token)
 
     def _check_variable(self, token: Token, depth: int) -> int:
@@ -234,14 +236,14 @@ class _Checker:
 def _tokens(text: str) -> Iterator[Token]:
     index = 0
     while index < len(text):
-        found = _TOKEN.match(text, index)
-        if found is None:
+        match = _TOKEN.match(text, index)
+        if match is None:
             raise ExpressionError.at(f"unexpected character {text[index]!r}", text, index)
-        if found.lastgroup == "triple":
+        if match.lastgroup == "triple":
             raise ExpressionError.at("texts with three quotes are not supported", text, index)
-        if found.lastgroup != "space":
-            yield Token(str(found.lastgroup), found[0], index)
-        index = found.end()
+        if match.lastgroup != "space":
+            yield Token(str(match.lastgroup), match[0], index)
+        index = match.end()
 
 
 def _content(text: str) -> str | None:

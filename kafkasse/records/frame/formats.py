@@ -116,7 +116,7 @@ def as_cloudevent(topic: str, partition: int, record: Record) -> Payload:
     if record.key is not None and is_utf8(record.key):
         attributes["subject"] = record.key.decode()
     headers = {name: value.decode() for name, value in record.headers if value and is_utf8(value)}
-    attributes |= {found[1]: value for name, value in headers.items() if (found := _ATTRIBUTE.fullmatch(name))}
+    attributes |= {match[1]: value for name, value in headers.items() if (match := _ATTRIBUTE.fullmatch(name))}
     if record.value is None:
         # The key of a delete event, even if a header has replaced the subject. Attribute names have no underscores.
         attributes.pop("keyencoding", None)

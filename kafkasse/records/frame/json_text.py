@@ -98,7 +98,7 @@ def escape_line_separators(text: bytes) -> bytes:
     """
     if text.isascii() or not has_line_separator(characters := text.decode()):
         return text
-    return _LINE_SEPARATOR.sub(lambda found: f"\\u{ord(found[0]):04x}", characters).encode()
+    return _LINE_SEPARATOR.sub(lambda match: f"\\u{ord(match[0]):04x}", characters).encode()
 
 
 def is_utf8(value: bytes) -> bool:
@@ -129,12 +129,12 @@ def without_lone_surrogates(value: bytes) -> bytes:
     """Return JSON text with "?" in place of each lone surrogate, which msgspec rejects. The other text does not change."""
     parts: list[bytes] = []
     start = 0
-    for number, found in enumerate(_LONE_SURROGATE.finditer(value)):
+    for number, match in enumerate(_LONE_SURROGATE.finditer(value)):
         if number % TOKENS_PER_TURN == TOKENS_PER_TURN - 1:
             take_turn()
-        if found[1]:
-            parts += value[start : found.start()], b"?"
-            start = found.end()
+        if match[1]:
+            parts += value[start : match.start()], b"?"
+            start = match.end()
     return b"".join([*parts, value[start:]])
 
 

@@ -121,20 +121,21 @@ def _project(of_object: Callable[[dict[str, Any], _Tree], dict[str, Any]], value
                 take_turn()
             piece = value[start : start + ELEMENTS_PER_TURN]
             projected += [
-                of_object(each, tree) if type(each) is dict else _project(of_object, each, tree) for each in piece
+                of_object(element, tree) if type(element) is dict else _project(of_object, element, tree)
+                for element in piece
             ]
-        return [each for each in projected if each is not _NOTHING]
+        return [element for element in projected if element is not _NOTHING]
     return None if value is None else _NOTHING
 
 
 def _selected(members: dict[str, Any], tree: _Tree) -> dict[str, Any]:
-    found = {}
+    selected = {}
     for name, subtree in tree.items():
         if name in members:
             value = _project(_selected, members[name], subtree) if subtree else members[name]
             if value is not _NOTHING:
-                found[name] = value
-    return found
+                selected[name] = value
+    return selected
 
 
 def _redacted(members: dict[str, Any], tree: _Tree) -> dict[str, Any]:

@@ -108,12 +108,12 @@ class ServerSentEvents:
         return b"%sid: %s\n\n" % (frame[:-1], position_id.encode())
 
     def split(self, frames: bytes) -> list[tuple[str, bytes]]:
-        found = []
+        events = []
         for frame in frames.split(b"\n\n")[:-1]:  # a frame contains no empty line
             event, body = frame.split(b"\n", 1)
             body = body.partition(b"\nid: ")[0]  # the lines of a body start with "data: "
-            found.append((event.removeprefix(b"event: ").decode(), body + b"\n"))
-        return found
+            events.append((event.removeprefix(b"event: ").decode(), body + b"\n"))
+        return events
 
     def position(self, position_id: str) -> bytes:
         return self._position % position_id.encode()

@@ -182,8 +182,8 @@ class IdWriter:
     def _build_entries(self) -> None:
         """Write all entries."""
         by_topic: defaultdict[str, list[Partition]] = defaultdict(list)
-        for each in [*self.offsets, *self.pending]:
-            by_topic[each.topic].append(each)
+        for partition in [*self.offsets, *self.pending]:
+            by_topic[partition.topic].append(partition)
         # The form depends only on the partitions and not on their offsets, so it does not alternate within a stream.
         counts = {topic: len(partitions) for topic, partitions in by_topic.items()}
         is_long = _json_bytes(counts, self._id_type) > MAX_JSON_BYTES

@@ -48,7 +48,7 @@ _MODULES = (
     type_pb2, wrappers_pb2,
 )  # fmt: skip
 # The files that protobuf itself contains, and those that Confluent's registry adds to each schema.
-_BUILT_IN: dict[str, bytes] = {each.DESCRIPTOR.name: each.DESCRIPTOR.serialized_pb for each in _MODULES}
+_BUILT_IN: dict[str, bytes] = {module.DESCRIPTOR.name: module.DESCRIPTOR.serialized_pb for module in _MODULES}
 
 JsonObject = dict[str, Any]
 
@@ -188,7 +188,7 @@ class _MessageConverter:
         convert = self._value_converter(field)
         # protobuf 7 has no `label`, and versions before 6.31 have no `is_repeated`.
         if field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED:
-            return lambda values, depth: [convert(each, depth) for each in _in_pieces(values)]
+            return lambda values, depth: [convert(value, depth) for value in _in_pieces(values)]
         return convert
 
     def _value_converter(self, field: FieldDescriptor) -> Callable[[Any, int], Any]:
@@ -294,7 +294,7 @@ def _struct(schema: ProtobufSchema, message: Any, depth: int) -> JsonObject:
 
 
 def _list_value(schema: ProtobufSchema, message: Any, depth: int) -> list[Any]:
-    return [_struct_value(schema, each, depth) for each in _in_pieces(message.values)]
+    return [_struct_value(schema, value, depth) for value in _in_pieces(message.values)]
 
 
 def _struct_value(schema: ProtobufSchema, message: Any, depth: int) -> Any:
