@@ -244,23 +244,21 @@ class Feeds:
         at = feed.ids
         if not position.starts:
             at_end = since is None and route.start is StartAt.LATEST
-            return at.copy_at(at.offsets, at.timestamps, at.epochs, at.pending) if at_end else None
+            return at.copy_at(at.places()) if at_end else None
         if any(is_recreated(position.topic_ids.get(name), topic) for name, topic in topics.items()):
             return None
         starts = position.starts
-        offsets = {partition: start.offset for partition, start in starts.items() if start.offset is not None}
-        timestamps = {partition: start.timestamp for partition, start in starts.items() if start.timestamp is not None}
-        epochs = {partition: start.epoch for partition, start in starts.items() if start.epoch is not None}
-        pending = {partition: timestamps[partition] for partition in starts if partition not in offsets}
-        if any(at.pending.get(partition) != start_ms for partition, start_ms in pending.items()):
+        if any(
+            start.offset is None and at.pending.get(partition) != start.timestamp for partition, start in starts.items()
+        ):
             return None
-        ids = at.copy_at(offsets, timestamps, epochs, pending)
+        ids = at.copy_at(starts)
         if not feed.holds(ids):
             return None
         unequal = {
-            partition: OffsetAndEpoch(offsets[partition], epochs[partition])
-            for partition in epochs
-            if at.epochs.get(partition) != epochs[partition]
+            partition: OffsetAndEpoch(ids.offsets[partition], epoch)
+            for partition, epoch in ids.epochs.items()
+            if at.epochs.get(partition) != epoch
         }
         if unequal and self._epoch_ends.diverged_at(unequal):
             return None
@@ -392,7 +390,7 @@ class Feeds:
         )
         stats = self.stats.setdefault(route.name, RouteStats())
         heartbeat_s = route.heartbeat_s or settings.heartbeat_s
-        feed = SharedFeed(key, _ids(start, route), route.id_type, self._ring_limits, heartbeat_s, stats, versions)
+        feed = SharedFeed(key, _ids(start, route), self._ring_limits, heartbeat_s, stats, versions)
         tail.add(feed, states)
         return feed
 

@@ -23,7 +23,7 @@ from kafkasse.feed.versions import without_outdated
 from kafkasse.log import Batch, Gap, Partition
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records.frame import DecoderPending
-from kafkasse.records.position import IdType, IdWriter, Place
+from kafkasse.records.position import IdWriter, Place
 
 
 class SharedFeed(FeedCore):
@@ -42,13 +42,12 @@ class SharedFeed(FeedCore):
         self,
         key: FeedKey,
         ids: IdWriter,
-        id_type: IdType,
         limits: RingLimits,
         heartbeat_s: float,
         stats: RouteStats | None = None,
         versions: Versions | None = None,
     ) -> None:
-        super().__init__(key, ids, id_type, limits, heartbeat_s, stats or RouteStats(), time.monotonic())
+        super().__init__(key, ids, limits, heartbeat_s, stats or RouteStats(), time.monotonic())
         self.snapshot: Snapshot | None = None
         self._versions = versions
         # The greenlet of a backlog appends and flushes while the tail sends heartbeats.

@@ -71,7 +71,7 @@ def frames(data: bytes) -> None:
         _records(data[1:]),
     )
     ids = IdWriter({Partition("t", 2): 1, WHERE: 0}, {"t": "x"}, compact=compact)
-    slow = ids.copy_at(ids.offsets, {})
+    slow = ids.copy_at(ids.places())
     wire = Encoder(format)
     batch = Batch(WHERE, records, len(records))
     sent, offsets, *_ = wire.encode_piece(batch, 0, ids)

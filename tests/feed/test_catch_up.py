@@ -48,7 +48,7 @@ class Behind(Client):
         named = {"id_type": id_type, "timestamps": start.timestamps, "pending": start.pending}
         ids = IdWriter(start.offsets, start.topic_ids, start.partial_topics, **named)
         watch, encoder = TopicWatch(describe or log.describe, 0, start.partial_topics), Encoder(**hooks)
-        feed = SharedFeed(FeedKey(encoder, ("u",)), ids.copy_at({}, {}), id_type, RingLimits(1, 1, 1), 300.0)
+        feed = SharedFeed(FeedKey(encoder, ("u",)), ids.copy_at({}), RingLimits(1, 1, 1), 300.0)
         cursors = Cursors(lambda _, ids, __: CatchUp(log, ids, encoder, watch, CHUNK), CatchUpSlots(1), CHUNK)
         super().__init__(Reader(ids, feed, cursors, "", start.gaps), last_id)
 

@@ -21,7 +21,7 @@ from kafkasse.log import Partition
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records.encoder import MAX_PIECE_RECORDS, Encoder
 from kafkasse.records.filter import Filter, compile_expression
-from kafkasse.records.position import parse
+from kafkasse.records.position import Place, parse
 from kafkasse.route import StartAt
 from kafkasse_client.sse import Parser
 from tests.feed.world import ImpatientWorld, World
@@ -391,11 +391,11 @@ def test_a_position_with_other_pending_partitions_is_not_that_of_the_feed(world)
     """A partition without a leader starts at a timestamp, which is a part of the position."""
     world.open()
     feed = world.feed
-    same, later = feed.ids.copy_at(feed.ids.offsets, {}), dict.fromkeys(feed.ids.offsets, 9)
+    same, later = feed.ids.copy_at(feed.ids.places()), dict.fromkeys(feed.ids.offsets, Place(9))
 
     assert feed.is_at(same)
-    assert not feed.is_at(same.copy_at(later, {}))
-    assert not feed.is_at(same.copy_at(same.offsets, {}, {}, {Partition("t", 2): 5}))
+    assert not feed.is_at(same.copy_at(later))
+    assert not feed.is_at(same.copy_at(same.places() | {Partition("t", 2): Place(timestamp=5)}))
 
 
 def test_a_heartbeat_contains_the_position_of_the_frames_that_were_sent(world):

@@ -26,7 +26,7 @@ def feed(partitions=3, max_bytes=NO_LIMIT, max_records=NO_LIMIT, limits=None, id
         {Partition("t", number): 0 for number in range(partitions)}, {"t": "x"}, id_type=id_type, compact=True
     )
     key = FeedKey(Encoder(dimensions=dimensions), ("t",))
-    return SharedFeed(key, ids, id_type, limits or RingLimits(max_bytes, max_records, NO_LIMIT), 300.0)
+    return SharedFeed(key, ids, limits or RingLimits(max_bytes, max_records, NO_LIMIT), 300.0)
 
 
 def append(feed, partition, count=1, value=b'{"n":1}', epoch=UNKNOWN_EPOCH, keys=0):
@@ -58,7 +58,7 @@ def test_a_reader_that_was_ahead_of_the_feed_at_a_truncation_does_not_join(skips
     shared = feed(1)
     partition = Partition("t", 0)
     append(shared, 0, 5, epoch=3)
-    lost, kept = (shared.ids.copy_at({partition: offset}, {}, {partition: 3}) for offset in (8, 5))
+    lost, kept = (shared.ids.copy_at({partition: Place(offset, None, 3)}) for offset in (8, 5))
     if skips:
         shared.skip_to({partition: Place(7, None, 4)}, {})
     append(shared, 0, 5, epoch=4)

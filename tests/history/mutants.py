@@ -176,7 +176,7 @@ def falls_behind_to_the_end(original: Any, self: Any, state: Any) -> None:
     """A reader that fell out of the ring catches up from the position of the feed."""
     applied["falls_behind_to_the_end"] += 1
     ids = self._feed.ids
-    original(self, Joining(ids.copy_at(ids.offsets, ids.timestamps), 0))
+    original(self, Joining(ids.copy_at(ids.places()), 0))
 
 
 @mutant(Encoder, "_encode")
@@ -517,7 +517,7 @@ def snapshot_out_of_order(original: Any, self: Any, timeout_s: float, selector: 
 @mutant(Reader, "_end_snapshot")
 def after_snapshot_at_the_end(original: Any, self: Any, places: Any) -> bytes:
     """After a snapshot, a client continues at the feed's position."""
-    now = self._feed.places(self._feed.ids)
+    now = self._feed.ids.places()
     applied["after_snapshot_at_the_end"] += places != now
     return bytes(original(self, now))
 

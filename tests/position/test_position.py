@@ -140,7 +140,7 @@ def test_a_moved_writer_equals_a_new_one(stream, moves, data):
     for partition, *move in moves:
         moved.set(data.draw(listed) if data.draw(st.booleans()) else partition, *move)
 
-    created = moved.copy_at(moved.offsets, moved.timestamps, moved.epochs, moved.pending)
+    created = moved.copy_at(moved.places())
 
     assert created.render() == moved.render()
     assert {*moved.offsets, *moved.pending} == parse(moved.render()).starts.keys()
@@ -285,7 +285,7 @@ def test_the_form_of_an_id_does_not_depend_on_its_offsets():
     for count in range(30, 80):
         listed = [Partition("t", index) for index in range(count)]
         first = IdWriter(dict.fromkeys(listed, 0), {"t": "kQ3d8y1Z"})
-        last = first.copy_at(dict.fromkeys(listed, INT64_MAX), {}, dict.fromkeys(listed, 2**31 - 1))
+        last = first.copy_at(dict.fromkeys(listed, Place(INT64_MAX, None, 2**31 - 1)))
 
         assert first.render()[0] == last.render()[0]
 

@@ -28,7 +28,7 @@ from kafkasse.records import frame
 from kafkasse.records.encoder import Encoder, Piece
 from kafkasse.records.filter import Selector
 from kafkasse.records.frame import Wire
-from kafkasse.records.position import IdType, IdWriter, Place
+from kafkasse.records.position import IdWriter, Place
 from kafkasse.route import NewestBy, Route
 
 MAX_FLUSH_BYTES = 262_144  # send to parked clients at least this often while a long batch is encoded
@@ -71,7 +71,6 @@ class FeedCore:
     Args:
         key: the encoder and the selection.
         ids: writes the event IDs. Its position is where the feed starts.
-        id_type: what the event IDs contain.
         limits: the limits of the ring.
         heartbeat_s: parked clients receive a heartbeat after this many seconds without data.
         stats: the totals of the route.
@@ -90,7 +89,6 @@ class FeedCore:
         self,
         key: FeedKey,
         ids: IdWriter,
-        id_type: IdType,
         limits: RingLimits,
         heartbeat_s: float,
         stats: RouteStats,
@@ -109,37 +107,13 @@ class FeedCore:
         self.failure: KafkasseError | None = None
         self.ended = False
         self._has_dimensions = key.encoder.dimensions is not None
-        self._has_timestamps = id_type is not IdType.OFFSET
         self._heartbeat_s = heartbeat_s
         self._heartbeat_at = now + heartbeat_s
         self._moved: dict[Partition, None] = {}  # the partitions that moved since the last segment
         self._subscribers = Subscribers()
         self._unsent_bytes = 0  # of the segments that flush() has not sent
-        start = FeedPosition(0, self.places(ids), True)
+        start = FeedPosition(0, ids.places(), True)
         self._last_flush = Flush(start, start)
-
-    def places(self, ids: IdWriter) -> dict[Partition, Place]:
-        """Return the position of `ids`."""
-        pending = {partition: Place(None, start_ms, None) for partition, start_ms in ids.pending.items()}
-        return {partition: self._place(ids, partition) for partition in ids.offsets} | pending
-
-    def _place(self, ids: IdWriter, partition: Partition) -> Place:
-        timestamp = ids.timestamps.get(partition) if self._has_timestamps else None
-        return Place(ids.offsets[partition], timestamp, ids.epochs.get(partition))
-
-    def ids_at(self, places: Mapping[Partition, Place]) -> IdWriter:
-        """Return an ID writer at a position of this feed."""
-        offsets, timestamps, epochs, pending = {}, {}, {}, {}
-        for partition, (offset, timestamp, epoch) in places.items():
-            if offset is None:
-                pending[partition] = timestamp or 0
-                continue
-            offsets[partition] = offset
-            if timestamp is not None:
-                timestamps[partition] = timestamp
-            if epoch is not None:
-                epochs[partition] = epoch
-        return self.ids.copy_at(offsets, timestamps, epochs, pending)
 
     def is_at(self, ids: IdWriter) -> bool:
         """Return whether `ids` is at the position of this feed. The timestamps of idle partitions may differ."""
@@ -235,11 +209,11 @@ class FeedCore:
         self.epochs.restart()
         self._moved.clear()
         self.ring.skip_to(self.ids.offsets)
-        self._change_flushed(segment=self.ring.head, places=self.places(self.ids), id_sent=False)
+        self._change_flushed(segment=self.ring.head, places=self.ids.places(), id_sent=False)
 
     def _moves(self) -> tuple[tuple[Partition, Place], ...]:
         moved, self._moved = self._moved, {}
-        return tuple((partition, self._place(self.ids, partition)) for partition in moved)
+        return tuple((partition, self.ids.place(partition)) for partition in moved)
 
     def _add(self, segment: Segment) -> None:
         self.ring.append(segment)
@@ -297,7 +271,7 @@ class FeedCore:
         has_flushed_all = self.ring.flushed == self.ring.head  # otherwise, another greenlet has appended frames
         flushed = self._last_flush.after
         position = self.position if has_flushed_all else flushed
-        ids = self.ids if has_flushed_all else self.ids_at(position.places)
+        ids = self.ids if has_flushed_all else self.ids.copy_at(position.places)
         data = b"" if flushed.id_sent else self.wire.position(ids.render())
         position = position._replace(id_sent=True) if data else flushed
         data = data or self.wire.heartbeat
@@ -351,7 +325,7 @@ class FeedCore:
     @property
     def position(self) -> FeedPosition:
         """The position after everything that the feed has appended."""
-        return FeedPosition(self.ring.head, self.places(self.ids), False)
+        return FeedPosition(self.ring.head, self.ids.places(), False)
 
     @property
     def is_open(self) -> bool:
@@ -370,7 +344,7 @@ class FeedCore:
             selector: with dimensions, the records that the client receives.
         """
         # The parked clients move past the records that were filtered out since the last flush, as this client has.
-        moved = {partition: self._place(self.ids, partition) for partition in self._moved}
+        moved = {partition: self.ids.place(partition) for partition in self._moved}
         places = self._last_flush.after.places
         if any(places.get(partition) != place for partition, place in moved.items()):
             self._change_flushed(places={**places, **moved})

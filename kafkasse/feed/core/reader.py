@@ -132,11 +132,11 @@ class ReaderCore:
             self._go_live(ids, segment)
 
     def _go_live(self, ids: IdWriter, segment: int) -> None:
-        self._enter(Live(segment, self._feed.places(ids)))
+        self._enter(Live(segment, ids.places()))
 
     def _fall_behind(self, state: Joining | Live) -> None:
         self.stats.falls_behind += 1
-        self._enter(Behind(self._feed.ids_at(state.places) if isinstance(state, Live) else state.ids))
+        self._enter(Behind(self._feed.ids.copy_at(state.places) if isinstance(state, Live) else state.ids))
 
     def park(self, client: ParkedClient) -> None:
         """Let the feed send to `client`. Call this only if `can_park` is true."""
@@ -235,7 +235,7 @@ class ReaderCore:
         return b"".join(frames)
 
     def _end_snapshot(self, places: Mapping[Partition, Place]) -> bytes:
-        self._enter_ring_or_fall_behind(self._feed.ids_at(places))
+        self._enter_ring_or_fall_behind(self._feed.ids.copy_at(places))
         self._skip_filtered_records()
         self._id_sent = True
         return self._feed.wire.snapshot_end(self.position_id)
@@ -359,7 +359,7 @@ class ReaderCore:
     def _join_at_head(self, joining: Joining) -> None:
         """Go live if only filtered records are between the reader and the position of the feed."""
         feed = self._feed
-        self._skip_to(feed.places(feed.ids).items(), joining.ids)
+        self._skip_to(feed.ids.places().items(), joining.ids)
         if feed.is_at(joining.ids):
             self._go_live(joining.ids, joining.segment)
 
@@ -395,7 +395,7 @@ class ReaderCore:
         self._skip_filtered_records()
         match self._last():
             case Live(places=places):
-                return self._feed.ids_at(places).render()
+                return self._feed.ids.copy_at(places).render()
             case Behind() | Waiting() | CatchingUp() | Joining() as state:
                 return state.ids.render()
         return ""

@@ -87,7 +87,7 @@ class SnapshotCore:
         self.versions = Versions(newest_by) if newest_by is not None else None
         self._bytes = 0
         self._is_changed = True  # since the newest version
-        self.ids = self._feed.ids.copy_at({}, {})
+        self.ids = self._feed.ids.copy_at({})
         self.newest: SnapshotVersion | None = None
         self._previous: weakref.ref[Rows] | None = None
         self._superseded_at = 0.0
@@ -120,7 +120,7 @@ class SnapshotCore:
                 self._previous, self._superseded_at = weakref.ref(rows), now
             rows = Rows(self._rows.values())
             self._is_changed = False
-        self.newest = SnapshotVersion(rows, self._feed.places(self.ids))
+        self.newest = SnapshotVersion(rows, self.ids.places())
 
     def select(self, version: SnapshotVersion, selector: Selector) -> SnapshotVersion:
         """Return the rows of the newest version that clients with this selector receive. No row may have changed since."""

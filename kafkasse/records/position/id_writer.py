@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from kafkasse.log import UNKNOWN_EPOCH, Partition
 from kafkasse.records.position import compact
-from kafkasse.records.position.position import INT64_MAX, IdType
+from kafkasse.records.position.position import INT64_MAX, IdType, Place
 
 # Above this length, an ID has the compact form. Many proxies limit a header to 4 or 8 KiB. In a URL, the quotes and brackets
 # of the JSON form take three bytes each, so this is about 6,500 bytes of a request line, which may have 8,190.
@@ -84,16 +84,28 @@ class IdWriter:
         self._compact = compact
         self._build_entries()
 
-    def copy_at(
-        self,
-        offsets: Mapping[Partition, int],
-        timestamps: Mapping[Partition, int],
-        epochs: Mapping[Partition, int] | None = None,
-        pending: Mapping[Partition, int] | None = None,
-    ) -> IdWriter:
-        """Return a writer for another position of the same stream."""
+    def places(self) -> dict[Partition, Place]:
+        """Return the position."""
+        return {partition: self.place(partition) for partition in [*self.offsets, *self.pending]}
+
+    def place(self, partition: Partition) -> Place:
+        """Return the place in a partition. Its timestamp is None if IDs of this type contain none."""
+        if partition in self.pending:
+            return Place(timestamp=self.pending[partition])
+        timestamp = None if self._id_type is IdType.OFFSET else self.timestamps.get(partition)
+        return Place(self.offsets[partition], timestamp, self.epochs.get(partition))
+
+    def copy_at(self, places: Mapping[Partition, Place]) -> IdWriter:
+        """Return a writer for another position of the same stream. Partitions without an offset are pending there."""
         return IdWriter(
-            offsets, self.topic_ids, self._partial_topics, self._id_type, timestamps, self._compact, epochs, pending
+            {partition: place.offset for partition, place in places.items() if place.offset is not None},
+            self.topic_ids,
+            self._partial_topics,
+            self._id_type,
+            {partition: place.timestamp for partition, place in places.items() if place.timestamp is not None},
+            self._compact,
+            {partition: place.epoch for partition, place in places.items() if place.epoch is not None},
+            {partition: place.timestamp or 0 for partition, place in places.items() if place.offset is None},
         )
 
     def set(
@@ -146,7 +158,7 @@ class IdWriter:
             leader_epoch: the leader epoch of the batch.
         """
         if partition not in self.offsets:
-            writer = self.copy_at(self.offsets, self.timestamps, self.epochs, self.pending)
+            writer = self.copy_at(self.places())
             writer.set(partition, 0)
             return writer.template(partition, leader_epoch)
         opening, separator, closing = self._punctuation
