@@ -248,7 +248,10 @@ class Encoder:
                     timestamps.append(timestamp)
                     if not has_timestamp:
                         timestamp = _latest_timestamp(batch.records[start:end])
-                position_id = f"{id_prefix}{id_part(offset + 1, timestamp)}{id_suffix}" if every_frame_has_id else ""
+                position_id = ""
+                if every_frame_has_id:
+                    part = offset + 1 if is_decimal else id_part(offset + 1, timestamp)
+                    position_id = f"{id_prefix}{part}{id_suffix}"
                 frame = self.wire.frame(event, position_id, body)
             end, size = end + 1, size + len(frame)
             frames.append(frame)
