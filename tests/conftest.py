@@ -27,6 +27,7 @@ from contextlib import ExitStack, closing  # noqa: E402
 import pytest  # noqa: E402
 from werkzeug.wrappers import Response  # noqa: E402
 
+from kafkasse.process.open_streams import streams  # noqa: E402
 from kafkasse.tools.broker import EmbeddedBroker  # noqa: E402
 from tests.support.broker_versions import SETTINGS, running_broker  # noqa: E402
 from tests.support.examples import is_long, register_profiles  # noqa: E402
@@ -85,6 +86,12 @@ def opened() -> Iterator[ExitStack]:
     """Clients that are closed at the end of the test."""
     with ExitStack() as stack:
         yield stack
+
+
+@pytest.fixture(autouse=True)
+def no_open_streams() -> None:
+    """Each test starts like a new process, even if the last test has drained its streams or left one open."""
+    streams.__init__()
 
 
 @pytest.fixture(autouse=True)

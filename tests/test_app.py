@@ -18,6 +18,7 @@ from kafkasse.config import Config
 from kafkasse.errors import KafkaUnavailable
 from kafkasse.log.memory import MemoryLog
 from kafkasse.process import runtime
+from kafkasse.process.open_streams import streams
 from kafkasse.web import throttle
 
 
@@ -103,7 +104,7 @@ def test_all_workers_are_ready_after_one_has_reached_kafka(monkeypatch, tmp_path
 )
 def test_a_stream_that_a_stopping_process_receives_ends_at_once(probed, accept, expected):
     """The client reconnects, and keeps its event ID. After a 503, EventSource would give up."""
-    probed.extensions["kafkasse"]["kafkasse"].registry.drain()
+    streams.drain()
 
     response = probed.test_client().get("/t", headers={"Accept": accept})
 
@@ -117,7 +118,7 @@ def test_is_not_ready_while_it_drains(probed, kafka):
     client = probed.test_client()
     kafka.is_up = True
     ready = client.get("/-/ready")
-    probed.extensions["kafkasse"]["kafkasse"].registry.drain()
+    streams.drain()
 
     assert 200 == ready.status_code
     assert "ServerStoppingError" == problem(client.get("/-/ready"), 503)["name"]

@@ -6,7 +6,7 @@ import os
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from enum import Enum
 from itertools import count
 from math import inf
@@ -15,13 +15,12 @@ from weakref import WeakSet
 
 from gevent import spawn, spawn_later
 
-ENVIRON_KEY = "kafkasse.streams"  # where the worker puts its registry in the WSGI environ
 OPENED_KEY = "kafkasse.opened"  # a list with a weak reference to the stream of the request, if there is one
-OPERATIONS_KEY = "kafkasse.operations"  # true if the request arrived at the address for operators
+# Set by our worker: true if the request arrived at the address for operators.
+OPERATIONS_KEY = "kafkasse.operations"
 DRAIN_S = 1.0
 MAX_ENDED_VISITORS = 10_000  # a stream would have to open while as many visitors log out
 _numbers = count(1)
-_registries: WeakSet[StreamRegistry] = WeakSet()
 
 
 class EndReason(Enum):
@@ -85,9 +84,6 @@ class OpenStream(Protocol):
 class StreamRegistry:
     """The open streams of a process.
 
-    Our gunicorn worker has one registry and passes it to the app with each request. Under other servers, each blueprint has
-    its own registry.
-
     Attributes:
         stopping: the process is stopping, so it opens no more streams.
     """
@@ -96,14 +92,6 @@ class StreamRegistry:
         self.stopping = False
         self._open: WeakSet[OpenStream] = WeakSet()
         self._visitors_ended_at: OrderedDict[str, float] = OrderedDict()
-        _registries.add(self)
-
-    @classmethod
-    def of(cls, environ: Mapping[str, Any], default: StreamRegistry) -> StreamRegistry:
-        """Return the registry of the worker that handles this request, or `default`."""
-        registry = environ.get(ENVIRON_KEY, default)
-        assert isinstance(registry, cls)  # noqa: S101 - for the type checker
-        return registry
 
     def __len__(self) -> int:
         """Return the number of open streams."""
@@ -161,6 +149,9 @@ class StreamRegistry:
             stream.close()
 
 
+streams = StreamRegistry()  # of this process
+
+
 def drain(within_s: float = DRAIN_S) -> None:
     """End all streams of this process, and open no more. Call this when the process is about to stop.
 
@@ -168,14 +159,4 @@ def drain(within_s: float = DRAIN_S) -> None:
     its client resumes at another process. This function returns at once. A signal handler may call it. kafkasse's gunicorn
     worker does the same by itself.
     """
-
-    def drain_all() -> None:
-        for registry in list(_registries):
-            registry.drain(within_s)
-
-    spawn(drain_all)  # a signal may have interrupted code that changes these sets
-
-
-def end_visitor_here(visitor: str) -> int:
-    """End all streams of a visitor in this process. Return how many were open."""
-    return sum(registry.end_visitor(visitor) for registry in list(_registries))
+    spawn(streams.drain, within_s)  # a signal may have interrupted code that changes the set of streams

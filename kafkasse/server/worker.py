@@ -32,7 +32,7 @@ from kafkasse.errors import ID_TOO_LONG_ADVICE, BadRequest, HeaderTooLarge, Kafk
 from kafkasse.process import control, runtime
 from kafkasse.process.blueprints import reject_without_app
 from kafkasse.process.event_loop import take_turn
-from kafkasse.process.open_streams import ENVIRON_KEY, OPENED_KEY, OPERATIONS_KEY, StreamRegistry
+from kafkasse.process.open_streams import OPENED_KEY, OPERATIONS_KEY, streams
 from kafkasse.process.telemetry.request_id import HEADER, new_id
 from kafkasse.server.gunicorn_internals import (
     MAX_HEADER_BYTES,
@@ -73,7 +73,6 @@ class Worker(GeventWorker):  # type: ignore[misc]
     Attributes:
         write_timeout_s: how long a client may take to accept each part of a response; a host app may send parts of 10 MB.
             Streams use the setting of the same name instead.
-        streams: the open streams of this process.
     """
 
     write_timeout_s = 120.0
@@ -82,8 +81,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         mask_access_log(self.log)
-        self.streams = StreamRegistry()
-        self._collections = ShortCollections(self.streams)
+        self._collections = ShortCollections(streams)
         self._listeners: list[SharedListener] = []
         self._runner: Any = None  # the greenlet that is in gunicorn's loop
         self._operations_name: Any = None  # the address of the listener for operators, as getsockname() returns it
@@ -161,16 +159,16 @@ class Worker(GeventWorker):  # type: ignore[misc]
         while self._is_busy() and time.monotonic() < self._close_streams_at:
             self.notify()
             gevent.sleep(STOP_CHECK_INTERVAL_S)
-        self.streams.close_all()
+        streams.close_all()
         if self._control is not None:
             self._control.close()
 
     def _is_busy(self) -> bool:
-        return len(self.streams) > 0 or any(len(listener.pool) for listener in self._listeners)
+        return len(streams) > 0 or any(len(listener.pool) for listener in self._listeners)
 
     def _serve_control(self, folder: Path) -> None:
         try:
-            self._control = control.serve(runtime.socket_path(folder, os.getpid()), self.streams)
+            self._control = control.serve(runtime.socket_path(folder, os.getpid()), streams)
             addresses = ", ".join(_address(listener.getsockname()) for listener in self.sockets)
             runtime.set_name(f"process {self.ppid} at {addresses}")
         except OSError as error:  # for example because the path is too long for a Unix socket
@@ -192,7 +190,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
             self._close_streams_at = time.monotonic() + self.cfg.graceful_timeout - CLOSE_BEFORE_KILL_S
             # In a new greenlet, because the signal may have interrupted the code that accepts a connection.
             gevent.spawn(self._close_listeners)
-            gevent.spawn_later(OPEN_AFTER_STOP_S, self.streams.drain)
+            gevent.spawn_later(OPEN_AFTER_STOP_S, streams.drain)
 
     def _close_listeners(self) -> None:
         for listener in self._listeners:
@@ -210,13 +208,12 @@ class Worker(GeventWorker):  # type: ignore[misc]
         def wrapped(environ: dict[str, Any], start_response: Any) -> Any:
             began_at = datetime.now()
             response = start_response.__self__
-            environ[ENVIRON_KEY] = self.streams
             environ[OPERATIONS_KEY] = response.req.is_for_operators
             opened: list[Any] = environ.setdefault(OPENED_KEY, [])
             body = app(environ, start_response)
             if response.status is None:  # the app is a generator, which calls start_response() later
                 body = WrappedBody(body)
-            if getattr(response, "status_code", None) == HTTPStatus.SERVICE_UNAVAILABLE or self.streams.stopping:
+            if getattr(response, "status_code", None) == HTTPStatus.SERVICE_UNAVAILABLE or streams.stopping:
                 response.force_close()  # the idle connection would take a descriptor, or end with this worker
             stream = opened[0]() if opened else None
             if stream is None or not stream.can_serve or environ["SERVER_PROTOCOL"] != "HTTP/1.1":

@@ -20,7 +20,7 @@ from kafkasse.access import grants
 from kafkasse.access.grant import PUBLIC
 from kafkasse.errors import KafkasseError
 from kafkasse.process import control, runtime
-from kafkasse.process.open_streams import OPERATIONS_KEY
+from kafkasse.process.open_streams import OPERATIONS_KEY, streams
 from kafkasse.route import Route
 from kafkasse.web.headers import CorsPolicy
 from kafkasse.web.service import StreamService
@@ -73,8 +73,7 @@ def add_operations(app: Flask, service: StreamService) -> None:
 
 def health(service: StreamService) -> Response:
     """Report that the event loop runs. Neither Kafka nor a shutdown matters, because a restart would not help."""
-    streams = len(service.open_streams())
-    return Response(json.dumps({"status": "ok", "streams": streams}) + "\n", content_type="application/json")
+    return Response(json.dumps({"status": "ok", "streams": len(streams)}) + "\n", content_type="application/json")
 
 
 def ready(service: StreamService) -> Response:
@@ -102,7 +101,7 @@ def status(service: StreamService) -> Response:
 def list_streams(service: StreamService) -> Response:
     """Return the open streams of all workers, or the first ones with ?limit=."""
     sockets = runtime.worker_sockets()
-    lines = control.stream_lines(sockets) if sockets else control.registry_lines(service.open_streams())
+    lines = control.stream_lines(sockets) if sockets else control.registry_lines(streams)
     limit = request.args.get("limit", type=int)
     if limit is not None:
         lines = _first(lines, limit)
@@ -112,7 +111,7 @@ def list_streams(service: StreamService) -> Response:
 def end_stream(service: StreamService, stream_id: str) -> Response:
     """End a stream of any worker. Its client receives its last event ID and may reconnect."""
     sockets = runtime.worker_sockets()
-    if not (control.end_stream(sockets, stream_id)[0] if sockets else service.open_streams().end(stream_id)):
+    if not (control.end_stream(sockets, stream_id)[0] if sockets else streams.end(stream_id)):
         abort(404, "There is no open stream with this ID. It may have ended.")
     return Response(status=204)
 

@@ -9,7 +9,7 @@ import gevent
 
 from kafkasse.access import Guards, Visitor
 from kafkasse.process import control, runtime
-from kafkasse.process.open_streams import EndReason, end_visitor_here
+from kafkasse.process.open_streams import EndReason, streams
 from kafkasse.web.stream import Stream
 
 CHECK_INTERVAL_S = 1.0
@@ -34,7 +34,7 @@ def end_streams(visitor: str) -> int:
     if not visitor:
         raise ValueError("Only the streams of visitors with a name can be ended.")
     others = [path for path in runtime.worker_sockets() if runtime.worker_pid(path) != os.getpid()]
-    ended_here = end_visitor_here(visitor)
+    ended_here = streams.end_visitor(visitor)
     ended, silent = control.end_visitor(others, visitor)
     if silent:
         pids = ", ".join(str(runtime.worker_pid(path)) for path in silent)

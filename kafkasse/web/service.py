@@ -38,7 +38,7 @@ from kafkasse.log import Log, Partition
 from kafkasse.process import runtime
 from kafkasse.process.blueprints import blueprints
 from kafkasse.process.limits import StreamLimits, TrustedProxies
-from kafkasse.process.open_streams import ENVIRON_KEY, OPENED_KEY, StreamEnd, StreamInfo, StreamRegistry
+from kafkasse.process.open_streams import OPENED_KEY, OPERATIONS_KEY, StreamEnd, StreamInfo, streams
 from kafkasse.process.telemetry import request_id, traces
 from kafkasse.records.filter import Selection, parse_query
 from kafkasse.records.frame.record_view import RecordView
@@ -105,7 +105,6 @@ class StreamService:
         has_catalog: whether responses link to the documents of the catalog.
 
     Attributes:
-        registry: the open streams, unless the worker provides its own registry.
         tickets: issues tickets; None if the configuration does not use them.
         may_operate: whether the visitor may use the endpoints for operators, or None if this address does not have them. The
             attribute is None if the app has no such endpoints.
@@ -125,7 +124,6 @@ class StreamService:
         self._has_catalog = has_catalog
         self.observer = Observer([route.name for route in config.routes], config.hooks.logger)
         self._encoders = Encoders(config, self.observer.skipped, registries)
-        self.registry = StreamRegistry()
         self._open_log = open_log
         self._feeds: dict[str, Feeds] = {}  # by cluster
         self._feeds_locks = {route.cluster: Lock() for route in config.routes}
@@ -300,8 +298,7 @@ class StreamService:
         self._server.check(request.environ)
         settings, limits = self._endpoints[route.name].settings, self._endpoints[route.name].limits
         visitor, parsed, selection = self._parse(route, topics, parameters)
-        registry = self.open_streams()
-        if registry.stopping and request.method == "GET":
+        if streams.stopping and request.method == "GET":
             return self._ended_response(route, parsed)
         feeds = self._get_feeds(route.cluster)
         position = route.adapt(parsed.position, feeds.matching(route, parsed.position, began_at))
@@ -332,7 +329,7 @@ class StreamService:
         stream = Stream(
             reader,
             settings,
-            registry,
+            streams,
             request.environ.get("gunicorn.socket"),
             self._on_close,
             self.config.hooks.logger,
@@ -359,7 +356,7 @@ class StreamService:
             ServerStopping: the process is stopping.
             KafkasseError: no cluster has answered yet. The error is that of the last cluster.
         """
-        if self.open_streams().stopping:
+        if streams.stopping:
             raise ServerStopping("This server is stopping. Retry after 1 s.", retry_after_s=1)
         if runtime.is_ready():
             self._clusters_to_reach = ()
@@ -386,10 +383,6 @@ class StreamService:
             except KafkasseError as error:
                 states.append({"name": cluster, "state": "unavailable", "detail": error.detail})
         return states
-
-    def open_streams(self) -> StreamRegistry:
-        """Return the open streams of this process."""
-        return StreamRegistry.of(request.environ, self.registry)
 
     def _ended_response(self, route: Route, parsed: StreamRequest) -> Response:
         """Return a stream that has ended: its client reconnects to another worker. After a 503, a browser would give up."""
@@ -484,7 +477,7 @@ class StreamService:
             if cluster not in self._feeds:
                 feeds = Feeds(self._open_log(cluster), self.config.feed, limits=self._ring_limits)
                 self._feeds[cluster] = feeds
-                self.observer.observe(feeds, has_worker=ENVIRON_KEY in request.environ)
+                self.observer.observe(feeds, has_worker=OPERATIONS_KEY in request.environ)
             return self._feeds[cluster]
 
     def _client_address(self) -> str:

@@ -32,7 +32,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 import kafkasse
 from kafkasse.access import Visitor
 from kafkasse.log.memory import MemoryLog
-from kafkasse.process.open_streams import ENVIRON_KEY
+from kafkasse.process.open_streams import streams as open_streams
 from tests.extensions.names import ORIGIN
 
 log = MemoryLog()
@@ -215,7 +215,7 @@ def root() -> Flask:
 
     @app.get("/status")
     def status() -> str:
-        streams = list(request.environ[ENVIRON_KEY].statuses())
+        streams = list(open_streams.statuses())
         found = {name: [each[name] for each in streams] for name in ("state", "client")}
         return json.dumps(found | {"calls": calls, "spans": [each.name for each in spans.get_finished_spans()]})
 

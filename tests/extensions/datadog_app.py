@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 
 from ddtrace.trace import Span, TraceFilter, tracer
-from flask import request
 
-from kafkasse.process.open_streams import ENVIRON_KEY
+from kafkasse.process.open_streams import streams
 from tests.support.shop import app
 
 spans: list[str] = []
@@ -25,4 +24,4 @@ tracer.configure(trace_processors=[_Recorder()])
 
 @app.get("/status")
 def status() -> str:
-    return json.dumps({"state": [each["state"] for each in request.environ[ENVIRON_KEY].statuses()], "spans": spans})
+    return json.dumps({"state": [each["state"] for each in streams.statuses()], "spans": spans})

@@ -16,6 +16,7 @@ from kafkasse.log.memory import MemoryLog
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import parse_query, query
 from kafkasse.web.throttle import BURST
+from tests.support.metric_values import value_of
 from tests.support.sse import Event, read_events, read_until
 from tests.web import clients
 
@@ -278,7 +279,7 @@ def test_an_expression_without_a_result_is_counted_and_logged(client_of, caplog)
         each.getMessage() for each in caplog.records
     ]
     service = client.application.extensions["kafkasse"]["kafkasse"]
-    assert 1 == service.observer.metrics.value("filter_failures", route="orders")
+    assert 1 == value_of(service.observer.metrics, "filter_failures", route="orders")
 
 
 def test_a_query_of_many_unknown_names_is_cheap(monkeypatch):

@@ -1,4 +1,4 @@
-"""The registry of open streams: which registry a stream belongs to, and how all streams, or those of a visitor, end."""
+"""The registry of open streams: how all streams, or those of a visitor, end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from kafkasse import end_streams
 from kafkasse.process import control, runtime
-from kafkasse.process.open_streams import ENVIRON_KEY, EndReason, StreamInfo, StreamRegistry
+from kafkasse.process.open_streams import EndReason, StreamInfo, StreamRegistry, streams
 from tests.support.waiting import wait_until
 
 
@@ -26,15 +26,7 @@ class Stream:
 
 @pytest.fixture
 def registry() -> StreamRegistry:
-    return StreamRegistry()
-
-
-def test_a_request_uses_the_registry_of_its_worker(registry):
-    """Under another server, it uses the registry of its blueprint."""
-    worker = StreamRegistry()
-
-    assert worker is StreamRegistry.of({ENVIRON_KEY: worker}, registry)
-    assert registry is StreamRegistry.of({}, registry)
+    return streams
 
 
 def test_counts_open_streams(registry):

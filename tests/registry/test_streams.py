@@ -19,6 +19,7 @@ from kafkasse.records.registry import lookup
 from kafkasse.web.blueprint import streams_blueprint
 from kafkasse_client.sse import Event
 from tests.registry.avro_values import encoded
+from tests.support.metric_values import value_of
 from tests.support.registry import Registry, framed
 from tests.support.sse import read_events, read_until, without_positions
 from tests.web import clients
@@ -60,7 +61,7 @@ def events_of(client: FlaskClient, path: str = "/t?timestamp=0", until: str = '"
 
 def skipped(client: FlaskClient, reason: str) -> int:
     service = client.application.extensions["kafkasse"]["kafkasse"]
-    return int(service.observer.metrics.value("records_skipped", topic="t", reason=reason))
+    return int(value_of(service.observer.metrics, "records_skipped", topic="t", reason=reason))
 
 
 def test_cloudevents_in_binary_mode(server, log):

@@ -16,6 +16,7 @@ from kafkasse.records.encoder import Encoder
 from kafkasse.records.position import of_topics
 from kafkasse.route import Route, StartAt
 from kafkasse.web.sampler import Sampler
+from tests.support.metric_values import value_of
 
 
 @pytest.fixture
@@ -39,8 +40,8 @@ def test_the_number_of_topic_labels_is_limited(metrics):
     for number in range(MAX_TOPICS + 50):
         metrics.count("records_skipped", topic=f"t{number}", reason="not_json")
 
-    assert 50 == metrics.value("records_skipped", topic=OTHER_TOPICS)
-    assert MAX_TOPICS + 50 == metrics.value("records_skipped")
+    assert 50 == value_of(metrics, "records_skipped", topic=OTHER_TOPICS)
+    assert MAX_TOPICS + 50 == value_of(metrics, "records_skipped")
 
 
 def test_the_registry_of_a_host_app_is_not_used(metrics):
@@ -61,13 +62,13 @@ def test_copies_the_totals_of_the_feeds(metrics, feeds):
     sampler.sample()
 
     assert (3, 3, 1) == tuple(
-        metrics.value(name, route="r") for name in ("events_sent", "records_encoded", "catch_ups")
+        value_of(metrics, name, route="r") for name in ("events_sent", "records_encoded", "catch_ups")
     )
-    assert 1 == metrics.value("stream_states", route="r", state="catching_up")
+    assert 1 == value_of(metrics, "stream_states", route="r", state="catching_up")
     reader.close()
     sampler.sample()
-    assert 0 == metrics.value("stream_states", route="r")
-    assert 3 == metrics.value("events_sent", route="r")
+    assert 0 == value_of(metrics, "stream_states", route="r")
+    assert 3 == value_of(metrics, "events_sent", route="r")
 
 
 def test_copies_the_totals_of_an_archive(metrics):
@@ -82,7 +83,7 @@ def test_copies_the_totals_of_an_archive(metrics):
     log.reader.totals.update({archive_log.FILES_READ: 2, archive_log.BYTES_READ: 300, archive_log.DAMAGED_ERRORS: 1})
     sampler.sample()
 
-    assert (2, 300) == (metrics.value("archive_files_read"), metrics.value("archive_bytes_read"))
-    assert (1, 0) == (metrics.value("archive_errors", reason="damaged"), metrics.value("archive_readers"))
+    assert (2, 300) == (value_of(metrics, "archive_files_read"), value_of(metrics, "archive_bytes_read"))
+    assert (1, 0) == (value_of(metrics, "archive_errors", reason="damaged"), value_of(metrics, "archive_readers"))
     assert () == MemoryLog().totals()
     feeds.close()

@@ -21,9 +21,11 @@ from kafkasse.errors import ConfigurationError, KafkaUnavailable, TopicNotAvaila
 from kafkasse.log import Partition, Topic
 from kafkasse.log.memory import MemoryCursor, MemoryLog
 from kafkasse.process.blueprints import blueprints
+from kafkasse.process.open_streams import streams
 from kafkasse.records.frame.hooks import TopicRecord
 from kafkasse.web import throttle, wsgi_server
 from kafkasse_client.sse import Event
+from tests.support.metric_values import value_of
 from tests.support.sse import read_events, read_until, without_positions
 from tests.support.waiting import wait_until
 from tests.web.clients import client_of
@@ -137,7 +139,7 @@ def test_rejects_every_method_but_get_without_opening_a_cursor(log, method, path
     client.open(path, method=method)
 
     metrics = client.application.extensions["kafkasse"]["kafkasse"].observer.metrics
-    assert (0, 0) == (log.cursors, metrics.value("streams_opened"))
+    assert (0, 0) == (log.cursors, value_of(metrics, "streams_opened"))
 
 
 @pytest.mark.parametrize(
@@ -341,7 +343,7 @@ def test_a_deserializer_replaces_the_message(log, caplog):
     assert line.getMessage().isprintable()
     assert len(line.getMessage()) < 1_000
     streams = client.application.extensions["kafkasse"]["kafkasse"]
-    assert 1 == streams.observer.metrics.value("records_skipped", topic="t", reason="deserializer")
+    assert 1 == value_of(streams.observer.metrics, "records_skipped", topic="t", reason="deserializer")
 
 
 def test_ends_the_stream_if_the_filterer_fails(log, caplog):
@@ -368,7 +370,7 @@ def test_a_filter_that_fails_in_a_shared_feed_is_logged_once(log, caplog):
     client = client_of(log, filterer=lambda message: message["n"] >= 0)
     responses = [client.get("/streams/t", buffered=False) for _ in range(3)]
     reading = [gevent.spawn(take, response, b"event: error") for response in responses]
-    registry = client.application.extensions["kafkasse"]["kafkasse"].registry
+    registry = streams
     wait_until(lambda: ["live"] * 3 == [status["state"] for status in registry.statuses()])
 
     log.append("t", b"{}")

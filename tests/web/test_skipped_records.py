@@ -11,6 +11,7 @@ import pytest
 from kafkasse.process.limited_log import INTERVAL_S
 from kafkasse.web import observer
 from kafkasse.web.observer import Observer
+from tests.support.metric_values import value_of
 
 
 @pytest.fixture
@@ -43,4 +44,4 @@ def test_logs_one_record_of_a_topic_and_the_number_of_the_others(ends, caplog):
         "Skipped other/0 offset 8: worse",
     ] == caplog.messages
     assert 3 == len(ends)
-    assert 1000 == records.metrics.value("records_skipped", topic="t", reason="not_json")
+    assert 1000 == value_of(records.metrics, "records_skipped", topic="t", reason="not_json")

@@ -106,16 +106,6 @@ class Metrics:
         """Add a value to a histogram."""
         self._metrics[name].observe(value)
 
-    def value(self, name: str, **labels: str) -> float:
-        """Return the value of a counter or gauge in this process: the sum over the labels that are not given."""
-        values: list[float] = [
-            sample.value
-            for family in self._metrics[name].collect()
-            for sample in family.samples
-            if not sample.name.endswith("_created") and labels.items() <= sample.labels.items()
-        ]
-        return sum(values)
-
     def render(self) -> bytes:
         """Return all metrics in Prometheus's text format, of all workers if there are multiprocess files."""
         if is_multiprocess():
