@@ -7,20 +7,10 @@ from kafkasse.process.limited_log import INTERVAL_S, MAX_LINES, LimitedLog
 
 def test_a_line_is_repeated_after_the_interval():
     """Each subject has its own interval."""
-    now = 0.0
-    limited = LimitedLog(lambda: now)
-    due = []
-    for now, subject in (  # noqa: B007 - the clock returns it
-        (0.0, "a"),
-        (1.0, "a"),
-        (1.0, "b"),
-        (2.0, "a"),
-        (INTERVAL_S, "a"),
-        (INTERVAL_S, "b"),
-    ):
-        due.append(limited.is_due(subject))
+    times = iter([0.0, 1.0, 1.0, 2.0, INTERVAL_S, INTERVAL_S])
+    limited = LimitedLog(lambda: next(times))
 
-    assert [True, False, True, False, True, False] == due
+    assert [True, False, True, False, True, False] == [limited.is_due(subject) for subject in "aabaab"]
 
 
 def test_many_subjects_do_not_fill_the_log():
