@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kafkasse.log import UNKNOWN_EPOCH
 from kafkasse.log.epoch_history import MAX_EPOCHS, EpochHistory
 
 NONE = -5
@@ -16,6 +17,14 @@ def test_finds_where_a_newer_epoch_was_read():
     assert [9, 20, 30, NONE] == [history.first_newer(epoch, NONE) for epoch in (2, 3, 5, 7)]
     history.truncate(30)
     assert NONE == history.first_newer(4, NONE)
+
+
+def test_finds_the_epoch_before_an_offset():
+    """Before the first record that was read, it is unknown."""
+    history = EpochHistory(10, 3)
+    history.add(20, 4)
+
+    assert [UNKNOWN_EPOCH, 3, 3, 4] == [history.before(offset) for offset in (9, 10, 20, 21)]
 
 
 def test_a_history_is_bounded():

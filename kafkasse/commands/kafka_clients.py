@@ -33,18 +33,13 @@ def existing_topics(config: Config, cluster: str = "") -> dict[str, int]:
     silence_kafka_python()
     settings = config.kafka_settings(cluster)
     with waiting(f"connecting to Kafka at {servers(settings)}"):
-        client = Client(settings, config.kafka.kafka_timeout_s)
+        client = Client(settings, config.kafka.kafka_timeout_s, config.topic_prefix(cluster))
         try:
             with closing(client):
                 topics = client.metadata(None)
         except (KafkaError, OSError) as error:
             raise CommandError(translate(error).reason) from None
-    prefix = config.topic_prefix(cluster)
-    return {
-        name.removeprefix(prefix): len(topic.partitions)
-        for name, topic in topics.items()
-        if name.startswith(prefix) and not topic.error_code
-    }
+    return {name: topic.partitions for name, topic in topics.items() if not topic.error_code}
 
 
 def connected(client_class: Any, settings: Mapping[str, Any], **client_settings: Any) -> Any:

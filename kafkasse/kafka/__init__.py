@@ -6,8 +6,12 @@
        ▼              ▲
     KafkaCursor ─▶ BrokerNode ─▶ Connection     one of each per broker; sends Fetch requests (fetch_protocol)
        │
-       ├─▶ PartitionState             offset and leader of one partition
-       └─▶ batches ─▶ compression     decodes the fetched records
+       ▼
+    CursorCore                        decides, without I/O: the state of each partition (partition_states)
+       ├─▶ FetchSession               one per broker: what the next Fetch request contains
+       ├─▶ FetchPosition              offset and leader of one partition
+       └─▶ decoding ─▶ batches ─▶ compression   decodes the fetched records
 
-Each class is in the module of the same name. The module errors translates kafka-python's errors into kafkasse's errors.
+Most classes are in the module of the same name. The module errors translates kafka-python's errors into kafkasse's errors.
+If all your brokers run Kafka 3.1 or newer, you may skip old_brokers.
 """

@@ -21,6 +21,7 @@ from kafkasse.kafka.client import lenient_records
 from kafkasse.kafka.compression import (
     PIECE_BYTES,
     DecompressedTooLarge,
+    LargeBlock,
     block_bytes,
     decompress,
 )
@@ -106,6 +107,7 @@ class RecordRun(NamedTuple):
         is_last: the response has no more records of this partition.
         keeps_turn: a small batch is in memory. The caller must decode it completely before it decodes another partition.
         waits_for: the slot that the next batch waits for, or None. Until it is free, the next runs have no records.
+        block: a block that the next run decompresses, unless a thread has done so, or None.
     """
 
     records: Sequence[Record]
@@ -115,6 +117,7 @@ class RecordRun(NamedTuple):
     is_last: bool = False
     keeps_turn: bool = False
     waits_for: BatchSlot | None = None
+    block: LargeBlock | None = None
 
 
 class BatchTooLarge(Exception):
@@ -145,10 +148,12 @@ class _Buffer:
     Attributes:
         data: the batch; empty if there is none.
         waits_for: the slot that the batch waits for, or None.
+        block: a block that the next step decompresses, or None.
     """
 
     def __init__(self, slots: BatchSlots) -> None:
         self.data = bytearray()
+        self.block: LargeBlock | None = None
         self.waits_for: BatchSlot | None = None
         self._slots = slots
         self._slot: BatchSlot | None = None
@@ -173,6 +178,11 @@ class _Buffer:
                 self._slot, self.waits_for = needed, None
             self.data = bytearray(header)
             for piece in decompress(codec, data, max_bytes):
+                if isinstance(piece, LargeBlock):
+                    self.block = piece
+                    yield [], MAX_COST
+                    self.block = None
+                    continue
                 self.data += piece
                 del piece  # it would take up memory while the batch waits
                 needed = self._slots.needed(len(self.data) - len(header))
@@ -190,7 +200,7 @@ class _Buffer:
 
     def clear(self) -> None:
         """Free the memory and the slot."""
-        self.data, self.waits_for = bytearray(), None
+        self.data, self.waits_for, self.block = bytearray(), None, None
         self._release_slot()
 
     def _release_slot(self) -> None:
@@ -230,7 +240,7 @@ def decode(
 
     def end_run(is_last: bool = False, waits_for: BatchSlot | None = None) -> RecordRun:
         nonlocal run, run_start, cost, work, had_batch
-        ended = RecordRun(run, offset, epoch, cost, is_last, buffer.is_small, waits_for)
+        ended = RecordRun(run, offset, epoch, cost, is_last, buffer.is_small, waits_for, buffer.block)
         run, run_start, cost, work, had_batch = [], offset, 0, 0, bool(buffer.data)
         return ended
 

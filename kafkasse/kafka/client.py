@@ -12,11 +12,10 @@ import ssl
 import struct
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Any, NamedTuple
-from uuid import UUID
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka import errors as kafka_errors
@@ -35,8 +34,8 @@ from kafka.record.default_records import DefaultRecordBatch
 
 from kafkasse.config.kafka import BOOTSTRAP_DEFAULT
 from kafkasse.kafka.errors import PERMANENT_ERRORS, explain, message, tls_error
-from kafkasse.kafka.fetch_protocol import VERSIONS, newest_version
-from kafkasse.log import UNKNOWN_EPOCH
+from kafkasse.kafka.fetch_protocol import VERSIONS, Broker, Leader, newest_version
+from kafkasse.log import UNKNOWN_EPOCH, Partition
 from kafkasse.process.event_loop import take_turn
 
 MAX_RECONNECT_BACKOFF_MS = 1_000
@@ -45,7 +44,6 @@ RETRY_BACKOFF_MS = 10  # kafka-python's default is 100
 MAX_IN_FLIGHT_REQUESTS = 1_000
 MIN_REQUEST_TIMEOUT_MS = 2_000
 MAX_HANDSHAKE_S = 5.0
-UNKNOWN_OFFSET = -1  # the end of an epoch that the broker does not know
 MAX_FAILURES_SHOWN = 3
 
 BOOTSTRAP_NOT_SET = f"KAFKASSE_BOOTSTRAP_SERVERS is not set; trying {BOOTSTRAP_DEFAULT}"
@@ -61,27 +59,19 @@ _TLS_ALERT = b"\x15\x03"
 _SETTINGS_ERRORS = (AssertionError, ImportError, KeyError, TypeError, ValueError)
 
 
-class Broker(NamedTuple):
-    """A broker's node ID and its advertised listener."""
-
-    node_id: int
-    host: str
-    port: int
-
-
-class PartitionMetadata(NamedTuple):
-    """A partition's leader (None during an election) and the leader's epoch."""
-
-    partition: int
-    leader: Broker | None
-    leader_epoch: int
-
-
 class TopicMetadata(NamedTuple):
-    """A topic's ID (None if the cluster has no topic IDs) and its partitions, or Kafka's error code; 0 for success."""
+    """A topic in the metadata.
 
-    topic_id: UUID | None
-    partitions: Sequence[PartitionMetadata]
+    Attributes:
+        topic_id: the topic ID; b"" if the cluster has no topic IDs.
+        partitions: the number of partitions.
+        leaders: the leader of each partition, except during an election.
+        error_code: Kafka's error code; 0 for success.
+    """
+
+    topic_id: bytes
+    partitions: int
+    leaders: dict[int, Leader]
     error_code: int = 0
 
 
@@ -91,14 +81,16 @@ class Client:
     Args:
         settings: settings of KafkaAdminClient.
         timeout_s: how long bootstrap, a connection attempt and a TLS handshake may take.
+        topic_prefix: what the names of topics in Kafka begin with. Callers leave it out, and other topics do not exist.
 
     Attributes:
         brokers: the brokers of the cluster in the last metadata, by node ID.
     """
 
-    def __init__(self, settings: Mapping[str, Any], timeout_s: float) -> None:
+    def __init__(self, settings: Mapping[str, Any], timeout_s: float, topic_prefix: str = "") -> None:
         timeout_ms = int(timeout_s * 1000)
         self._timeout_s = timeout_s
+        self._prefix = topic_prefix
         self._settings = {
             "request_timeout_ms": max(timeout_ms, MIN_REQUEST_TIMEOUT_MS),
             "bootstrap_timeout_ms": timeout_ms,
@@ -138,7 +130,8 @@ class Client:
         Raises:
             kafka.errors.KafkaError: the cluster does not answer, or rejects us.
         """
-        names = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=each) for each in topics]
+        topic_class = MetadataRequest.MetadataRequestTopic
+        names = None if topics is None else [topic_class(name=self._prefix + topic) for topic in topics]
         manager = self._bootstrapped()._manager
 
         async def send() -> _EncodedMetadata:
@@ -153,16 +146,16 @@ class Client:
             brokers, found = encoded.decode()
             self.brokers = {each.node_id: Broker(each.node_id, each.host, each.port) for each in brokers}
             return {
-                each.name: _topic_metadata(each, self.brokers)
-                for each in found
-                if each.error_code not in _NO_SUCH_TOPIC
+                topic.name.removeprefix(self._prefix): _topic_metadata(topic, self.brokers)
+                for topic in found
+                if topic.error_code not in _NO_SUCH_TOPIC and topic.name.startswith(self._prefix)
             }
         except (ValueError, struct.error) as error:  # kafka-python's parser translates the same errors
             raise kafka_errors.KafkaProtocolError(f"Metadata cannot be decoded: {error}") from error
 
     def list_offsets(
-        self, node_id: int, lookups: Iterable[Mapping[TopicPartition, int]], isolation_level: int
-    ) -> list[dict[TopicPartition, tuple[int, int]]]:
+        self, node_id: int, lookups: Iterable[Mapping[Partition, int]], isolation_level: int
+    ) -> list[dict[Partition, tuple[int, int]]]:
         """Look up offsets of partitions that one broker leads. All requests are sent before the first response is awaited.
 
         Args:
@@ -177,19 +170,26 @@ class Client:
             kafka.errors.KafkaError: the broker does not answer.
         """
         admin = self._bootstrapped()
-        requests = [admin._list_partition_offsets_request(each, isolation_level) for each in lookups]
+        prefix = self._prefix
+        requests = [
+            admin._list_partition_offsets_request(
+                {TopicPartition(prefix + topic, number): when for (topic, number), when in lookup.items()},
+                isolation_level,
+            )
+            for lookup in lookups
+        ]
         return [
             {
-                TopicPartition(topic.name, each.partition_index): (each.error_code, each.offset)
+                Partition(topic.name.removeprefix(prefix), offset.partition_index): (offset.error_code, offset.offset)
                 for topic in response.topics
-                for each in topic.partitions
+                for offset in topic.partitions
             }
             for response in self._send(node_id, requests)
         ]
 
     def epoch_ends(
-        self, node_id: int, epochs: Mapping[TopicPartition, int], current: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, tuple[int, int, int]]:
+        self, node_id: int, epochs: Mapping[Partition, int], current: Mapping[Partition, int]
+    ) -> dict[Partition, tuple[int, int, int]]:
         """Look up where leader epochs end, in partitions that one broker leads.
 
         Args:
@@ -208,7 +208,7 @@ class Client:
         topic_class = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
         topics = defaultdict(list)
         for each, epoch in epochs.items():
-            topics[each.topic].append(
+            topics[self._prefix + each.topic].append(
                 topic_class.OffsetForLeaderPartition(
                     partition=each.partition, current_leader_epoch=current.get(each, UNKNOWN_EPOCH), leader_epoch=epoch
                 )
@@ -219,9 +219,13 @@ class Client:
         )
         [response] = self._send(node_id, [request])
         return {
-            TopicPartition(topic.topic, each.partition): (each.error_code, each.leader_epoch, each.end_offset)
+            Partition(topic.topic.removeprefix(self._prefix), end.partition): (
+                end.error_code,
+                end.leader_epoch,
+                end.end_offset,
+            )
             for topic in response.topics
-            for each in topic.partitions
+            for end in topic.partitions
         }
 
     def _send(self, node_id: int, requests: Iterable[Any]) -> list[Any]:
@@ -515,13 +519,15 @@ class _TlsTransport(KafkaSSLTransport):  # type: ignore[misc]  # kafka-python ha
 
 
 def _topic_metadata(topic: Any, brokers: Mapping[int, Broker]) -> TopicMetadata:
-    partitions = [
-        PartitionMetadata(each.partition_index, brokers.get(each.leader_id), each.leader_epoch)
-        for each in topic.partitions
-    ]
+    name, topic_id = topic.name.encode(), topic.topic_id.bytes if topic.topic_id and topic.topic_id.int else b""
+    leaders = {
+        partition.partition_index: Leader(brokers[partition.leader_id], partition.leader_epoch, name, topic_id)
+        for partition in topic.partitions
+        if partition.leader_id in brokers
+    }
     # A topic that is being created or deleted may have no partitions.
-    error_code = topic.error_code or (0 if partitions else _LEADER_NOT_AVAILABLE)
-    return TopicMetadata(topic.topic_id if topic.topic_id and topic.topic_id.int else None, partitions, error_code)
+    error_code = topic.error_code or (0 if topic.partitions else _LEADER_NOT_AVAILABLE)
+    return TopicMetadata(topic_id, len(topic.partitions), leaders, error_code)
 
 
 class _EncodedMetadata(NamedTuple):

@@ -12,12 +12,9 @@ from collections.abc import Callable, Iterator
 import lz4.frame
 import snappy
 import zstandard
-from gevent import get_hub
-from gevent.lock import BoundedSemaphore
 
 PIECE_BYTES = 1 << 17  # of decompressed data; takes at most about a millisecond
 _INPUT_BYTES = 1 << 16  # given to a codec at once, because some codecs copy what they have not decompressed yet
-MAX_THREADS = 2
 
 _GZIP, _SNAPPY, _LZ4, _ZSTD = range(1, 5)
 _ANY_HEADER = 32 + zlib.MAX_WBITS  # accept gzip's and zlib's header
@@ -25,15 +22,36 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"  # Java's framing: the magic, two version numb
 _XERIAL_HEADER_BYTES = 16
 _LENGTH = struct.Struct(">i")
 
-_threads = BoundedSemaphore(MAX_THREADS)
-
 
 class DecompressedTooLarge(Exception):
     """The decompressed data is larger than the limit."""
 
 
-def decompress(codec: int, data: memoryview, max_bytes: int) -> Iterator[bytes]:
-    """Decompress the records of a batch in pieces.
+class LargeBlock:
+    """A snappy block, which can only be decompressed as a whole. The receiver may call decompress() in a thread."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._result: bytes | Exception | None = None
+
+    def decompress(self) -> None:
+        """Decompress the block, without the GIL. Never raises."""
+        try:
+            self._result = snappy.uncompress(bytes(self._data))
+        except Exception as error:  # noqa: BLE001 - result() raises it
+            self._result = error
+
+    def result(self) -> bytes:
+        """Return the decompressed block."""
+        if self._result is None:
+            self.decompress()
+        if not isinstance(self._result, bytes):
+            raise ValueError(f"a snappy block cannot be decompressed: {self._result!r}")
+        return self._result
+
+
+def decompress(codec: int, data: memoryview, max_bytes: int) -> Iterator[bytes | LargeBlock]:
+    """Decompress the records of a batch in pieces. A LargeBlock comes before its bytes.
 
     Args:
         codec: the codec in the batch's attributes: 1 gzip, 2 snappy, 3 lz4, 4 zstd.
@@ -46,7 +64,7 @@ def decompress(codec: int, data: memoryview, max_bytes: int) -> Iterator[bytes]:
     """
     size = 0
     for piece in _DECOMPRESS[codec](data, max_bytes):
-        size += len(piece)
+        size += len(piece) if isinstance(piece, bytes) else 0
         if size > max_bytes:
             raise DecompressedTooLarge(f"more than {max_bytes} bytes")
         yield piece
@@ -84,9 +102,15 @@ def _zstd(data: memoryview, _: int) -> Iterator[bytes]:
         yield piece
 
 
-def _snappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
+def _snappy(data: memoryview, max_bytes: int) -> Iterator[bytes | LargeBlock]:
     for block in _snappy_blocks(data):
-        yield _decompress_block(block, max_bytes)
+        size = _block_size(block)
+        if size > max_bytes:
+            raise DecompressedTooLarge(f"{size} bytes")
+        large = LargeBlock(block)
+        if size > PIECE_BYTES:
+            yield large
+        yield large.result()
 
 
 def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
@@ -103,20 +127,6 @@ def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
         at += size
 
 
-def _decompress_block(data: memoryview, max_bytes: int) -> bytes:
-    """Decompress a block. Pieces are not possible, so a large block is decompressed in a thread, without the GIL."""
-    size = _block_size(data)
-    if size > max_bytes:
-        raise DecompressedTooLarge(f"{size} bytes")
-    decompressed: bytes
-    if size <= PIECE_BYTES:
-        decompressed = snappy.uncompress(bytes(data))
-    else:
-        with _threads:
-            decompressed = get_hub().threadpool.apply(snappy.uncompress, (bytes(data),))
-    return decompressed
-
-
 def _block_size(data: memoryview) -> int:
     """Return the decompressed size of a block. The block starts with this size as a varint: seven bits per byte."""
     size = 0
@@ -127,5 +137,5 @@ def _block_size(data: memoryview) -> int:
     return size
 
 
-_Decompress = Callable[[memoryview, int], Iterator[bytes]]
+_Decompress = Callable[[memoryview, int], Iterator[bytes | LargeBlock]]
 _DECOMPRESS: dict[int, _Decompress] = {_GZIP: _gzip, _SNAPPY: _snappy, _LZ4: _lz4, _ZSTD: _zstd}

@@ -16,8 +16,7 @@ from typing import Any
 from gevent import get_hub
 from gevent.socket import wait_read, wait_write
 
-from kafkasse.kafka.client import Broker
-from kafkasse.kafka.fetch_protocol import frame_request
+from kafkasse.kafka.fetch_protocol import Broker, frame_request
 
 INITIAL_BUFFER_BYTES = 65_536
 # The limit for one turn of the event loop, because hundreds of connections may have a response at the same time. It must not

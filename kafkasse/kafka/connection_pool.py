@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from kafkasse.kafka.client import Broker, Client, unsupported_fetch
+from kafkasse.kafka.client import Client, unsupported_fetch
 from kafkasse.kafka.connection import Connection
-from kafkasse.kafka.fetch_protocol import FIRST_WITH_DIVERGENCE, newest_version
+from kafkasse.kafka.fetch_protocol import FIRST_WITH_DIVERGENCE, Broker, newest_version
 
 MAX_IDLE_PER_BROKER = 4
 

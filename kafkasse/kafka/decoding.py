@@ -17,13 +17,13 @@ from collections.abc import Container, Iterator
 from kafka.errors import CorruptRecordError
 
 from kafkasse.kafka.batches import BatchSlot, BatchSlots, BatchTooLarge, RecordRun, decode
+from kafkasse.kafka.fetch_position import FetchPosition
 from kafkasse.kafka.fetch_protocol import PartitionData
-from kafkasse.kafka.partition_state import PartitionState
 from kafkasse.log import Partition
 
 
 class DecodingQueue:
-    """Decodes the records of each partition run by run. Other greenlets may discard partitions while next_run() waits.
+    """Decodes the records of each partition run by run.
 
     Args:
         read_committed: omit the records of aborted transactions.
@@ -34,20 +34,20 @@ class DecodingQueue:
         self._read_committed = read_committed
         self._max_decompressed_bytes = max_decompressed_bytes
         self._slots = BatchSlots.create()
-        self._runs: dict[PartitionState, Iterator[RecordRun]] = {}
-        self._fetched: dict[PartitionState, memoryview] = {}  # the compressed records: a slice of the response's buffer
-        self._ready: deque[PartitionState] = deque()
-        self._keeps_turn: PartitionState | None = None  # it has a small batch in memory
-        self._waiting: dict[BatchSlot, deque[PartitionState]] = {slot: deque() for slot in self._slots}
+        self._runs: dict[FetchPosition, Iterator[RecordRun]] = {}
+        self._fetched: dict[FetchPosition, memoryview] = {}  # the compressed records: a slice of the response's buffer
+        self._ready: deque[FetchPosition] = deque()
+        self._keeps_turn: FetchPosition | None = None  # it has a small batch in memory
+        self._waiting: dict[BatchSlot, deque[FetchPosition]] = {slot: deque() for slot in self._slots}
 
     def __len__(self) -> int:
         return len(self._runs)
 
-    def __iter__(self) -> Iterator[PartitionState]:
+    def __iter__(self) -> Iterator[FetchPosition]:
         return iter(self._runs)
 
-    def __contains__(self, state: object) -> bool:
-        return state in self._runs
+    def __contains__(self, position: object) -> bool:
+        return position in self._runs
 
     @property
     def response_bytes(self) -> int:
@@ -55,19 +55,18 @@ class DecodingQueue:
         responses = {id(each.obj): memoryview(each.obj).nbytes for each in self._fetched.values()}
         return sum(responses.values())
 
-    def append(self, state: PartitionState, fetched: PartitionData) -> None:
+    def append(self, position: FetchPosition, fetched: PartitionData) -> None:
         """Add a partition, which must not be in the queue, and its fetched records."""
-        self._ready.append(state)
-        self._fetched[state] = fetched.records
-        self._runs[state] = decode(
-            fetched, state.offset, self._read_committed, self._max_decompressed_bytes, self._slots
+        self._ready.append(position)
+        self._fetched[position] = fetched.records
+        self._runs[position] = decode(
+            fetched, position.offset, self._read_committed, self._max_decompressed_bytes, self._slots
         )
 
-    def next_run(self) -> tuple[PartitionState, RecordRun | CorruptRecordError | BatchTooLarge] | None:
+    def next_run(self) -> tuple[FetchPosition, RecordRun | CorruptRecordError | BatchTooLarge] | None:
         """Return a partition and its next run, or the error if the run cannot be decoded.
 
-        Return None if the queue is empty, or if the partition was discarded meanwhile.
-        After the last run and after an error, the partition is not in the queue any more.
+        Return None if the queue is empty. After the last run and after an error, the partition is not in the queue any more.
         """
         if self._keeps_turn not in self._runs:
             for slot, waiting in self._waiting.items():
@@ -75,43 +74,41 @@ class DecodingQueue:
                     self._ready.appendleft(waiting.popleft())
         if not self._ready:
             return None
-        state = self._ready[0]
-        runs = self._runs[state]
+        position = self._ready[0]
+        runs = self._runs[position]
         self._keeps_turn = None
         result: RecordRun | CorruptRecordError | BatchTooLarge
         try:
-            result = next(runs)  # may switch greenlets
+            result = next(runs)
         except (CorruptRecordError, BatchTooLarge) as error:
             result = error.with_traceback(None)  # otherwise, the error and this frame would keep each other alive
-        if self._runs.get(state) is not runs:  # it was discarded meanwhile
-            return None
         if not isinstance(result, RecordRun) or result.is_last:
             self._remove(self._ready.popleft())
         elif result.waits_for is not None:
             self._waiting[result.waits_for].append(self._ready.popleft())
         elif result.keeps_turn:
-            self._keeps_turn = state
+            self._keeps_turn = position
         else:
             self._ready.rotate(-1)
-        return state, result
+        return position, result
 
-    def discard(self, partitions: Container[Partition]) -> list[PartitionState]:
-        """Remove these partitions. Return the states of those that were in the queue."""
-        discarded = [state for state in self._runs if state.partition in partitions]
-        for state in discarded:
-            self._remove(state)
-        for states in (self._ready, *self._waiting.values()):
-            kept = [state for state in states if state in self._runs]
-            states.clear()
-            states.extend(kept)
+    def discard(self, partitions: Container[Partition]) -> list[FetchPosition]:
+        """Remove these partitions. Return the positions of those that were in the queue."""
+        discarded = [position for position in self._runs if position.partition in partitions]
+        for position in discarded:
+            self._remove(position)
+        for positions in (self._ready, *self._waiting.values()):
+            kept = [position for position in positions if position in self._runs]
+            positions.clear()
+            positions.extend(kept)
         return discarded
 
     def clear(self) -> None:
         """Remove all partitions."""
         self._runs.clear()
         self._fetched.clear()
-        for states in (self._ready, *self._waiting.values()):
-            states.clear()
+        for positions in (self._ready, *self._waiting.values()):
+            positions.clear()
 
-    def _remove(self, state: PartitionState) -> None:
-        del self._runs[state], self._fetched[state]
+    def _remove(self, position: FetchPosition) -> None:
+        del self._runs[position], self._fetched[position]

@@ -13,6 +13,7 @@ Source: https://kafka.apache.org/protocol (Fetch). In flexible versions, each st
 
 from __future__ import annotations
 
+import base64
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -26,6 +27,7 @@ VERSIONS = range(4, 19)
 BY_NAME, BY_TOPIC_ID = 12, 13  # the last version that identifies topics by name, and the first with topic IDs
 FIRST_WITH_DIVERGENCE = 12  # the first in which a broker reports a truncated log
 NO_REPLICA = -1
+TOPIC_ID_CHARS = 8  # of 22 in base64url; 48 bits are enough to distinguish a recreated topic from the old one
 # Session ID and epoch of a request
 NO_SESSION = (0, -1)  # outside of any session, so that the response lists every partition
 NEW_SESSION = (0, 0)  # opens a session
@@ -45,6 +47,33 @@ _MAX_UVARINT_SHIFT = 28
 _CONSUMER = -1  # in place of a replica's ID
 _UNKNOWN_LOG_START = -1
 _MIN_BYTES = 1
+
+
+class Broker(NamedTuple):
+    """A broker's node ID and its advertised listener."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+class Leader(NamedTuple):
+    """The leader of a partition, its epoch, and the topic's name and topic ID, as Fetch requests contain them."""
+
+    broker: Broker
+    epoch: int
+    topic_name: bytes
+    topic_id: bytes  # b"" if the cluster has no topic IDs
+
+    @property
+    def short_topic_id(self) -> str:
+        """The first characters of the topic ID; see short_topic_id()."""
+        return short_topic_id(self.topic_id)
+
+
+def short_topic_id(topic_id: bytes) -> str:
+    """Return the first characters of a topic ID as Kafka's tools print it, or "" if the cluster has no topic IDs."""
+    return base64.urlsafe_b64encode(topic_id).decode("ascii")[:TOPIC_ID_CHARS]
 
 
 class FetchOptions(NamedTuple):
@@ -75,6 +104,16 @@ class FetchPartition(NamedTuple):
     leader_epoch: int
     fetch_offset: int
     last_fetched_epoch: int  # of the record before `fetch_offset`
+
+
+class FetchRequest(NamedTuple):
+    """The arguments of encode_request()."""
+
+    version: int
+    options: FetchOptions
+    session: tuple[int, int]
+    partitions: Sequence[FetchPartition]
+    forgotten: Sequence[tuple[bytes, int]] = ()
 
 
 class PartitionData(NamedTuple):

@@ -15,23 +15,23 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 import gevent
-from kafka import TopicPartition
 from kafka import errors as kafka_errors
 from kafka.admin import OffsetSpec
 from kafka.protocol.consumer import IsolationLevel
 
 from kafkasse.errors import ConfigurationError, KafkasseError, TopicNotAvailable, Unavailable
-from kafkasse.kafka.client import UNKNOWN_OFFSET, Client, PartitionMetadata, TopicMetadata, unknown_settings
+from kafkasse.kafka.client import Client, unknown_settings
 from kafkasse.kafka.connection_pool import ConnectionPool
-from kafkasse.kafka.cursor import CursorOptions, KafkaCursor
+from kafkasse.kafka.cursor import KafkaCursor
+from kafkasse.kafka.cursor_core import CursorOptions
 from kafkasse.kafka.errors import (
     PERMANENT_ERRORS,
     SETTINGS_DO_NOT_WORK,
     TOPIC_NOT_AVAILABLE,
     translate_errors,
 )
-from kafkasse.kafka.fetch_protocol import FetchOptions
-from kafkasse.kafka.partition_state import Leader, short_topic_id
+from kafkasse.kafka.fetch_protocol import Broker, FetchOptions, Leader, short_topic_id
+from kafkasse.kafka.old_brokers import UNKNOWN_OFFSET, is_of_another_topic
 from kafkasse.log import OffsetAndEpoch, OffsetRange, Partition, Topic
 from kafkasse.process.event_loop import take_turn
 from kafkasse.settings import KafkaSettings
@@ -77,39 +77,32 @@ class KafkaLog:
         self._settings = settings
         self._isolation_level = int(IsolationLevel.build_from(settings.isolation_level))
         self._leaders: dict[str, dict[int, Leader]] = {}  # by topic, from the last metadata response
-        self._client = Client(client_settings, settings.kafka_timeout_s)
+        self._client = Client(client_settings, settings.kafka_timeout_s, settings.topic_prefix)
         self.pool = ConnectionPool(self._client, settings.kafka_timeout_s)
 
     # log.Log
 
     def describe(self, topics: Iterable[str]) -> dict[str, Topic]:
-        names = {self._settings.topic_prefix + topic: topic for topic in topics}
+        names = dict.fromkeys(topics)
         if not names:
             return {}
         metadata = self._with_retries(lambda: self._client.metadata(names))
         described = {}
-        for name, topic in names.items():
+        for name in names:
             take_turn(urgent=True)
-            known = self._leaders.pop(topic, {})
-            if (found := metadata.get(name)) is None:
+            known = self._leaders.pop(name, {})
+            if (topic := metadata.get(name)) is None:
                 continue
-            if found.error_code:
-                described[topic] = Topic(0, "", _topic_error(name, found.error_code))
+            if topic.error_code:
+                described[name] = Topic(0, "", _topic_error(name, topic.error_code))
             else:
-                self._leaders[topic] = _newest(known, _leaders_of(name, found))
-                described[topic] = Topic(
-                    len(found.partitions), short_topic_id(found.topic_id.bytes if found.topic_id else b"")
-                )
+                self._leaders[name] = _newest(known, topic.leaders)
+                described[name] = Topic(topic.partitions, short_topic_id(topic.topic_id))
         return described
 
     def topic_names(self) -> set[str]:
-        prefix = self._settings.topic_prefix
         metadata = self._with_retries(lambda: self._client.metadata(None))
-        return {
-            name.removeprefix(prefix)
-            for name, found in metadata.items()
-            if name.startswith(prefix) and not found.error_code
-        }
+        return {name for name, topic in metadata.items() if not topic.error_code}
 
     def offset_ranges(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:
         wanted = list(partitions)
@@ -126,22 +119,25 @@ class KafkaLog:
         return {each: offset if offset >= 0 else ends[each] for each, offset in found.items()}
 
     def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, OffsetAndEpoch]:
-        found = self._find_epochs(epochs).items()
-        return {partition: OffsetAndEpoch(end, epoch) for partition, (epoch, end) in found if end != UNKNOWN_OFFSET}
+        return {
+            partition: OffsetAndEpoch(end[1], end[0])
+            for partition, end in self.find_epochs(epochs).items()
+            if end is not None and end[1] != UNKNOWN_OFFSET
+        }
 
     def recreated(self, epochs: Mapping[Partition, int]) -> Set[Partition]:
-        known = self._known_leaders(epochs)
+        known = self.known_leaders(epochs)
         without_id = [each for each in epochs if each not in known or not known[each].topic_id]
         if not without_id:
             return set()
         with translate_errors():
             leaders = self._leaders_now(without_id)
-            suspects = {each: leader for each, leader in leaders.items() if leader.is_of_another_topic(epochs[each])}
+            suspects = {each: leader for each, leader in leaders.items() if is_of_another_topic(leader, epochs[each])}
 
             def look_up(node_id: int, partitions: Sequence[Partition]) -> dict[Partition, bool]:
-                current = {self._in_kafka(each): suspects[each].epoch for each in partitions}
-                found = self._client.epoch_ends(node_id, current, current)
-                return {self._from_kafka(each): True for each, (error, _, _) in found.items() if not error}
+                current = {each: suspects[each].epoch for each in partitions}
+                ends = self._client.epoch_ends(node_id, current, current)
+                return {each: True for each, (error, _, _) in ends.items() if not error}
 
             # The metadata may be outdated, but a broker that is the leader in this epoch is not.
             return self._ask_leaders(suspects, look_up)[0].keys()
@@ -153,20 +149,11 @@ class KafkaLog:
         epochs: Mapping[Partition, int] | None = None,
         topic_ids: Mapping[str, str] | None = None,
     ) -> KafkaCursor:
-        if len(self._known_leaders(offsets)) < len(offsets):
-            self._find_leaders(offsets)
-        return KafkaCursor(
-            self._known_leaders,
-            self._find_leaders,
-            self._find_epochs,
-            self.recreated,
-            lambda node_id: self._client.brokers.get(node_id),
-            self.pool,
-            offsets,
-            epochs,
-            topic_ids,
-            self._cursor_options(tail),
-        )
+        if len(self.known_leaders(offsets)) < len(offsets):
+            self.find_leaders(offsets)
+        cursor = KafkaCursor(self, self.pool, self._cursor_options(tail))
+        cursor.seek(offsets, epochs, topic_ids)
+        return cursor
 
     @property
     def recent(self) -> KafkaLog:
@@ -181,6 +168,44 @@ class KafkaLog:
 
     # Cursors
 
+    def broker(self, node_id: int) -> Broker | None:
+        return self._client.brokers.get(node_id)
+
+    def reports_truncation(self, broker: Broker) -> bool:
+        return self.pool.reports_truncation(broker)
+
+    def find_leaders(self, partitions: Iterable[Partition]) -> Mapping[Partition, Leader | KafkasseError]:
+        """Refresh the metadata. Return the leader of each partition that has one, or an error if we may not read it."""
+        wanted = list(partitions)
+        topics = self.describe({each.topic for each in wanted})
+        errors = {name: topic.error for name, topic in topics.items() if isinstance(topic.error, TopicNotAvailable)}
+        return {each: errors[each.topic] for each in wanted if each.topic in errors} | self.known_leaders(wanted)
+
+    def known_leaders(self, partitions: Iterable[Partition]) -> dict[Partition, Leader]:
+        known = {each: self._leaders.get(each.topic, {}).get(each.partition) for each in partitions}
+        return {each: leader for each, leader in known.items() if leader is not None}
+
+    def find_epochs(self, epochs: Mapping[Partition, int]) -> dict[Partition, tuple[int, int] | None]:
+        def look_up(node_id: int, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, int] | None]:
+            try:
+                ends = self._client.epoch_ends(node_id, {each: epochs[each] for each in partitions}, {})
+            except kafka_errors.UnsupportedVersionError:  # before Kafka 0.11
+                return dict.fromkeys(partitions)
+            return {
+                each: None if error else (epoch, end)
+                for each, (error, epoch, end) in ends.items()
+                if not kafka_errors.for_code(error).retriable
+            }
+
+        leaders = self.known_leaders(epochs)
+        with translate_errors():
+            if len(leaders) < len(epochs):
+                leaders = self._leaders_now(epochs)
+            found, error = self._ask_leaders(leaders, look_up)
+            if error is not None and not found:
+                raise error
+        return found
+
     def _cursor_options(self, tail: bool) -> CursorOptions:
         settings = self._settings
         fetch = FetchOptions(
@@ -191,17 +216,6 @@ class KafkaLog:
             rack=settings.client_rack,
         )
         return CursorOptions(fetch, tail, settings.kafka_timeout_s, settings.max_decompressed_bytes)
-
-    def _find_leaders(self, partitions: Iterable[Partition]) -> Mapping[Partition, Leader | KafkasseError]:
-        """Refresh the metadata. Return the leader of each partition that has one, or an error if we may not read it."""
-        wanted = list(partitions)
-        topics = self.describe({each.topic for each in wanted})
-        errors = {name: topic.error for name, topic in topics.items() if isinstance(topic.error, TopicNotAvailable)}
-        return {each: errors[each.topic] for each in wanted if each.topic in errors} | self._known_leaders(wanted)
-
-    def _known_leaders(self, partitions: Iterable[Partition]) -> dict[Partition, Leader]:
-        known = {each: self._leaders.get(each.topic, {}).get(each.partition) for each in partitions}
-        return {each: leader for each, leader in known.items() if leader is not None}
 
     def _leaders_now(self, partitions: Iterable[Partition]) -> dict[Partition, Leader]:
         """Refresh the metadata, and return the leaders of those partitions that have one.
@@ -218,32 +232,9 @@ class KafkaLog:
                 raise topic.error
             if topic is None or (topic.error is None and each.partition >= topic.partitions):
                 raise kafka_errors.UnknownTopicOrPartitionError(f"{each.topic}/{each.partition}")
-        return self._known_leaders(wanted)
+        return self.known_leaders(wanted)
 
     # Offsets
-
-    def _find_epochs(self, epochs: Mapping[Partition, int]) -> dict[Partition, tuple[int, int]]:
-        """Return the newest epoch that is not newer than the given one, and the offset where it ends; see epoch_ends().
-
-        If the log has neither the given epoch nor a newer one, these are UNKNOWN_EPOCH and UNKNOWN_OFFSET.
-        """
-
-        def look_up(node_id: int, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, int]]:
-            try:
-                wanted = {self._in_kafka(each): epochs[each] for each in partitions}
-                found = self._client.epoch_ends(node_id, wanted, {})
-            except kafka_errors.UnsupportedVersionError:  # before Kafka 0.11
-                return {}
-            return {self._from_kafka(each): (epoch, end) for each, (error, epoch, end) in found.items() if not error}
-
-        leaders = self._known_leaders(epochs)
-        with translate_errors():
-            if len(leaders) < len(epochs):
-                leaders = self._leaders_now(epochs)
-            found, error = self._ask_leaders(leaders, look_up)
-            if error is not None and not found:
-                raise error
-        return found
 
     def _list_offsets(self, *lookups: Mapping[Partition, int]) -> list[dict[Partition, int]]:
         """Look up offsets by timestamp or OffsetSpec.
@@ -256,12 +247,12 @@ class KafkaLog:
         """
 
         def look_up(node_id: int, partitions: Sequence[Partition]) -> dict[Partition, Sequence[int]]:
-            wanted = [{self._in_kafka(each): lookup[each] for each in partitions} for lookup in lookups]
+            wanted = [{each: lookup[each] for each in partitions} for lookup in lookups]
             answers = self._client.list_offsets(node_id, wanted, self._isolation_level)
-            return {each: offsets for each in partitions if (offsets := _offsets(self._in_kafka(each), answers))}
+            return {each: offsets for each in partitions if (offsets := _offsets(each, answers))}
 
         found: dict[Partition, Sequence[int]] = {}
-        leaders = self._known_leaders(lookups[0])
+        leaders = self.known_leaders(lookups[0])
         deadline_s = math.inf
         with translate_errors():
             while True:
@@ -323,12 +314,6 @@ class KafkaLog:
             self._client.refresh_brokers()
         return found, ignored
 
-    def _in_kafka(self, partition: Partition) -> TopicPartition:
-        return TopicPartition(self._settings.topic_prefix + partition.topic, partition.partition)
-
-    def _from_kafka(self, partition: TopicPartition) -> Partition:
-        return Partition(partition.topic.removeprefix(self._settings.topic_prefix), partition.partition)
-
     def _with_retries(self, call: Callable[[], Result]) -> Result:
         """Return `call()`. Retry it after transient errors, for a short time, and translate other errors."""
         deadline_s = time.monotonic() + MAX_TRANSIENT_ERRORS_S
@@ -342,7 +327,7 @@ class KafkaLog:
                     gevent.sleep(TRANSIENT_ERROR_BACKOFF_S)
 
 
-def _offsets(partition: TopicPartition, answers: Iterable[Mapping[TopicPartition, tuple[int, int]]]) -> list[int]:
+def _offsets(partition: Partition, answers: Iterable[Mapping[Partition, tuple[int, int]]]) -> list[int]:
     """Return the offset of a partition in each answer, or [] if its broker cannot answer now.
 
     Raises:
@@ -362,15 +347,6 @@ def _topic_error(name: str, code: int) -> KafkasseError:
     if error is kafka_errors.TopicAuthorizationFailedError:
         return TopicNotAvailable(TOPIC_NOT_AVAILABLE)
     return Unavailable("Kafka cannot say whether a topic of this stream exists. Retry in a few seconds.")
-
-
-def _leaders_of(name: str, topic: TopicMetadata) -> dict[int, Leader]:
-    topic_name, topic_id = name.encode(), topic.topic_id.bytes if topic.topic_id else b""
-
-    def leader(each: PartitionMetadata) -> Leader | None:
-        return Leader(each.leader, each.leader_epoch, topic_name, topic_id) if each.leader else None
-
-    return {each.partition: found for each in topic.partitions if (found := leader(each)) is not None}
 
 
 def _newest(known: Mapping[int, Leader], found: dict[int, Leader]) -> dict[int, Leader]:

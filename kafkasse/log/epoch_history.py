@@ -36,3 +36,7 @@ class EpochHistory:
     def first_newer(self, epoch: int, default: int) -> int:
         """Return the first offset at which a newer epoch was read, or `default` if none was."""
         return min((start for start, started in self._starts if started > epoch), default=default)
+
+    def before(self, offset: int) -> int:
+        """Return the epoch in which the record before `offset` was read, or UNKNOWN_EPOCH."""
+        return max((epoch for start, epoch in self._starts if start < offset), default=UNKNOWN_EPOCH)

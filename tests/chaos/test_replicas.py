@@ -7,6 +7,7 @@ from contextlib import closing
 import pytest
 
 from kafkasse.kafka.cursor import KafkaCursor
+from kafkasse.kafka.partition_states import Decoding, Fetching
 from kafkasse.log import Partition
 from tests.chaos.cluster import NODES, rack
 from tests.kafka.logs import open_log, take, values
@@ -43,4 +44,6 @@ def test_reads_from_the_nearest_replica(kafka, fresh_name):
 
 
 def node_of(cursor: KafkaCursor, partition: Partition) -> int:
-    return cursor._nodes_of[partition].broker.node_id
+    state = cursor._core._partitions[partition]
+    assert isinstance(state, Fetching | Decoding)
+    return state.session.broker.node_id

@@ -18,7 +18,8 @@ from crc32c import crc32c
 from kafkasse.errors import ConfigurationError, KafkasseError, TopicNotAvailable
 from kafkasse.kafka import client
 from kafkasse.kafka import cursor as cursor_module
-from kafkasse.kafka.cursor import MAX_POLL_COST, MAX_UNDECODED_FETCHES, KafkaCursor
+from kafkasse.kafka.cursor import MAX_POLL_COST, KafkaCursor
+from kafkasse.kafka.cursor_core import MAX_UNDECODED_FETCHES
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.log import Batch, OffsetOutOfRange, Partition, PartitionsFailed
 from tests.kafka import fake_broker
@@ -215,17 +216,13 @@ def test_the_responses_of_all_brokers_together_are_bounded(cluster, opened):
 
 
 def test_leader_may_change_while_a_large_batch_is_decoded(cluster, broker, other, opened):
-    """The new leader returns records that the cursor has decoded meanwhile. No record is returned twice or lost."""
+    """The cursor decodes the records of the former leader, and then reads from the new one. It reads no record twice."""
     cursor = opened(0, tail=True)
     values = [b"%d" % number for number in range(4 * MAX_RECORDS)]
     found = exchange(cursor, broker, partition_data(0, batch(0, *values)))
     cluster.topics["t"].leaders[0] = 1
-    cursor._abandon(cursor._nodes_of[at(0)])
-    cursor._assign(cursor._find_leaders([at(0)]))
-    cursor._fetch()  # as after a slow connection attempt, with the batch in memory
-    early = other.next_fetch()
-    found += cursor.poll(POLL_TIMEOUT_S)
-    early.respond(partition_data(0, batch(0, *values)))
+    broker.connections[0].shutdown(fake_broker.socket.SHUT_RDWR)
+    wait_until(lambda: not cursor._nodes)
     found += poll_until(cursor, lambda batches: len(values) == len(offsets(found + batches)))
     last = start_poll(cursor)
     other.fetch_at(0, len(values)).respond(partition_data(0, batch(len(values), b"new")))
@@ -511,7 +508,8 @@ def test_leader_that_moves_is_found_although_another_partition_has_none(cluster,
     cursor = opened(0, NO_LEADER, tail=True)
     poll = start_poll(cursor)
     fetch = broker.next_fetch()
-    cursor._leaderless[at(1)].retry_at = cursor._next_refresh_at = time.monotonic() + POLL_TIMEOUT_S
+    core = cursor._core
+    core._partitions[at(1)].retry_at = core._next_lookup_at = time.monotonic() + POLL_TIMEOUT_S
 
     cluster.topics["t"].leaders[0] = 1
     fetch.respond(partition_data(0, error=NOT_LEADER))

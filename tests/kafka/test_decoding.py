@@ -8,7 +8,6 @@ import tracemalloc
 import weakref
 from collections import Counter
 
-import gevent
 import pytest
 import snappy
 from kafka.errors import CorruptRecordError
@@ -17,8 +16,8 @@ from kafka.record.util import calc_crc32c
 from kafkasse.kafka.batches import MEDIUM_BATCH_BYTES, BatchTooLarge, RecordRun
 from kafkasse.kafka.compression import PIECE_BYTES
 from kafkasse.kafka.decoding import DecodingQueue
+from kafkasse.kafka.fetch_position import FetchPosition
 from kafkasse.kafka.fetch_protocol import PartitionData
-from kafkasse.kafka.partition_state import PartitionState
 from kafkasse.log import Partition
 from tests.kafka.fake_broker import batch
 from tests.support.examples import first_of
@@ -38,11 +37,11 @@ def queue() -> DecodingQueue:
     return DecodingQueue(True, MAX_BYTES)
 
 
-def fill(queue: DecodingQueue, *partitions: bytes | memoryview) -> list[PartitionState]:
+def fill(queue: DecodingQueue, *partitions: bytes | memoryview) -> list[FetchPosition]:
     """Add one partition for each argument, numbered from 0."""
     states = []
     for number, data in enumerate(partitions):
-        states.append(PartitionState(Partition("t", number)))
+        states.append(FetchPosition(Partition("t", number)))
         queue.append(states[-1], fetched(data))
     return states
 
@@ -156,14 +155,13 @@ def test_a_partition_may_be_discarded_while_a_thread_decompresses(queue, action)
     """Its records are not returned, and another partition gets the slot."""
     data = as_snappy_block(batch(0, *[VALUE] * LARGE), False)
     first, _ = fill(queue, data, data)
-    late = gevent.spawn(queue.next_run)
-    gevent.sleep(0)
-    assert not late.ready()
+    block = next_run(queue)[1].block
+    assert block is not None
     assert [first] == queue.discard([first.partition])
     if action == "replace":
         queue.append(first, fetched(data))
 
-    assert late.get() is None
+    block.decompress()
     assert ([1, 0] if action == "replace" else [1]) == turns(steps(queue))
 
 
@@ -262,7 +260,7 @@ def test_an_error_does_not_keep_the_response_in_memory(data):
     response = Response(data)
     gone = weakref.ref(response)
     queue = DecodingQueue(True, MAX_BYTES)
-    queue.append(PartitionState(Partition("t", 0)), fetched(memoryview(response)))
+    queue.append(FetchPosition(Partition("t", 0)), fetched(memoryview(response)))
     del response
     gc.disable()
     try:

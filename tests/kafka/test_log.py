@@ -163,7 +163,7 @@ def test_a_topic_without_timestamps_cannot_be_searched_by_time(cluster, log, cap
 def test_descriptions_of_many_topics_take_turns(log, monkeypatch):
     """The metadata of thousands of topics must not delay other greenlets."""
     names = [f"t{n}" for n in range(50)]
-    monkeypatch.setattr(log._client, "metadata", lambda wanted: dict.fromkeys(wanted, TopicMetadata(None, [], 0)))
+    monkeypatch.setattr(log._client, "metadata", lambda wanted: dict.fromkeys(wanted, TopicMetadata(b"", 0, {})))
     monkeypatch.setattr(event_loop, "MAX_TURN_S", 1e-6)
     others = 0
 

@@ -86,7 +86,7 @@ def test_a_shorter_log_after_an_election_is_truncated(cluster, log):
 
 def test_an_older_epoch_is_that_of_a_new_topic(cluster, log, monkeypatch):
     """The broker does not know the epoch in the fetch, and the metadata has an older one. The stream does not stall."""
-    monkeypatch.setattr("kafkasse.kafka.cursor.MAX_METADATA_LAG_S", 0.1)
+    monkeypatch.setattr("kafkasse.kafka.old_brokers.MAX_METADATA_LAG_S", 0.1)
     broker = cluster.brokers[0]
     cluster.topics["t"].epoch_ends = {0: (0, 0, 145)}
     with closing(log.cursor({at(0): 100}, tail=True)) as cursor:
@@ -107,7 +107,7 @@ def test_an_older_epoch_is_that_of_a_new_topic(cluster, log, monkeypatch):
 @pytest.mark.parametrize("epoch", [2, UNKNOWN_EPOCH])
 def test_outdated_metadata_is_not_mistaken_for_a_new_topic(cluster, log, monkeypatch, epoch):
     """A broker may lag behind for long, and before Kafka 2.1, it does not know the epoch. The stream waits for another."""
-    monkeypatch.setattr("kafkasse.kafka.cursor.MAX_METADATA_LAG_S", 0.0)
+    monkeypatch.setattr("kafkasse.kafka.old_brokers.MAX_METADATA_LAG_S", 0.0)
     broker, topic = cluster.brokers[0], cluster.topics["t"]
     topic.epoch_ends = {0: (FENCED_LEADER_EPOCH, -1, -1)}
     with closing(log.cursor({at(0): 100}, tail=True)) as cursor:

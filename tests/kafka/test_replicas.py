@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from kafkasse.kafka import cursor as cursor_module
+from kafkasse.kafka import cursor_core
 from kafkasse.kafka.cursor import KafkaCursor
 from kafkasse.kafka.log import KafkaLog
 from tests.kafka.fake_broker import FakeCluster, FakeTopic, PendingFetch, batch, partition_data
@@ -82,7 +82,7 @@ def test_returns_to_the_leader_if_the_replica_fails(cluster, cursor, failure):
 )
 def test_asks_the_leader_again(cluster, cursor, monkeypatch, replica, max_age_s, rack):
     """After some time, another replica may be the nearest. A broker that is not in our metadata yet is not used."""
-    monkeypatch.setattr(cursor_module, "MAX_REPLICA_AGE_S", max_age_s)
+    monkeypatch.setattr(cursor_core, "MAX_REPLICA_AGE_S", max_age_s)
     poll = start_poll(cursor)
     redirect(cluster, replica)
     again = cluster.brokers[LEADER].respond(partition_data(0, batch(0, b"a")))

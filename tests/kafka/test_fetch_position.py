@@ -5,26 +5,25 @@ from __future__ import annotations
 import pytest
 
 from kafkasse.kafka.batches import RecordRun
-from kafkasse.kafka.partition_state import FAILURES_FORGOTTEN_S, PartitionState
+from kafkasse.kafka.fetch_position import FAILURES_FORGOTTEN_S, FetchPosition
 from kafkasse.log import UNKNOWN_EPOCH, Partition
 
 
-def backoffs(state: PartitionState, count: int, now: float = 100.0) -> list[float]:
+def backoffs(state: FetchPosition, count: int, now: float = 100.0) -> list[float]:
     """Return how long the partition waits after each of `count` failures at the same time."""
     waits = []
     for _ in range(count):
-        state.back_off(now)
-        waits.append(round(state.retry_at - now, 6))
+        waits.append(round(state.back_off(now) - now, 6))
     return waits
 
 
 def test_the_backoff_grows_with_each_failure():
     """The first retry is at once; the wait is at most a second."""
-    assert [0, 0.02, 0.08, 0.18, 0.32, 0.5, 0.72, 0.98, 1, 1] == backoffs(PartitionState(Partition("t", 0)), 10)
+    assert [0, 0.02, 0.08, 0.18, 0.32, 0.5, 0.72, 0.98, 1, 1] == backoffs(FetchPosition(Partition("t", 0)), 10)
 
 
 def test_the_backoff_starts_again_after_records_or_a_time_without_failures():
-    state = PartitionState(Partition("t", 0))
+    state = FetchPosition(Partition("t", 0))
     backoffs(state, 5)
     state.records_received()
 
@@ -36,15 +35,20 @@ def test_the_backoff_starts_again_after_records_or_a_time_without_failures():
 @pytest.mark.parametrize(
     ("epoch", "end", "diverged_at"),
     [
-        (5, 90, (50, UNKNOWN_EPOCH)),
+        (5, 90, (50, 3)),
+        (5, 40, (40, 3)),
         (3, 40, (40, 3)),
-        (3, 90, (50, UNKNOWN_EPOCH)),
-        (UNKNOWN_EPOCH, 55, (55, UNKNOWN_EPOCH)),
+        (3, 90, (50, 3)),
+        (UNKNOWN_EPOCH, 55, (55, 7)),
+        (2, 20, (20, 2)),
     ],
 )
-def test_the_epoch_at_a_truncation_is_unknown_unless_it_ends_there(epoch, end, diverged_at):
-    """The state has read epoch 3 from offset 20 and epoch 7 from offset 50. The broker lacks epoch 7, or a part of it."""
-    state = PartitionState(Partition("t", 0))
+def test_the_epoch_at_a_truncation_is_that_which_was_read_before_it(epoch, end, diverged_at):
+    """The position has read epoch 3 from offset 20 and epoch 7 from offset 50. The broker lacks epoch 7, or a part of it.
+
+    If the broker has another epoch there, it reports the next divergence. Before what was read, only its epoch is known.
+    """
+    state = FetchPosition(Partition("t", 0))
     state.seek(20)
     state.advance(RecordRun([], 50, 3))
     state.advance(RecordRun([], 60, 7))
@@ -54,7 +58,7 @@ def test_the_epoch_at_a_truncation_is_unknown_unless_it_ends_there(epoch, end, d
 
 def test_the_record_before_the_first_one_is_lost_with_its_epoch():
     """A client returns with an offset and the epoch of the record before, which the broker lacks."""
-    state = PartitionState(Partition("t", 0))
+    state = FetchPosition(Partition("t", 0))
     state.seek(100, 5)
 
     assert (99, UNKNOWN_EPOCH) == state.diverged_at(4, 150)

@@ -1,0 +1,577 @@
+"""The core of a cursor: the states of its partitions, and what it does next. No I/O, no clock.
+
+    seek() ─▶ next_lookup(), end_lookup() ─▶ fetches(), request() ─▶ on_response() ─▶ decode_run() ─▶ take_batches()
+                   ▲                                                          │
+                   └─────────── leader moved, broker unavailable ◀────────────┘
+
+KafkaCursor (cursor.py) executes the lookups and the fetches, and passes in what they return, and the time.
+partition_states.py describes the states.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import defaultdict, deque
+from collections.abc import Container, Iterable, Mapping, Sequence, Set
+from typing import Any, NamedTuple, Protocol
+
+from kafka import errors as kafka_errors
+
+from kafkasse.errors import KafkasseError, Unavailable
+from kafkasse.kafka import old_brokers
+from kafkasse.kafka.batches import BatchTooLarge, RecordRun
+from kafkasse.kafka.compression import LargeBlock
+from kafkasse.kafka.decoding import DecodingQueue
+from kafkasse.kafka.errors import PERMANENT_ERRORS, message, report
+from kafkasse.kafka.fetch_position import NO_LEADER, FetchPosition
+from kafkasse.kafka.fetch_protocol import (
+    NO_REPLICA,
+    Broker,
+    FetchOptions,
+    FetchRequest,
+    FetchResponse,
+    Leader,
+    PartitionData,
+)
+from kafkasse.kafka.fetch_session import FetchSession
+from kafkasse.kafka.partition_states import (
+    NEXT_STATES,
+    Added,
+    Decoding,
+    Failed,
+    Fetching,
+    NeedsLeader,
+    State,
+    Stopped,
+    Validating,
+)
+from kafkasse.log import RECREATED_AT, UNKNOWN_EPOCH, Batch, OffsetOutOfRange, Partition, PartitionsFailed
+
+log = logging.getLogger(__name__)
+
+OUT_OF_RANGE_REPEAT_S = 0.5
+MAX_REPLICA_AGE_S = 300.0  # after this time, ask the leader again which replica is the nearest
+REPLICA_FAILED_S = 30.0  # after a replica failed, read from leaders for this long
+MAX_UNDECODED_FETCHES = 6  # times max_fetch_bytes: while its undecoded responses are larger, a cursor fetches nothing
+MIN_FETCH_BYTES = 1 << 20  # what MAX_UNDECODED_FETCHES counts if max_fetch_bytes is smaller
+BATCH_TOO_LARGE = "too large when decompressed"
+
+_SUCCESS, _OFFSET_OUT_OF_RANGE, _UNKNOWN_SERVER_ERROR = 0, 1, -1  # Kafka's error codes
+_SESSION_ERRORS = (70, 71, 106)  # the broker has evicted the session, or does not accept its epoch or its topic IDs
+
+
+class CursorOptions(NamedTuple):
+    """How a cursor reads.
+
+    Attributes:
+        fetch: the fields that all its Fetch requests share.
+        tail: the cursor stays at the end of its partitions. It uses fetch sessions, and fetches only while it is polled, so
+            that records accumulate in between. Other cursors fetch ahead while responses are large.
+        timeout_s: how long to wait for a response, in addition to `fetch.max_wait_ms`.
+        max_decompressed_bytes: the maximum decompressed size of a batch. Larger batches are reported as unreadable.
+    """
+
+    fetch: FetchOptions
+    tail: bool
+    timeout_s: float
+    max_decompressed_bytes: int
+
+
+class Cluster(Protocol):
+    """A cluster. The last three methods may wait, and raise Unavailable. Only lookups call them."""
+
+    def known_leaders(self, partitions: Iterable[Partition]) -> Mapping[Partition, Leader]:
+        """Return the last known leaders of those partitions that have one."""
+
+    def broker(self, node_id: int) -> Broker | None:
+        """Return the broker with a node ID, if it is in the last metadata."""
+
+    def reports_truncation(self, broker: Broker) -> bool:
+        """Return whether a broker's Fetch responses report a truncated log, as far as is known."""
+
+    def find_leaders(self, partitions: Iterable[Partition]) -> Mapping[Partition, Leader | KafkasseError]:
+        """Return the current leaders of those partitions that have one, and an error for those that we may not read."""
+
+    def find_epochs(self, epochs: Mapping[Partition, int]) -> Mapping[Partition, tuple[int, int] | None]:
+        """Return the newest epoch in each log that is not newer than the given one, and the offset at which it ends.
+
+        If the log has only older epochs, the offset is UNKNOWN_OFFSET. The value is None if the leader does not answer such
+        questions. Partitions about which it cannot answer now are absent.
+        """
+
+    def recreated(self, epochs: Mapping[Partition, int]) -> Set[Partition]:
+        """As log.Log.recreated()."""
+
+
+class FindLeaders(NamedTuple):
+    """Find the leaders of these partitions."""
+
+    partitions: Sequence[Partition]
+
+    def ask(self, cluster: Cluster) -> Mapping[Partition, Leader | KafkasseError]:
+        return cluster.find_leaders(self.partitions)
+
+
+class FindEpochs(NamedTuple):
+    """Find where the last epoch of these partitions ends."""
+
+    states: Mapping[Partition, Validating]
+
+    def ask(self, cluster: Cluster) -> Mapping[Partition, tuple[int, int] | None]:
+        return cluster.find_epochs({each: state.position.last_epoch for each, state in self.states.items()})
+
+
+class FindRecreated(NamedTuple):
+    """Find those of these partitions whose leader confirms an epoch that is older than that of the last leader."""
+
+    states: Mapping[Partition, NeedsLeader]
+
+    def ask(self, cluster: Cluster) -> Set[Partition]:
+        # The log may be longer than before, so only an epoch that is older than that of the last leader is suspicious.
+        return cluster.recreated({each: state.position.leader.epoch - 1 for each, state in self.states.items()})
+
+
+Lookup = FindLeaders | FindEpochs | FindRecreated
+
+
+class CursorCore:
+    """Reads partitions, each from a given offset.
+
+    Args:
+        cluster: the cluster. The core calls only the methods that do not wait.
+        options: how to read.
+
+    Attributes:
+        large_block: see decode_run().
+    """
+
+    def __init__(self, cluster: Cluster, options: CursorOptions) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._partitions: dict[Partition, State] = {}
+        self._sessions: dict[Broker, FetchSession] = {}
+        self._topic_ids: dict[str, bytes] = {}  # a recreated topic has another ID, and is not read
+        self._expected_ids: dict[str, str] = {}  # the first characters, if the caller knows them
+        self._undecoded = DecodingQueue(bool(options.fetch.isolation_level), options.max_decompressed_bytes)
+        self.large_block: LargeBlock | None = None
+        self._decoded: list[Batch] = []  # what take_batches() will return
+        self._error: Exception | None = None  # ends the cursor
+        self._report_at = math.inf  # when next_error() looks for partitions that have stopped or failed
+        self._is_looking_up = False
+        self._more_lookups: deque[Lookup] = deque()  # that continue the last one
+        self._next_lookup_at = math.inf
+        self._replicas_expire_at = math.inf
+        self._replicas_allowed_at = 0.0
+        self._fetches_ahead = False
+
+    # The partitions
+
+    def seek(
+        self, offsets: Mapping[Partition, int], epochs: Mapping[Partition, int], topic_ids: Mapping[str, str]
+    ) -> None:
+        """See log.Cursor.seek()."""
+        self._discard_records(offsets)
+        states = {each: self._partitions.setdefault(each, Added()) for each in offsets}
+        added_topics = {each.topic for each, state in states.items() if isinstance(state, Added)}
+        self._expected_ids |= {topic: topic_ids[topic] for topic in added_topics if topic_ids.get(topic)}
+        known = self._cluster.known_leaders(
+            [each for each, state in states.items() if isinstance(state, Added | Failed)]
+        )
+        for partition, offset in offsets.items():
+            state = states[partition]
+            position = FetchPosition(partition) if isinstance(state, Added | Failed) else state.position
+            position.seek(offset, epochs.get(partition, UNKNOWN_EPOCH))
+            if isinstance(state, Fetching) and not self._must_validate(position, position.leader):
+                self._start_epochs(position)
+                state.session.offset_changed(position)
+                continue
+            retry_at = state.retry_at if isinstance(state, NeedsLeader) else 0.0
+            self._enter(partition, NeedsLeader(position, retry_at))
+            if partition in known and not self._must_validate(position, known[partition]):
+                self._leader_found(position, known[partition])
+
+    def remove(self, partitions: Iterable[Partition]) -> None:
+        """See log.Cursor.remove()."""
+        removed = self._partitions.keys() & set(partitions)
+        self._discard_records(removed)
+        for partition in removed:
+            state = self._partitions.pop(partition)
+            if isinstance(state, Fetching):
+                state.session.remove(state.position)
+        for topic in {each.topic for each in removed} - {each.topic for each in self._partitions}:
+            self._topic_ids.pop(topic, None)
+            self._expected_ids.pop(topic, None)
+
+    def _enter(self, partition: Partition, state: State) -> None:
+        former = self._partitions[partition]
+        if type(state) not in NEXT_STATES[type(former)]:
+            raise RuntimeError(f"A partition cannot change from {type(former).__name__} to {type(state).__name__}.")
+        self._partitions[partition] = state
+        if isinstance(state, Decoding):
+            state.session.pause(state.position)
+            return
+        if isinstance(former, Decoding) and isinstance(state, Fetching):
+            state.session.resume(state.position)
+            return
+        if isinstance(former, Decoding | Fetching):
+            former.session.remove(former.position)
+        if isinstance(state, Fetching):
+            state.session.add(state.position)
+        elif isinstance(state, NeedsLeader):
+            self._next_lookup_at = min(self._next_lookup_at, state.retry_at)
+        elif isinstance(state, Stopped | Failed):
+            self._report_at = 0.0
+
+    def close(self) -> None:
+        """Free the records and buffers at once, without a garbage collection."""
+        self._undecoded.clear()
+        self._decoded.clear()
+        self.large_block = None
+        self._partitions.clear()
+        for session in self._sessions.values():
+            session.clear()
+        self._sessions.clear()
+
+    def next_error(self, now: float) -> Exception | None:
+        """Return what poll() raises now, or None. The records before an error come first, so decode all records before."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            return error
+        if now < self._report_at:
+            return None
+        failed = {each: state.error for each, state in self._partitions.items() if isinstance(state, Failed)}
+        if failed:
+            self.remove(failed)
+            return PartitionsFailed(failed)
+        stopped = {each: state for each, state in self._partitions.items() if isinstance(state, Stopped)}
+        # Repeat it, because the caller may have failed to find an offset at which to continue.
+        self._report_at = now + OUT_OF_RANGE_REPEAT_S if stopped else math.inf
+        if not stopped:
+            return None
+        return OffsetOutOfRange(
+            stopped,
+            {each: state.diverged_at for each, state in stopped.items() if state.diverged_at is not None},
+            {each: state.unreadable for each, state in stopped.items() if state.unreadable is not None},
+        )
+
+    # Lookups
+
+    @property
+    def wake_at(self) -> float:
+        """When to call next_lookup(); inf if nothing must be looked up."""
+        return math.inf if self._is_looking_up else self._next_lookup_at
+
+    def next_lookup(self, now: float) -> Lookup | None:
+        """Return the lookup to start now. The next one follows after end_lookup() or lookup_failed()."""
+        if self._is_looking_up:
+            return None
+        if self._more_lookups:
+            self._is_looking_up = True
+            return self._more_lookups.popleft()
+        if now < self._next_lookup_at:
+            return None
+        due = [each for each, state in self._waiting() if state.retry_at <= now]
+        self._is_looking_up = bool(due)
+        self._plan_lookup()
+        return FindLeaders(due) if due else None
+
+    def _waiting(self) -> Iterable[tuple[Partition, NeedsLeader]]:
+        return ((each, state) for each, state in self._partitions.items() if isinstance(state, NeedsLeader))
+
+    def _plan_lookup(self) -> None:
+        self._next_lookup_at = min((state.retry_at for _, state in self._waiting()), default=math.inf)
+
+    def end_lookup(self, now: float, lookup: Lookup, answer: Any) -> None:
+        """Continue with what Lookup.ask() has returned. Back off where there is no answer."""
+        if isinstance(lookup, FindLeaders):
+            self._leaders_found(now, lookup, answer)
+        elif isinstance(lookup, FindEpochs):
+            self._epochs_found(now, lookup, answer)
+        else:
+            self._recreated_found(lookup, answer)
+        self._is_looking_up = False
+        self._plan_lookup()
+
+    def lookup_failed(self, now: float, lookup: Lookup, error: Exception) -> None:
+        """Retry later, or end the cursor if retrying cannot help."""
+        can_retry = isinstance(error, KafkasseError) and not isinstance(lookup, FindLeaders)
+        if not can_retry and not isinstance(error, Unavailable):
+            self._error = error
+        self.end_lookup(now, lookup, {})
+
+    def _leaders_found(
+        self, now: float, lookup: FindLeaders, leaders: Mapping[Partition, Leader | KafkasseError]
+    ) -> None:
+        for partition, leader in leaders.items():
+            state = self._partitions.get(partition)
+            if not isinstance(state, NeedsLeader):
+                continue
+            if isinstance(leader, KafkasseError):
+                self._enter(partition, Failed(leader))
+            elif leader.epoch < state.position.leader.epoch:
+                state.outdated_since = min(state.outdated_since, now)
+            else:
+                self._leader_found(state.position, leader)
+        states = {each: state for each in lookup.partitions if (state := self._partitions.get(each)) is not None}
+        if validating := {each: state for each, state in states.items() if isinstance(state, Validating)}:
+            self._more_lookups.append(FindEpochs(validating))
+        waiting = {each: state for each, state in states.items() if isinstance(state, NeedsLeader)}
+        if outdated := {each: state for each, state in waiting.items() if old_brokers.is_outdated(state, now)}:
+            self._more_lookups.append(FindRecreated(outdated))
+        for state in waiting.values():
+            state.retry_at = state.position.back_off(now)
+
+    def _leader_found(self, position: FetchPosition, leader: Leader) -> None:
+        topic = position.partition.topic
+        expected, former = self._expected_ids.get(topic), self._topic_ids.get(topic)
+        if (expected and leader.short_topic_id not in ("", expected)) or (former and leader.topic_id != former):
+            return  # the topic was recreated
+        self._topic_ids[topic] = leader.topic_id
+        position.leader = leader
+        if self._must_validate(position, leader):
+            self._enter(position.partition, Validating(position))
+        else:
+            self._fetch_from_leader(position)
+
+    def _epochs_found(self, now: float, lookup: FindEpochs, ends: Mapping[Partition, tuple[int, int] | None]) -> None:
+        for partition, state in lookup.states.items():
+            if self._partitions.get(partition) is not state:
+                continue
+            position, end = state.position, ends.get(partition)
+            if partition not in ends:
+                self._need_leader(position, position.back_off(now))
+            elif end is not None and old_brokers.is_divergence(position, *end):
+                self._enter(partition, Stopped(position, old_brokers.diverged_at(position, *end)))
+            else:
+                position.valid_at = position.leader
+                self._fetch_from_leader(position)
+
+    def _recreated_found(self, lookup: FindRecreated, recreated: Container[Partition]) -> None:
+        for partition, state in lookup.states.items():
+            if self._partitions.get(partition) is state and partition in recreated:
+                state.position.leader = NO_LEADER
+                self._enter(partition, Stopped(state.position, RECREATED_AT))
+
+    def _must_validate(self, position: FetchPosition, leader: Leader) -> bool:
+        """Return whether the leader's log may have been truncated, and its Fetch responses would not report that."""
+        return not (self._cluster.reports_truncation(leader.broker) or old_brokers.is_valid(position, leader))
+
+    # Fetches
+
+    def fetches(self, now: float) -> list[FetchSession]:
+        """Return the sessions of which to send a request(), as soon as there is a connection to their broker."""
+        self._leave_old_replicas(now)
+        max_bytes = max(self._options.fetch.max_bytes, MIN_FETCH_BYTES)
+        if self._undecoded and self._undecoded.response_bytes > MAX_UNDECODED_FETCHES * max_bytes:
+            return []
+        idle = [session for session in self._sessions.values() if session.positions and not session.is_fetching]
+        for session in idle:
+            session.is_fetching = True
+        return idle
+
+    def request(self, now: float, session: FetchSession, newest_version: int) -> FetchRequest:
+        """Return the next request to a broker that supports this version of the Fetch request."""
+        may_redirect = now >= self._replicas_allowed_at
+        options = self._options.fetch.for_request(may_redirect, self._max_bytes_per_broker())
+        return session.request(newest_version, options)
+
+    def _max_bytes_per_broker(self) -> int:
+        """Return the maximum size of a response: all brokers that the cursor reads from share `fetch.max_bytes`."""
+        brokers = sum(session.has_partitions for session in self._sessions.values())
+        return self._options.fetch.max_bytes // max(1, brokers)
+
+    def on_response(self, now: float, session: FetchSession, response: FetchResponse) -> bool:
+        """Take the response to the last request. Return whether the connection may be used again."""
+        if not self._is_open(session):
+            return False
+        results = session.receive(response)
+        if response.error_code != _SUCCESS:
+            error = kafka_errors.for_code(response.error_code)
+            log.info("Broker %d rejects a fetch: %s", session.broker.node_id, error)
+            if response.error_code not in _SESSION_ERRORS or not session.restart():
+                self._abandon(now, session)
+            return self._is_open(session)
+        # After a large response there are probably more records. At the end of the log, do not fetch ahead: if no request is
+        # in flight when the cursor is closed, its connection can be reused at once.
+        if not self._options.tail:
+            record_bytes = sum(len(data.records) for data in response.partitions)
+            self._fetches_ahead = record_bytes > self._max_bytes_per_broker() // 2
+        failed: defaultdict[tuple[str, type[kafka_errors.KafkaError]], list[Partition]] = defaultdict(list)
+        for position, data in results:
+            if data.error_code != _SUCCESS or data.diverging is not None:
+                if (permanent := self._handle_error(now, position, session, data)) is not None:
+                    failed[position.partition.topic, permanent].append(position.partition)
+            elif data.replica not in (NO_REPLICA, session.broker.node_id):
+                self._follow_replica(now, position, data.replica)
+            elif data.records:
+                position.records_received()
+                self._undecoded.append(position, data)
+                self._enter(position.partition, Decoding(position, session))
+        for (topic, permanent), partitions in failed.items():
+            self._fail(partitions, permanent(topic))
+        return True
+
+    def _handle_error(
+        self, now: float, position: FetchPosition, session: FetchSession, data: PartitionData
+    ) -> type[kafka_errors.KafkaError] | None:
+        """Return the error if the partition cannot be read any more. Otherwise stop the partition, or find its leader."""
+        error: type[kafka_errors.KafkaError] = kafka_errors.for_code(data.error_code)
+        partition = position.partition
+        if session.broker != position.leader.broker:
+            log.info("%s/%d cannot be read from the nearest replica now: %s", *partition, error.__name__)
+            self._avoid_replicas(now)
+            self._fetch_from(position, position.leader.broker)  # the replica may lag behind, so the leader decides
+        elif data.diverging is not None or data.error_code == _OFFSET_OUT_OF_RANGE:
+            diverged_at = None if data.diverging is None else position.diverged_at(*data.diverging)
+            is_other = old_brokers.was_recreated(position)
+            self._enter(partition, Stopped(position, RECREATED_AT if is_other else diverged_at))
+        elif error.retriable or data.error_code == _UNKNOWN_SERVER_ERROR:
+            log.info("%s/%d cannot be read now: %s", *partition, error.__name__)
+            self._need_leader(position, position.back_off(now))
+        else:
+            return error
+        return None
+
+    def connection_failed(self, now: float, session: FetchSession, error: Exception, retry_now: bool) -> None:
+        """Find the leaders of the session's partitions: at once if `retry_now` is set, else after a backoff."""
+        if isinstance(error, PERMANENT_ERRORS):
+            self._error = report(error)
+        log.info("Connection to broker %d failed: %s: %s", session.broker.node_id, type(error).__name__, error)
+        if self._is_open(session):
+            self._abandon(now, session, retry_now)
+
+    def _is_open(self, session: FetchSession) -> bool:
+        return self._sessions.get(session.broker) is session
+
+    def _abandon(self, now: float, session: FetchSession, retry_now: bool = False) -> None:
+        del self._sessions[session.broker]
+        for position in list(session.positions):
+            if session.broker != position.leader.broker:
+                self._avoid_replicas(now)
+            self._need_leader(position, 0.0 if retry_now else position.back_off(now))
+
+    def _need_leader(self, position: FetchPosition, retry_at: float) -> None:
+        self._enter(position.partition, NeedsLeader(position, retry_at))
+
+    def _fetch_from_leader(self, position: FetchPosition) -> None:
+        self._start_epochs(position)
+        self._fetch_from(position, position.leader.broker)
+
+    def _start_epochs(self, position: FetchPosition) -> None:
+        """Remember the leader's epoch at a position at which nothing has been read."""
+        if self._options.tail and position.first_epoch == UNKNOWN_EPOCH:
+            position.first_epoch = position.leader.epoch
+        if position.last_epoch == UNKNOWN_EPOCH:
+            position.valid_at = position.leader  # all records will come from this leader
+
+    def _fetch_from(self, position: FetchPosition, broker: Broker) -> None:
+        self._enter(position.partition, Fetching(position, self._session(broker)))
+
+    def _session(self, broker: Broker) -> FetchSession:
+        if broker not in self._sessions:
+            self._sessions[broker] = FetchSession(broker, use_session=self._options.tail)
+        return self._sessions[broker]
+
+    def _fail(self, partitions: Iterable[Partition], error: kafka_errors.KafkaError) -> None:
+        reported = report(error)
+        for partition in partitions:
+            self._enter(partition, Failed(reported))
+
+    # Replicas
+
+    def _follow_replica(self, now: float, position: FetchPosition, node_id: int) -> None:
+        """Read a partition from the replica that its leader has named."""
+        if (broker := self._cluster.broker(node_id)) is None:
+            self._avoid_replicas(now)
+            return
+        self._fetch_from(position, broker)
+        self._replicas_expire_at = min(self._replicas_expire_at, now + MAX_REPLICA_AGE_S)
+
+    def _leave_old_replicas(self, now: float) -> None:
+        if now < self._replicas_expire_at:
+            return
+        self._replicas_expire_at = math.inf
+        for state in list(self._partitions.values()):
+            if isinstance(state, Fetching | Decoding) and state.session.broker != state.position.leader.broker:
+                if isinstance(state, Fetching):
+                    self._fetch_from(state.position, state.position.leader.broker)
+                else:
+                    self._replicas_expire_at = now  # as soon as its records are decoded
+
+    def _avoid_replicas(self, now: float) -> None:
+        """Read from leaders for some time. Otherwise a leader would name the same replica again."""
+        self._replicas_allowed_at = now + REPLICA_FAILED_S
+
+    # Records
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether there are records to decode."""
+        return bool(self._undecoded)
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether take_batches() returns any."""
+        return bool(self._decoded)
+
+    @property
+    def fetches_ahead(self) -> bool:
+        """Whether to fetch before the caller has processed the records that were decoded."""
+        return self._fetches_ahead and not self._undecoded
+
+    def decode_run(self) -> int:
+        """Decode some of the records, for about a millisecond. Return their cost. The partitions take turns.
+
+        If `large_block` is then not None, let a thread decompress it first, because the next call would take longer.
+        """
+        self.large_block = None
+        if (result := self._undecoded.next_run()) is None:
+            return 0
+        position, run = result
+        if not isinstance(run, RecordRun):
+            self._stop_at_unreadable(position, run)
+            return 0
+        cost, self.large_block = 0, run.block
+        if run.next_offset > position.offset:
+            position.advance(run)
+            self._decoded.append(Batch(position.partition, run.records, run.next_offset, run.epoch))
+            cost = run.cost
+        if run.is_last:
+            self._end_decoding(position)
+        return cost
+
+    def take_batches(self) -> list[Batch]:
+        """Return what was decoded since the last call."""
+        decoded, self._decoded = self._decoded, []
+        return decoded
+
+    def _end_decoding(self, position: FetchPosition) -> None:
+        state = self._partitions[position.partition]
+        assert isinstance(state, Decoding)  # noqa: S101 - it is in the queue
+        if self._is_open(state.session):
+            self._enter(position.partition, Fetching(position, state.session))
+        else:
+            self._need_leader(position, 0.0)
+
+    def _discard_records(self, partitions: Container[Partition]) -> None:
+        """Discard the records of these partitions that take_batches() has not returned."""
+        for position in self._undecoded.discard(partitions):
+            self._end_decoding(position)
+        self._decoded = [batch for batch in self._decoded if batch.partition not in partitions]
+
+    def _stop_at_unreadable(
+        self, position: FetchPosition, error: kafka_errors.CorruptRecordError | BatchTooLarge
+    ) -> None:
+        partition = position.partition
+        if not isinstance(error, BatchTooLarge):
+            self._fail([partition], type(error)(f"{'/'.join(map(str, partition))}: {message(error)}"))
+            return
+        log.error(
+            "%s/%d: the batch before offset %d is %s, so its records are skipped."
+            " Increase max_decompressed_bytes to read such batches.",
+            *partition,
+            error.next_offset,
+            BATCH_TOO_LARGE,
+        )
+        self._enter(partition, Stopped(position, unreadable=(error.next_offset, BATCH_TOO_LARGE)))

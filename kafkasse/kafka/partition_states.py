@@ -1,0 +1,108 @@
+"""The states of a partition in a cursor: the data of each state, and the transitions. This module does no I/O.
+
+state        next         when
+Added        NeedsLeader  always
+NeedsLeader  Fetching     its leader is known
+             Validating   its leader is known, but might not report that the log was truncated (old_brokers.py)
+             Stopped      its topic was recreated (old_brokers.py)
+             Failed       we may not read its topic
+             NeedsLeader  seek() is called
+Validating   Fetching     the leader's log contains what was read
+             Stopped      the log was truncated, or the topic was recreated
+             NeedsLeader  the leader does not answer, or seek() is called
+Fetching     Decoding     records have arrived
+             Fetching     the leader names a replica to read from, or the replica cannot be used
+             Stopped      the offset is out of range, or the log was truncated
+             NeedsLeader  the leader has moved, its broker is unavailable, or its log must be validated after a seek()
+             Failed       the broker rejects the partition
+Decoding     Fetching     all records are decoded, or seek() is called
+             NeedsLeader  the same, but the connection to the broker has failed
+             Stopped      a batch is too large
+             Failed       a batch is damaged
+Stopped      NeedsLeader  seek() is called
+Failed       NeedsLeader  seek() is called before poll() has reported the error
+
+remove() may be called in each state. After poll() has reported an error, the partition is removed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kafkasse.errors import KafkasseError
+from kafkasse.kafka.fetch_position import FetchPosition
+from kafkasse.kafka.fetch_session import FetchSession
+from kafkasse.log import OffsetAndEpoch
+
+
+@dataclass(slots=True, eq=False)
+class Added:
+    """seek() has just added it."""
+
+
+@dataclass(slots=True, eq=False)
+class NeedsLeader:
+    """Waits until its leader is found.
+
+    Attributes:
+        retry_at: when to look up the leader.
+        outdated_since: when the metadata first reported a leader with an older epoch than the last one; inf if it has not.
+    """
+
+    position: FetchPosition
+    retry_at: float
+    outdated_since: float = math.inf
+
+
+@dataclass(slots=True, eq=False)
+class Validating:
+    """Has a leader. Waits for the answer whether the leader's log contains what was read."""
+
+    position: FetchPosition
+
+
+@dataclass(slots=True, eq=False)
+class Fetching:
+    """Is in the next request to the broker of this session: the leader, or the replica that the leader has named."""
+
+    position: FetchPosition
+    session: FetchSession
+
+
+@dataclass(slots=True, eq=False)
+class Decoding:
+    """Has records that are not decoded yet. Until then it is in no request. `session` is where the records are from."""
+
+    position: FetchPosition
+    session: FetchSession
+
+
+@dataclass(slots=True, eq=False)
+class Stopped:
+    """Cannot continue until seek() moves it. The attributes are those of OffsetOutOfRange."""
+
+    position: FetchPosition
+    diverged_at: OffsetAndEpoch | None = None
+    unreadable: tuple[int, str] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Failed:
+    """Cannot be read any more. poll() has not reported this yet."""
+
+    error: KafkasseError
+
+
+State = Added | NeedsLeader | Validating | Fetching | Decoding | Stopped | Failed
+
+NEXT_STATES: Mapping[type[State], tuple[type[State], ...]] = {
+    Added: (NeedsLeader,),
+    NeedsLeader: (Fetching, Validating, Stopped, Failed, NeedsLeader),
+    Validating: (Fetching, Stopped, NeedsLeader),
+    Fetching: (Decoding, Fetching, Stopped, NeedsLeader, Failed),
+    Decoding: (Fetching, NeedsLeader, Stopped, Failed),
+    Stopped: (NeedsLeader,),
+    Failed: (NeedsLeader,),
+}
