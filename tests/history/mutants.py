@@ -27,10 +27,12 @@ from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.snapshot import Snapshot
 from kafkasse.feed.tail import Tail
 from kafkasse.kafka import batches, decoding
-from kafkasse.kafka.broker_node import BrokerNode
 from kafkasse.kafka.connection import Connection
+from kafkasse.kafka.cursor_core import CursorCore
+from kafkasse.kafka.fetch_position import FetchPosition
+from kafkasse.kafka.fetch_session import FetchSession
 from kafkasse.kafka.log import KafkaLog
-from kafkasse.kafka.partition_state import PartitionState
+from kafkasse.log.epoch_history import EpochHistory
 from kafkasse.process.open_streams import EndReason
 from kafkasse.records import frame
 from kafkasse.records.encoder import Encoder
@@ -287,7 +289,7 @@ def catching_up_skips_a_frame(original: Any, self: Any, *args: Any) -> bytes:
     )
 
 
-@mutant(PartitionState, "advance")
+@mutant(FetchPosition, "advance")
 def cursor_one_too_far(original: Any, self: Any, run: Any) -> None:
     """After every second run of records, a Kafka cursor continues one offset too far."""
     original(self, run)
@@ -323,13 +325,46 @@ def abort_never_ends(original: Any, self: Any, batch: Any, attributes: int, prod
     return hides or wrong
 
 
-@mutant(BrokerNode, "match")
+@mutant(FetchSession, "receive")
 def records_of_another_partition(original: Any, self: Any, response: Any) -> Any:
     """If a response has records of several partitions, they are taken for those of another one."""
     pairs = list(original(self, response))
     states = [state for state, _ in pairs]
     applied["records_of_another_partition"] += len(pairs) > 1
     return iter([(state, data) for state, (_, data) in zip([*states[1:], *states[:1]], pairs, strict=True)])
+
+
+@mutant(CursorCore, "_must_validate")
+def new_leader_not_validated(original: Any, self: Any, *args: Any) -> bool:
+    """A cursor reads from a new leader that does not report truncated logs, without asking where the last epoch ends."""
+    applied["new_leader_not_validated"] += bool(original(self, *args))
+    return False
+
+
+@mutant(CursorCore, "_discard_records")
+def records_from_before_a_seek(original: Any, self: Any, partitions: Any) -> None:
+    """Records that were decoded before seek() are returned after it."""
+    decoded = list(self._decoded)
+    original(self, partitions)
+    applied["records_from_before_a_seek"] += decoded != self._decoded
+    self._decoded = decoded
+
+
+@mutant(EpochHistory, "first_newer")
+def newer_epochs_forgotten(original: Any, self: Any, epoch: int, default: int) -> int:
+    """A truncation is reported where the broker's epoch ends, even if a later epoch was read before that offset."""
+    applied["newer_epochs_forgotten"] += original(self, epoch, default) < default
+    return default
+
+
+@mutant(FetchSession, "restart")
+def evicted_session_not_rebuilt(original: Any, self: Any) -> bool:
+    """After a broker has evicted a session, the next one lacks a partition."""
+    was_open = bool(original(self))
+    if was_open and self.positions:
+        applied["evicted_session_not_rebuilt"] += 1
+        self.positions = dict(list(self.positions.items())[1:])
+    return was_open
 
 
 @mutant(KnownTopics, "compare")

@@ -18,15 +18,16 @@ import subprocess  # noqa: E402
 import sys  # noqa: E402
 import time  # noqa: E402
 from collections import Counter  # noqa: E402
-from collections.abc import Sequence  # noqa: E402
+from collections.abc import Iterator, Sequence  # noqa: E402
 from functools import cache  # noqa: E402
 from pathlib import Path  # noqa: E402
 
-from tests.history.worlds import KINDS, StoredWorld, find  # noqa: E402
+from tests.history.worlds import CURSOR_KINDS, KINDS, StoredWorld, find  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 REPORT_EVERY_S = 5.0
 MAX_SEED = 2**32
+CURSORS = 10  # worlds of each kind of cursor for each world of a feed, because they are shorter
 MAX_FAILURES = 10  # of one process; shortening takes hundreds of worlds
 
 
@@ -39,13 +40,15 @@ def run(seconds: float, seed: int, kinds: Sequence[str], mutant: str = "") -> Co
     outcomes: Counter[str] = Counter()
     most = 1 if mutant else MAX_FAILURES
     while time.monotonic() < began_at + seconds and outcomes["failed"] < most:
-        for kind in kinds:
-            found = find(kind, seed, mutant, _commit())
+        for kind, world_seed in _worlds(kinds, seed):
+            found = find(kind, world_seed, mutant, _commit())
             outcomes["failed" if found else "passed"] += 1
             if found:
                 file = found.write()
-                print(f"{kind}, seed {seed}: {found.violation}")
+                print("\n".join([*_events(found), f"{kind}, seed {world_seed}: {found.violation}"]))
                 print(f"to repeat it: python -m tests.history.simulate --replay {file.relative_to(ROOT)}", flush=True)
+                if mutant:
+                    break
         seed = (seed + 1) % MAX_SEED
         if time.monotonic() >= reported_at + REPORT_EVERY_S:
             reported_at = time.monotonic()
@@ -53,6 +56,21 @@ def run(seconds: float, seed: int, kinds: Sequence[str], mutant: str = "") -> Co
             left_s = max(0.0, began_at + seconds - reported_at)
             print(f"{left_s:5.0f} s left: {dict(outcomes)}, {speed:.1f} worlds/s", flush=True)
     return outcomes
+
+
+def _worlds(kinds: Sequence[str], seed: int) -> Iterator[tuple[str, int]]:
+    """Yield the kinds and the seeds of one turn."""
+    for kind in kinds:
+        if kind in CURSOR_KINDS:
+            yield from ((kind, CURSORS * seed + number) for number in range(CURSORS))
+        else:
+            yield kind, seed
+
+
+def _events(world: StoredWorld) -> list[str]:
+    events: list[str] = []
+    world.replay(events)
+    return events
 
 
 @cache
@@ -66,16 +84,17 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, help="the first seed; by default a random one")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
-    parser.add_argument("--kind", choices=KINDS, help="only worlds of this kind")
+    parser.add_argument("--kind", choices=[*KINDS, *CURSOR_KINDS], help="only worlds of this kind")
     parser.add_argument("--mutant", default="", help="find a world that fails with this mutant")
     parser.add_argument("--replay", type=Path, help="play a stored world instead")
     args = parser.parse_args()
     if args.replay:
-        found = StoredWorld.read(args.replay).replay()
-        print("\n".join(found) or "no violations")
+        world = StoredWorld.read(args.replay)
+        found = world.replay()
+        print("\n".join([*_events(world), *found]) if found else "no violations")
         return bool(found)
     first = secrets.randbelow(MAX_SEED) if args.seed is None else args.seed
-    kinds = [args.kind] if args.kind else list(KINDS)
+    kinds = [args.kind] if args.kind else [*KINDS, *CURSOR_KINDS]
     if args.processes == 1 or args.mutant:
         return bool(run(args.seconds, first, kinds, args.mutant)["failed"])
     words = [sys.executable, "-m", "tests.history.simulate", "--processes", "1", "--seconds", str(args.seconds)]

@@ -171,7 +171,10 @@ class Simulation:
 
     Attributes:
         reached: how often the situations occurred that only some orders of steps cause.
+        events: what happened, for people. Only worlds of a cursor have it.
     """
+
+    events: Sequence[str] = ()
 
     _route = Route("topics", "/{topics}", None)
     _start = of_topics([TOPIC])  # of a client without an event ID

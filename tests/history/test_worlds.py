@@ -16,7 +16,7 @@ import pytest
 from kafkasse.records.filter import Filter
 from tests.history import mutants
 from tests.history.draws import RandomDraws, RecordedDraws, shortened
-from tests.history.worlds import KINDS, STORED, StoredWorld, find, kinds_of, outcome, play
+from tests.history.worlds import CURSOR_KINDS, KINDS, STORED, StoredWorld, find, kinds_of, outcome, play
 from tests.support.examples import examples
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +36,17 @@ REACHED = {
     "patterns": {"new topic"},
     "archive": {"retention", "truncation", "gap"},
     "changing": {"retention", "truncation", "recreated", "new topic", "restart", "gap"},
+}
+
+CURSOR_SEEDS = range(30)
+EVERY_CURSOR = {"retention", "seek", "session evicted", "connection lost", "leader moved"}
+REACHED_BY_CURSORS = {
+    "cursor": {"truncation", "diverging"},
+    "cursor, recreated topics": {"recreated", "truncation"},
+    "cursor, replicas": {"truncation", "replica"},
+    "cursor, no topic IDs": {"truncation", "validated", "diverging"},
+    "cursor, recreated topics, no topic IDs": {"recreated", "recreated topic noticed"},
+    "cursor, no epochs": {"validated"},
 }
 
 PRINTS_A_WORLD = """
@@ -60,6 +71,18 @@ def test_each_client_receives_exactly_its_records(kind):
 
     expected = EVERY_KIND.union(*(REACHED[word] for word in REACHED if word in kind))
     assert set() == expected - reached.keys()
+
+
+@pytest.mark.parametrize("kind", CURSOR_KINDS)
+def test_a_cursor_reads_each_record_once_in_order(kind):
+    """Whatever brokers and connections do, it reports each truncation and each removed record, and no partition is stuck."""
+    reached: Counter[str] = Counter()
+    for seed in CURSOR_SEEDS:
+        violations, world = play(kind, RandomDraws(seed))
+        assert not violations, "\n".join([*world.events, f"to repeat this world: seed {seed} of {kind!r}"])
+        reached += world.reached
+
+    assert set() == EVERY_CURSOR.union(REACHED_BY_CURSORS[kind]) - reached.keys()
 
 
 @pytest.mark.parametrize("world", STORED, ids=lambda world: world.mutant or f"{world.kind}-{world.seed}")

@@ -20,6 +20,7 @@ from kafkasse.feed import lookup
 from kafkasse.records.position import IdType
 from tests.history import mutants
 from tests.history.archive_simulation import ArchiveSimulation
+from tests.history.cursor_simulation import CursorSimulation
 from tests.history.draws import Draws, RandomDraws, RecordedDraws, Step, shortened
 from tests.history.interleaved import Interleaved
 from tests.history.simulation import SelectingSimulation, Simulation
@@ -32,6 +33,7 @@ from tests.history.visitors import (
 )
 
 STEPS = 150
+CURSOR_STEPS = 300
 FAILURES = Path(__file__).parent / "failures"
 
 INTERLEAVED: dict[str, dict[str, Any]] = {
@@ -78,13 +80,29 @@ KINDS: dict[str, Callable[[Draws], Simulation]] = {
     **{f"interleaved: {name}": partial(Interleaved, **settings) for name, settings in INTERLEAVED.items()},
 }
 
+# Kafka's versions differ in what their Fetch requests and responses contain. Before version 9, brokers do not notice that a
+# request is from an earlier epoch, so a truncation may not be noticed either.
+CURSOR_KINDS: dict[str, Callable[[Draws], CursorSimulation]] = {
+    "cursor": partial(CursorSimulation, versions=(13, 17), has_ids=True),
+    "cursor, recreated topics": partial(CursorSimulation, versions=(13, 17), has_ids=True, recreates=True),
+    "cursor, replicas": partial(CursorSimulation, versions=(11, 13), has_ids=True, has_replicas=True),
+    "cursor, no topic IDs": partial(CursorSimulation, versions=(9, 11, 12), has_ids=False),
+    "cursor, recreated topics, no topic IDs": partial(
+        CursorSimulation, versions=(9, 11, 12), has_ids=False, recreates=True
+    ),
+    "cursor, no epochs": partial(CursorSimulation, versions=(4, 7), has_ids=False, truncates=False),
+}
 
-def play(kind: str, draws: Draws) -> tuple[list[str], Simulation]:
+
+def play(kind: str, draws: Draws) -> tuple[list[str], Simulation | CursorSimulation]:
     """Play one world. Return the violations, and the world.
 
     How long a step takes decides nothing: a lookup is complete before the next step, and the clock advances by a nanosecond
     whenever it is read.
     """
+    if kind in CURSOR_KINDS:
+        cursor_world = CURSOR_KINDS[kind](draws)
+        return cursor_world.play(CURSOR_STEPS), cursor_world
     clock = count(0.0, 1e-9)
     with patch.object(lookup, "MAX_WAIT_S", None), patch.object(time, "monotonic", lambda: next(clock)):
         world = KINDS[kind](draws)
@@ -125,17 +143,21 @@ class StoredWorld(NamedTuple):
         file.write_text("{\n" + ",\n".join(lines) + f',\n  "steps": [\n{steps}\n  ]\n}}\n')
         return file
 
-    def replay(self) -> list[str]:
-        return outcome(self.kind, RecordedDraws(self.steps), self.mutant)
+    def replay(self, events: list[str] | None = None) -> list[str]:
+        """Play the world, and return the violations. Append what happened to `events`, in a world of a cursor."""
+        return outcome(self.kind, RecordedDraws(self.steps), self.mutant, events)
 
 
-def outcome(kind: str, draws: Draws, mutant: str = "") -> list[str]:
+def outcome(kind: str, draws: Draws, mutant: str = "", events: list[str] | None = None) -> list[str]:
     """Return the violations of a world, with a mutant if one is given. An error of kafkasse is a violation, too."""
     with mutants.mutated(mutant) if mutant else nullcontext():
         try:
-            return play(kind, draws)[0]
+            violations, world = play(kind, draws)
         except Exception as error:  # noqa: BLE001 - a world must not end the simulator
             return [f"error: {error!r}"]
+    if events is not None:
+        events += world.events
+    return violations
 
 
 def find(kind: str, seed: int, mutant: str = "", commit: str = "") -> StoredWorld | None:
