@@ -73,7 +73,7 @@ class KafkaCursor:
 
     def poll(self, timeout_s: float) -> list[Batch]:
         deadline_s = time.monotonic() + timeout_s
-        if self._options.tail and self._core.is_decoding:
+        if self._options.tail and self._core.undecoded:
             self._process_responses()
             self._act()  # fetch the other partitions between two pieces of a large response
         while True:
@@ -112,7 +112,7 @@ class KafkaCursor:
         """Decode the next records that were fetched. All cursors of the process take turns."""
         core = self._core
         cost, until_s = 0, time.monotonic() + MAX_DECODE_S
-        while core.is_decoding and cost < MAX_POLL_COST and not (core.has_batches and time.monotonic() > until_s):
+        while core.undecoded and cost < MAX_POLL_COST and not (core.decoded and time.monotonic() > until_s):
             take_turn(urgent=self._options.tail)
             cost += core.decode_run()
             if (block := core.large_block) is not None:

@@ -143,6 +143,8 @@ class CursorCore:
         options: how to read.
 
     Attributes:
+        undecoded: the partitions with records to decode.
+        decoded: what take_batches() returns.
         large_block: see decode_run().
     """
 
@@ -153,9 +155,9 @@ class CursorCore:
         self._sessions: dict[Broker, FetchSession] = {}
         self._topic_ids: dict[str, bytes] = {}  # a recreated topic has another ID, and is not read
         self._expected_ids: dict[str, str] = {}  # the first characters, if the caller knows them
-        self._undecoded = DecodingQueue(bool(options.fetch.isolation_level), options.max_decompressed_bytes)
+        self.undecoded = DecodingQueue(bool(options.fetch.isolation_level), options.max_decompressed_bytes)
         self.large_block: LargeBlock | None = None
-        self._decoded: list[Batch] = []  # what take_batches() will return
+        self.decoded: list[Batch] = []
         self._error: Exception | None = None  # ends the cursor
         self._report_at = math.inf  # when next_error() looks for partitions that have stopped or failed
         self._is_looking_up = False
@@ -225,8 +227,8 @@ class CursorCore:
 
     def close(self) -> None:
         """Free the records and buffers at once, without a garbage collection."""
-        self._undecoded.clear()
-        self._decoded.clear()
+        self.undecoded.clear()
+        self.decoded.clear()
         self.large_block = None
         self._partitions.clear()
         for session in self._sessions.values():
@@ -361,9 +363,10 @@ class CursorCore:
 
     def fetches(self, now: float) -> list[FetchSession]:
         """Return the sessions of which to send a request(), as soon as there is a connection to their broker."""
-        self._leave_old_replicas(now)
+        if now >= self._replicas_expire_at:
+            self._leave_old_replicas(now)
         max_bytes = max(self._options.fetch.max_bytes, MIN_FETCH_BYTES)
-        if self._undecoded and self._undecoded.response_bytes > MAX_UNDECODED_FETCHES * max_bytes:
+        if self.undecoded and self.undecoded.response_bytes > MAX_UNDECODED_FETCHES * max_bytes:
             return []
         idle = [session for session in self._sessions.values() if session.positions and not session.is_fetching]
         for session in idle:
@@ -378,12 +381,12 @@ class CursorCore:
 
     def _max_bytes_per_broker(self) -> int:
         """Return the maximum size of a response: all brokers that the cursor reads from share `fetch.max_bytes`."""
-        brokers = sum(session.has_partitions for session in self._sessions.values())
+        brokers = len([session for session in self._sessions.values() if session.has_partitions])
         return self._options.fetch.max_bytes // max(1, brokers)
 
     def on_response(self, now: float, session: FetchSession, response: FetchResponse) -> bool:
         """Take the response to the last request. Return whether the connection may be used again."""
-        if not self._is_open(session):
+        if not session.is_open:
             return False
         results = session.receive(response)
         if response.error_code != _SUCCESS:
@@ -391,7 +394,7 @@ class CursorCore:
             log.info("Broker %d rejects a fetch: %s", session.broker.node_id, error)
             if response.error_code not in _SESSION_ERRORS or not session.restart():
                 self._abandon(now, session)
-            return self._is_open(session)
+            return session.is_open
         # After a large response there are probably more records. At the end of the log, do not fetch ahead: if no request is
         # in flight when the cursor is closed, its connection can be reused at once.
         if not self._options.tail:
@@ -406,7 +409,7 @@ class CursorCore:
                 self._follow_replica(now, position, data.replica)
             elif data.records:
                 position.records_received()
-                self._undecoded.append(position, data)
+                self.undecoded.append(position, data)
                 self._enter(position.partition, Decoding(position, session))
         for (topic, permanent), partitions in failed.items():
             self._fail(partitions, permanent(topic))
@@ -438,13 +441,11 @@ class CursorCore:
         if isinstance(error, PERMANENT_ERRORS):
             self._error = report(error)
         log.info("Connection to broker %d failed: %s: %s", session.broker.node_id, type(error).__name__, error)
-        if self._is_open(session):
+        if session.is_open:
             self._abandon(now, session, retry_now)
 
-    def _is_open(self, session: FetchSession) -> bool:
-        return self._sessions.get(session.broker) is session
-
     def _abandon(self, now: float, session: FetchSession, retry_now: bool = False) -> None:
+        session.is_open = False
         del self._sessions[session.broker]
         for position in list(session.positions):
             if session.broker != position.leader.broker:
@@ -489,8 +490,6 @@ class CursorCore:
         self._replicas_expire_at = min(self._replicas_expire_at, now + MAX_REPLICA_AGE_S)
 
     def _leave_old_replicas(self, now: float) -> None:
-        if now < self._replicas_expire_at:
-            return
         self._replicas_expire_at = math.inf
         for state in list(self._partitions.values()):
             if isinstance(state, Fetching | Decoding) and state.session.broker != state.position.leader.broker:
@@ -506,19 +505,9 @@ class CursorCore:
     # Records
 
     @property
-    def is_decoding(self) -> bool:
-        """Whether there are records to decode."""
-        return bool(self._undecoded)
-
-    @property
-    def has_batches(self) -> bool:
-        """Whether take_batches() returns any."""
-        return bool(self._decoded)
-
-    @property
     def fetches_ahead(self) -> bool:
         """Whether to fetch before the caller has processed the records that were decoded."""
-        return self._fetches_ahead and not self._undecoded
+        return self._fetches_ahead and not self.undecoded
 
     def decode_run(self) -> int:
         """Decode some of the records, for about a millisecond. Return their cost. The partitions take turns.
@@ -526,7 +515,7 @@ class CursorCore:
         If `large_block` is then not None, let a thread decompress it first, because the next call would take longer.
         """
         self.large_block = None
-        if (result := self._undecoded.next_run()) is None:
+        if (result := self.undecoded.next_run()) is None:
             return 0
         position, run = result
         if not isinstance(run, RecordRun):
@@ -535,7 +524,7 @@ class CursorCore:
         cost, self.large_block = 0, run.block
         if run.next_offset > position.offset:
             position.advance(run)
-            self._decoded.append(Batch(position.partition, run.records, run.next_offset, run.epoch))
+            self.decoded.append(Batch(position.partition, run.records, run.next_offset, run.epoch))
             cost = run.cost
         if run.is_last:
             self._end_decoding(position)
@@ -543,22 +532,22 @@ class CursorCore:
 
     def take_batches(self) -> list[Batch]:
         """Return what was decoded since the last call."""
-        decoded, self._decoded = self._decoded, []
+        decoded, self.decoded = self.decoded, []
         return decoded
 
     def _end_decoding(self, position: FetchPosition) -> None:
         state = self._partitions[position.partition]
         assert isinstance(state, Decoding)  # noqa: S101 - it is in the queue
-        if self._is_open(state.session):
+        if state.session.is_open:
             self._enter(position.partition, Fetching(position, state.session))
         else:
             self._need_leader(position, 0.0)
 
     def _discard_records(self, partitions: Container[Partition]) -> None:
         """Discard the records of these partitions that take_batches() has not returned."""
-        for position in self._undecoded.discard(partitions):
+        for position in self.undecoded.discard(partitions):
             self._end_decoding(position)
-        self._decoded = [batch for batch in self._decoded if batch.partition not in partitions]
+        self.decoded = [batch for batch in self.decoded if batch.partition not in partitions]
 
     def _stop_at_unreadable(
         self, position: FetchPosition, error: kafka_errors.CorruptRecordError | BatchTooLarge

@@ -68,7 +68,7 @@ class DecodingQueue:
 
         Return None if the queue is empty. After the last run and after an error, the partition is not in the queue any more.
         """
-        if self._keeps_turn not in self._runs:
+        if len(self._ready) < len(self._runs) and self._keeps_turn not in self._runs:
             for slot, waiting in self._waiting.items():
                 if waiting and not slot.taken:
                     self._ready.appendleft(waiting.popleft())

@@ -31,12 +31,14 @@ class FetchSession:
         use_session: keep a fetch session.
 
     Attributes:
+        is_open: the connection to the broker has not failed.
         is_fetching: a request is in flight, or waits for a connection.
         positions: the partitions that requests contain, as the keys of a dict.
     """
 
     def __init__(self, broker: Broker, use_session: bool) -> None:
         self.broker = broker
+        self.is_open = True
         self.is_fetching = False
         # Requests without a session contain all partitions in this order. A partition that returns records moves to the end.
         self.positions: dict[FetchPosition, None] = {}

@@ -280,7 +280,7 @@ class CursorSimulation:
 
     def act(self) -> None:
         """What KafkaCursor does when it is polled and has nothing to decode, or between two parts of a large response."""
-        if self._core.is_decoding and not self._tail:
+        if self._core.undecoded and not self._tail:
             return
         if self._lookup is None:
             self._lookup = self._core.next_lookup(self._now)
@@ -365,7 +365,7 @@ class CursorSimulation:
         """Return the decoded records, or handle an error, as poll() and its caller do."""
         for batch in self._core.take_batches():
             self._receive(batch)
-        if self._core.is_decoding or (error := self._core.next_error(self._now)) is None:
+        if self._core.undecoded or (error := self._core.next_error(self._now)) is None:
             return
         if not isinstance(error, OffsetOutOfRange):
             self._report(f"poll() raises {type(error).__name__}")

@@ -344,10 +344,10 @@ def new_leader_not_validated(original: Any, self: Any, *args: Any) -> bool:
 @mutant(CursorCore, "_discard_records")
 def records_from_before_a_seek(original: Any, self: Any, partitions: Any) -> None:
     """Records that were decoded before seek() are returned after it."""
-    decoded = list(self._decoded)
+    decoded = list(self.decoded)
     original(self, partitions)
-    applied["records_from_before_a_seek"] += decoded != self._decoded
-    self._decoded = decoded
+    applied["records_from_before_a_seek"] += decoded != self.decoded
+    self.decoded = decoded
 
 
 @mutant(EpochHistory, "first_newer")
