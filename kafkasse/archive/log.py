@@ -354,10 +354,10 @@ class ArchiveCursor:
         topic_ids: Mapping[str, str] | None,
     ) -> None:
         self._log = archived_log
-        self._partitions = {
-            partition: _PartitionState(offset, archived_log.topic_id(partition.topic))
-            for partition, offset in offsets.items()
-        }
+        self._partitions: dict[Partition, _PartitionState] = {}
+        for partition, offset in offsets.items():
+            topic_id = (topic_ids or {}).get(partition.topic) or archived_log.topic_id(partition.topic)
+            self._partitions[partition] = _PartitionState(offset, topic_id)
         self._archived: dict[Partition, _PartitionState] = {}  # the partitions that are read from the archive now
         self._is_kafkas_turn = False
         self._kafka: Cursor = archived_log.recent.cursor(offsets, tail, epochs, topic_ids)
@@ -376,9 +376,8 @@ class ArchiveCursor:
         for partition, offset in offsets.items():
             before = self._partitions.get(partition)
             # The offsets of a partition that the cursor reads still belong to the same topic.
-            self._partitions[partition] = _PartitionState(
-                offset, before.topic_id if before else self._log.topic_id(partition.topic)
-            )
+            known = before.topic_id if before else (topic_ids or {}).get(partition.topic)
+            self._partitions[partition] = _PartitionState(offset, known or self._log.topic_id(partition.topic))
             self._archived.pop(partition, None)
         self._kafka.seek(offsets, epochs, topic_ids)
 
@@ -510,4 +509,4 @@ class ArchiveCursor:
         if self._archived.pop(partition, None) is state:
             state.until = None
             known = {partition: state.epoch} if state.epoch != UNKNOWN_EPOCH else None
-            self._kafka.seek({partition: state.offset}, known)
+            self._kafka.seek({partition: state.offset}, known, {partition.topic: state.topic_id})

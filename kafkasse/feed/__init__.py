@@ -1,6 +1,6 @@
 """Feeds read records from a log, starting at a position, and return frames. This package uses neither HTTP nor Kafka.
 
-core decides which bytes a client receives. It does no I/O, has no clock and never lets other greenlets run:
+core decides which bytes a client receives. It does no I/O, has no clock and does not switch greenlets:
 
     feed        the ring, the position and the parked clients of a feed: ring, subscribers, epochs, stats
     reader      the position of a client, and what it reads from the ring: reader_states

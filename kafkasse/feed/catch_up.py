@@ -90,14 +90,15 @@ class CatchUp(CatchUpCore):
 
     def close(self) -> None:
         """Close the cursor. May be called twice."""
-        self.clear()
+        super().close()
         self._cursor.close()
 
     def _fetch(self, timeout_s: float) -> bytes:
         """Fetch the next batches. Return gap events if the log has lost records that the client needs."""
         try:
-            for batch in self._cursor.poll(timeout_s):
-                self.add(without_outdated(batch, self._versions, self._stats))
+            batches = self._cursor.poll(timeout_s)
+            # All at once: between two batches of a partition, the reader may lose its slot and drop the first one.
+            self.add([without_outdated(batch, self._versions, self._stats) for batch in batches])
         except OffsetOutOfRange as error:
             resumption, gaps = self.resume(error, known_offset_ranges(self._log, error.partitions))
             self._cursor.seek(resumption.offsets, resumption.epochs)

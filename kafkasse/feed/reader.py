@@ -110,8 +110,7 @@ class Reader(ReaderCore):
     def _release(self, catching_up: CatchingUp) -> None:
         self.stats.catching_up.pop(self, None)
         try:
-            if isinstance(catching_up.catch_up, CatchUp):
-                catching_up.catch_up.close()  # may switch greenlets
+            catching_up.catch_up.close()  # may switch greenlets
         finally:
             catching_up.slot.release()
 

@@ -91,7 +91,7 @@ class Snapshot(SnapshotCore):
 
     def _run(self) -> None:
         try:
-            while self._requested.wait(self._idle_timeout_s) and self._feed.is_open:
+            while self._requested.wait(self._idle_timeout_s if self._feed.is_open else 0.0) and self._feed.is_open:
                 try:
                     if self.may_supersede(time.monotonic()):
                         self._complete()
@@ -116,20 +116,22 @@ class Snapshot(SnapshotCore):
         held = self._log.offset_ranges(self._feed.ids.offsets)
         self.begin({partition: offsets.start for partition, offsets in held.items()})
         ends = {partition: offsets.end for partition, offsets in held.items()}
-        while not self.has_reached(ends):
+        while self._feed.is_open:
+            if self.has_reached(ends):
+                self.make_version(time.monotonic())
+                return
             self._read(ends)
-        self.make_version(time.monotonic())
 
     def _read(self, ends: Mapping[Partition, int]) -> None:
         """Read until the snapshot has reached these offsets, or until other readers need the slot."""
         slot = self._slots.request("", lambda: None)
         cursor: Cursor | None = None
         try:
-            while not slot.wait(MAX_POLL_S):
+            while self._feed.is_open and not slot.wait(MAX_POLL_S):
                 pass
-            ids = self.ids
-            cursor = self._log.cursor(ids.offsets, epochs=ids.epochs, topic_ids=ids.topic_ids)
-            while not (self.has_reached(ends) or slot.revoked):
+            topic_ids = self._feed.ids.topic_ids
+            cursor = self._log.cursor(self.ids.offsets, epochs=self.ids.epochs, topic_ids=topic_ids)
+            while self._feed.is_open and not (self.has_reached(ends) or slot.revoked):
                 self._poll(cursor, slot)
         finally:
             if cursor is not None:

@@ -176,7 +176,8 @@ class CursorCore:
         self._discard_records(offsets)
         states = {each: self._partitions.setdefault(each, Added()) for each in offsets}
         added_topics = {each.topic for each, state in states.items() if isinstance(state, Added)}
-        self._expected_ids |= {topic: topic_ids[topic] for topic in added_topics if topic_ids.get(topic)}
+        added_ids = {topic: topic_ids[topic] for topic in added_topics if topic_ids.get(topic)}
+        self._expected_ids = added_ids | self._expected_ids
         known = self._cluster.known_leaders(
             [each for each, state in states.items() if isinstance(state, Added | Failed)]
         )

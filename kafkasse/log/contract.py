@@ -222,7 +222,8 @@ class Cursor(Protocol):
                 the log was truncated and other records have replaced them. If the log has neither an epoch nor a newer one,
                 poll() raises OffsetOutOfRange, because the cursor cannot know whether records were lost.
             topic_ids: the IDs of topics, as in Topic. The cursor does not read a recreated topic, which has another ID. If
-                the ID of an added topic is absent or "", it is that of the topic that exists.
+                the ID of an added topic is absent or "", it is that of the topic that exists. IDs of topics of which the
+                cursor already reads partitions are ignored.
         """
 
     def remove(self, partitions: Iterable[Partition]) -> None:

@@ -301,8 +301,8 @@ class MemoryCursor:
             for partition, offset in offsets.items():
                 self._offsets[partition] = offset
                 self._epochs.pop(partition, None)
-                topic_id = (topic_ids or {}).get(partition.topic) or self._log.topic_id(partition.topic)
-                self._topic_ids.setdefault(partition.topic, topic_id)
+                if topic_id := (topic_ids or {}).get(partition.topic):
+                    self._topic_ids.setdefault(partition.topic, topic_id)
             self._epochs.update(epochs or {})
             self._log.changed.notify_all()
 
@@ -335,7 +335,8 @@ class MemoryCursor:
         batches: list[Batch] = []
         errors: list[OffsetOutOfRange | PartitionsFailed] = []
         for partition, offset in self._offsets.items():
-            if self._log.topic_id(partition.topic) != self._topic_ids[partition.topic]:
+            topic_id = self._log.topic_id(partition.topic)
+            if topic_id and self._topic_ids.setdefault(partition.topic, topic_id) != topic_id:
                 continue
             try:
                 batch = self._log.read(partition, offset, self._epochs.get(partition, UNKNOWN_EPOCH))

@@ -209,6 +209,21 @@ def test_a_client_that_waits_for_a_snapshot_receives_the_error_of_its_feed(world
         client.reader.read(0)
 
 
+def test_a_snapshot_of_a_recreated_topic_ends_with_its_feed(world):
+    """Its cursor reads nothing, and its slot is needed by others."""
+    world.put(1, b"a")
+    client = world.client()
+    world.log.delete("t")
+    world.log.create("t", 2)
+    world.log.append("t", b"{}", key=b"a")
+    assert b"" == client.reader.read(0.1)
+
+    world.tails[0].fail([world.feed], None)
+
+    wait_until(lambda: not world.feeds._slots._held and 1 == world.log.open_cursors)  # that of the tail
+    assert [] == client.read()
+
+
 @pytest.mark.parametrize("reason", StopReason)
 def test_stopping_a_reader_ends_its_wait_for_the_snapshot(world, monkeypatch, reason):
     monkeypatch.setattr(snapshots.Snapshot, "_complete", lambda snapshot: gevent.sleep(TIMEOUT_S * 2))

@@ -171,6 +171,20 @@ def test_a_new_client_of_a_recreated_topic_does_not_join_the_feed_of_the_old_top
     assert topics["a"].topic_id == json.loads(new.position_id)[0]["topic_id"]
 
 
+def test_a_live_stream_of_a_former_topic_receives_no_records_of_the_recreated_one(world):
+    """The topic is recreated after it was described."""
+    topics = world.log.describe(["a"])
+    world.log.delete("a")
+    world.log.create("a", 2)
+    reader = world.feeds.open(Route("r", "/r", None), of_topics(["a"]), topics, world.encoder)
+    reader.begin()
+    world.log.append("a", b"{}")
+
+    world.tails[0].turn(0)
+
+    assert b"" == reader.read(0)
+
+
 def test_evicts_the_oldest_idle_feed_above_the_limit(world, monkeypatch):
     """If all feeds have readers, a client can have as many as are free, and at most half, so others have a chance."""
     monkeypatch.setattr(feeds, "MAX_FEEDS", 4)

@@ -14,7 +14,7 @@ from kafkasse.errors import KafkaUnavailable
 from kafkasse.feed import versions as module
 from kafkasse.feed.core.versions import MAX_BYTES, Versions
 from kafkasse.log import OffsetRange, Partition
-from kafkasse.log.memory import MemoryLog, MemoryRecord
+from kafkasse.log.memory import MemoryCursor, MemoryLog, MemoryRecord
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Dimension, Dimensions, Selector
 from kafkasse.route import NewestBy, StartAt
@@ -224,6 +224,23 @@ def test_the_versions_of_records_too_far_back_are_removed():
     one.newest(PARTITION, [record(0, b"999")])
 
     assert 11 * one.bytes >= versions.bytes
+
+
+def test_a_slot_that_is_revoked_between_two_batches_loses_no_record(log, monkeypatch):
+    """Dropping the first batch of a partition alone would move the client past its records."""
+    monkeypatch.setattr("kafkasse.log.memory.MAX_BATCH_RECORDS", 1)
+    write(log, 1, 2)
+    process = Process(log)
+    client = process.client(start=StartAt.EARLIEST)
+    poll = MemoryCursor.poll
+    monkeypatch.setattr(MemoryCursor, "poll", lambda *args: [*poll(*args), *poll(*args)])
+    turns = itertools.count()
+    reader = client.reader
+    monkeypatch.setattr(module, "take_turn", lambda: next(turns) == 1 and reader._on_revoked())
+
+    received = client.versions()
+
+    assert [1, 2] == received
 
 
 def test_a_log_that_does_not_answer_ends_the_search(log, monkeypatch):

@@ -41,8 +41,8 @@ class CountingLog(MemoryLog):
         self.cursors: list[CountedCursor] = []
         self.described: list[list[str]] = []
 
-    def cursor(self, offsets: Any, tail: bool = False, *epochs: Any, **topic_ids: Any) -> MemoryCursor:
-        self.cursors.append(CountedCursor(self, offsets, *epochs, **topic_ids))
+    def cursor(self, offsets: Any, tail: bool = False, epochs: Any = None, topic_ids: Any = None) -> MemoryCursor:
+        self.cursors.append(CountedCursor(self, offsets, epochs, topic_ids))
         return self.cursors[-1]
 
     @property

@@ -249,7 +249,7 @@ class _Client:
         received = blocks(connection.body) if self._is_sse else lines(connection.body)
         self._began = self._now = connection.began
         opening = (
-            next((each.end for each in received if each.id is not None), len(connection.body)) if self._is_sse else 1
+            next((each.end for each in received if each.id is not None), len(connection.body)) if self._is_sse else 0
         )
         self._opened = connection.time_of(opening)
         self._begin(connection.sent_id)
@@ -414,11 +414,14 @@ class _Client:
     def _move_to_start_of_added(self) -> None:
         """Move past removed records in partitions that were added after the client's first event ID.
 
-        Such a partition starts at the first record that the log holds when the partition joins the stream.
+        Such a partition starts at the first record that the log holds when the partition joins the stream. Lines have no
+        IDs, so a partition of theirs was added if it did not exist when the client connected.
         """
-        if self._positions is None or self._at_last_id is None:
+        if self._positions is None or (self._is_sse and self._at_last_id is None):
             return
         for partition in self._positions.keys() - self._had_offset:
+            if not self._is_sse and not self._stored.is_newer(partition, self._began):
+                continue
             position = self._positions[partition]
             first = self._stored.first(partition, self._now)
             self._positions[partition] = replace(position, high=max(position.high, first))
@@ -444,6 +447,8 @@ class _Client:
                     f"{_label(partition)}: offset {offset} came {delay_s:.1f} s late, not {self._delays.max_s} s"
                 )
             self._positions[partition] = _Position(offset + 1, offset + 1, versions, self._time_after(record))
+            if not self._is_sse:
+                self._had_offset.add(partition)
 
     def _next_record(self, block: Block) -> tuple[Partition, int, tuple[LogVersion, ...]] | None:
         """Return the partition, offset and log versions of the record if it is the next one of a partition."""
@@ -543,7 +548,7 @@ class _Client:
         if version in versions and (start < to <= first or self._stored.is_hole(partition, start, to, self._now)):
             return True
         earlier = [each for each in versions if each < version]
-        is_start = self._all_optional(partition, version, min(first, to), to)
+        is_start = self._all_optional(partition, version, first if first <= to else 0, to)
         recreated = is_start and any(each[0] != version[0] for each in earlier)
         diverged = [self._stored.differs(partition, each, version) for each in earlier if each[0] == version[0]]
         visible = self._visible(partition, version)

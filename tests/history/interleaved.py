@@ -50,7 +50,7 @@ class Interleaved(PatternSimulation):
         is_json_lines: bool = False,
         **settings: Any,
     ) -> None:
-        self._is_nested = self._is_turning = True
+        self._is_nested = self._is_turning = True  # nothing else happens while the simulation is created
         self._busy: list[Client] = []
         self._id_type, self._is_json_lines, self._is_backlog_small = id_type, is_json_lines, is_backlog_small
         self._route = Route("topics", "/{topics}", (TOPIC, "events.*"), id_type=id_type)
@@ -71,19 +71,11 @@ class Interleaved(PatternSimulation):
 
     def _nested_moves(self) -> list[Callable[[], None]]:
         moves = [self.append, self.mark, self.turn, self.read, self.read, self.cut, self.cut_at_any_byte]
-        return [
-            *moves,
-            self.heartbeat,
-            self.drop,
-            self.truncate,
-            self.park,
-            self.fill_socket,
-            self.end,
-            *self._more_moves(),
-        ]
+        moves += [self.heartbeat, self.drop, self.truncate, self.park, self.fill_socket, self.end]
+        return [*moves, *self._more_moves()]
 
     def _more_moves(self) -> Iterable[Callable[[], None]]:
-        return self.create_topic, self.grow, self.revoke
+        return *super()._more_moves(), self.revoke
 
     def revoke(self) -> None:
         """Revoke the slot with which a client catches up. The client may be within a step."""

@@ -51,8 +51,8 @@ class BusyLog(MemoryLog):
 
     while_closing: Callable[[], None] = staticmethod(lambda: None)
 
-    def cursor(self, offsets: Any, tail: bool = False, *epochs: Any, **topic_ids: Any) -> MemoryCursor:
-        return BusyCursor(self, offsets, *epochs, **topic_ids)
+    def cursor(self, offsets: Any, tail: bool = False, epochs: Any = None, topic_ids: Any = None) -> MemoryCursor:
+        return BusyCursor(self, offsets, epochs, topic_ids)
 
 
 def _is_shown(message: Any) -> bool:

@@ -141,6 +141,10 @@ class StoredLogs:
         end = bisect_left(known, until, key=lambda each: each.asked) + 1
         return [*([] if start >= 0 else [Bounds(since, since, 0, 0)]), *known[max(0, start) : end]] if known else []
 
+    def is_newer(self, partition: Partition, time: float) -> bool:
+        """Return whether a partition is known not to have existed at a time."""
+        return any(bounds.asked > time for bounds in self.bounds.get(partition, ())[:1])
+
     def first(self, partition: Partition, time: float) -> int:
         """Return the first offset that the log may have had at a time."""
         return max((each.first for each in self.between(partition, time, time)), default=0)

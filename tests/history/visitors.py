@@ -108,7 +108,7 @@ class PatternSimulation(PersonalSimulation):
 
 
 class ChangingSimulation(PatternSimulation):
-    """A simulation in which everything happens to the topics: retention, truncations, new partitions, and new topics."""
+    """A simulation in which topics lose records, grow, and are created and recreated, and in which workers are killed."""
 
     def __init__(self, draws: Draws, **settings: Any) -> None:
         super().__init__(draws, **{"late_reconnects": True, "truncates": True, **settings})

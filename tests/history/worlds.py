@@ -51,6 +51,27 @@ INTERLEAVED: dict[str, dict[str, Any]] = {
 }
 
 
+class ChangingInterleaved(Interleaved, ChangingSimulation):
+    """A simulation in which topics are recreated while another greenlet is within a step."""
+
+    def recreate(self) -> None:
+        if not self._is_turning:
+            super().recreate()
+
+    def restart(self) -> None:
+        if self._is_idle:
+            super().restart()
+
+    def _reconnect_ended(self) -> None:
+        if self._is_idle:
+            super()._reconnect_ended()
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether no greenlet is within a step."""
+        return not self._busy and not self._is_turning
+
+
 class ChangingArchiveSimulation(ArchiveSimulation, ChangingSimulation):
     """A simulation in which everything happens to the topics of an archive, too."""
 
@@ -78,6 +99,7 @@ KINDS: dict[str, Callable[[Draws], Simulation]] = {
     "archive": ArchiveSimulation,
     "archive, changing topics": ChangingArchiveSimulation,
     **{f"interleaved: {name}": partial(Interleaved, **settings) for name, settings in INTERLEAVED.items()},
+    "interleaved: changing topics": ChangingInterleaved,
 }
 
 # Kafka's versions differ in what their Fetch requests and responses contain. Before version 9, brokers do not notice that a
@@ -136,7 +158,7 @@ class StoredWorld(NamedTuple):
     def write(self, directory: Path = FAILURES) -> Path:
         """Write one step per line, and return the file."""
         directory.mkdir(exist_ok=True)
-        name = self.mutant or f"{self.kind.replace(', ', '-').replace(' ', '_')}-{self.seed}"
+        name = self.mutant or f"{re.sub(r'[^a-z]+', '-', self.kind.lower())}-{self.seed}"
         lines = [f'  "{field}": {json.dumps(value)}' for field, value in self._asdict().items() if field != "steps"]
         steps = ",\n".join(f"    {json.dumps(step)}" for step in self.steps)
         file = directory / f"{name}.json"

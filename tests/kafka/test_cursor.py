@@ -20,6 +20,7 @@ from kafkasse.kafka import client
 from kafkasse.kafka import cursor as cursor_module
 from kafkasse.kafka.cursor import MAX_POLL_COST, KafkaCursor
 from kafkasse.kafka.cursor_core import MAX_UNDECODED_FETCHES
+from kafkasse.kafka.fetch_protocol import short_topic_id
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.log import Batch, OffsetOutOfRange, Partition, PartitionsFailed
 from tests.kafka import fake_broker
@@ -681,6 +682,18 @@ def test_does_not_read_a_recreated_topic(cluster, broker, opened):
 
     assert 0 == broker.pending_fetches
     poll.kill()
+
+
+def test_does_not_read_a_topic_that_was_recreated_before_the_cursor_opened(cluster, broker, log):
+    """The cached leaders may be those of the recreated topic."""
+    former = short_topic_id(UUID(int=8 << 96).bytes)
+    with closing(log.cursor({at(0): 0}, topic_ids={"t": former})) as cursor:
+        refreshes = cluster.requests[METADATA]
+        poll = start_poll(cursor)
+        wait_until(lambda: cluster.requests[METADATA] > refreshes + 2)
+
+        assert 0 == broker.pending_fetches
+        poll.kill()
 
 
 @pytest.mark.parametrize("tail", [False, True])

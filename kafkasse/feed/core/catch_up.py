@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import ClassVar
 
 from kafkasse.feed.core.feed import gap_events
@@ -31,7 +31,7 @@ class CatchUpCore:
         events: the number of records that frames() has returned.
         ended: a topic was recreated, so the stream must end. The client reconnects with an ID of the old topic.
         id_sent: the last event ID that the client received is the current position.
-        hook_errors: what the encoder's hooks may raise.
+        hook_errors: what the encoder's hooks may raise. With gevent, this includes gevent.Timeout, which is no Exception.
     """
 
     hook_errors: ClassVar[tuple[type[BaseException], ...]] = (Exception,)
@@ -56,6 +56,7 @@ class CatchUpCore:
         self._selector = selector
         self._batches: deque[Batch] = deque()  # not encoded completely
         self._next_record = 0  # the index of the next record to encode in the first batch
+        self._is_closed = False
         self._failure: BaseException | None = None  # raised by the next call of frames()
 
     @property
@@ -63,12 +64,14 @@ class CatchUpCore:
         """Whether all records have been encoded."""
         return not self._batches
 
-    def add(self, batch: Batch) -> None:
-        """Add the next records of a partition."""
-        self._batches.append(batch)
+    def add(self, batches: Iterable[Batch]) -> None:
+        """Add the next records. They are dropped if close() was called."""
+        if not self._is_closed:
+            self._batches.extend(batches)
 
-    def clear(self) -> None:
+    def close(self) -> None:
         """Drop the records that are not encoded. The position stays before them."""
+        self._is_closed = True
         self._batches = deque()
 
     def frames(self) -> Generator[None, None, bytes]:
@@ -84,7 +87,7 @@ class CatchUpCore:
         while self._batches and size < self._max_chunk_bytes:
             yield
             if not self._batches:
-                break  # cleared between two steps
+                break  # closed between two steps
             try:
                 frames = self._encode_piece()
             except DecoderPending:
@@ -99,7 +102,7 @@ class CatchUpCore:
         return b"".join(parts)
 
     def _encode_piece(self) -> list[bytes]:
-        batches = self._batches
+        batches = self._batches  # a hook may let other greenlets run, and close() replaces `_batches`
         batch = batches[0]
         piece = self._encoder.encode_piece(batch, self._next_record, self.ids, self._selector)
         self._stats.records += piece.end - self._next_record

@@ -150,6 +150,8 @@ class TailCore(Generic[Feed]):
     ) -> tuple[Resumption, list[tuple[Feed, Gap]]]:
         """Move to the next offsets that the log holds. Return where the cursor continues, and the gaps of each feed.
 
+        Feeds that are added while the gaps are sent start after them.
+
         Args:
             error: the partitions that are out of range.
             states: these partitions, as they were when the ranges were requested. Those removed since are left out.
