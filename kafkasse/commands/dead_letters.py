@@ -49,7 +49,6 @@ def replay(topic: str, kafka: Mapping[str, Any], dry_run: bool) -> None:
     """Replay the dead letters of a topic, or list them.
 
     Args:
-        topic: the topic of the dead letters.
         kafka: settings of kafka-python's client that override those of kafkasse.
         dry_run: whether to list the dead letters instead of replaying them.
 

@@ -27,7 +27,6 @@ def show(topic: str, kafka: Mapping[str, Any], as_json: bool) -> None:
     """Print the latest status of each pipeline.
 
     Args:
-        topic: the status topic.
         kafka: settings of kafka-python's client that override those of kafkasse.
         as_json: whether to print JSON.
     """

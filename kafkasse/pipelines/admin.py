@@ -117,7 +117,6 @@ class Admin:
         """Create a topic if it does not exist.
 
         Args:
-            topic: the name of the topic.
             fix: the end of the error message: what the user can do.
             settings: the settings of the topic.
             partitions: the number of partitions, or None for the brokers' default.

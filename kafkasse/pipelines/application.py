@@ -75,9 +75,6 @@ def run(pipeline: Pipeline, options: PipelineOptions, stop: StopRequests, ready:
     """Run the pipeline until a stop request arrives, or until a query of mode `once` has ended.
 
     Args:
-        pipeline: the query and its topics.
-        options: how to run it.
-        stop: the stop requests.
         ready: called each time that the query starts to process records.
 
     Raises:

@@ -49,7 +49,6 @@ def decoded(records: DataFrame, source: AvroSource) -> tuple[Column, Column]:
 
     Args:
         records: rows of Spark's Kafka source.
-        source: how to decode them.
 
     Raises:
         CommandError: the file with the password or the authorities cannot be read.

@@ -88,8 +88,6 @@ def open_manifest(
     """Check that the pipeline can continue with a checkpoint, and write the manifest.
 
     Args:
-        spark, pipeline, kafka: see Run.
-        checkpoint: the checkpoint.
         state: the fields in the state of each operator of the pipeline's query.
 
     Returns:

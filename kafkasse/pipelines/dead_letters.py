@@ -67,7 +67,6 @@ def letters(bad: DataFrame, topic: str, max_bytes: int) -> DataFrame:
 
     Args:
         bad: the rows of bad_records().
-        topic: the topic for dead letters.
         max_bytes: the size of its largest record.
     """
     example = F.format_string("%s partition %d offset %d: %s", "topic", "partition", "offset", "problem")
@@ -89,9 +88,6 @@ def running(run: Run, checkpoint: str, topic: str, max_bytes: int, skipped: Skip
     """Write the dead letters of the pipeline until the block ends. In mode `once`, wait until all are written.
 
     Args:
-        run: what to run.
-        checkpoint: the checkpoint of the pipeline.
-        topic: the topic for dead letters.
         max_bytes: the size of its largest record.
         skipped: the records that are not read, because they are dead letters already.
     """

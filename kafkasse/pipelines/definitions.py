@@ -40,9 +40,6 @@ class SchemaUnavailable(CommandError):
 class Definitions:
     """The pipelines of a file.
 
-    Args:
-        path: the file.
-
     Raises:
         CommandError: the file cannot be read, is not YAML, or does not match the schema.
     """

@@ -65,7 +65,6 @@ def explain(spark: SparkSession, pipeline: Pipeline) -> Explanation:
 
     Args:
         spark: a classic session with enough slots: one for each source and each stateful stage.
-        pipeline: the pipeline.
 
     Raises:
         CommandError: the query fails, or it does not return what its sinks need.

@@ -61,7 +61,6 @@ def skip(run: Run, checkpoint: str, data_error: str, limit: int) -> list[str]:
     If the process is killed in between, the next run writes the dead letters again.
 
     Args:
-        run: what to run.
         checkpoint: the checkpoint of the query that fails.
         data_error: the kind of the error; see failures.data_error().
         limit: the largest number of records to skip.
@@ -103,7 +102,6 @@ class _Search:
     """The search in the only source of a pipeline.
 
     Attributes:
-        topic: the topic of the source.
         skipped: the records that the query does not read.
     """
 

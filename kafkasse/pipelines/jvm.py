@@ -85,7 +85,6 @@ class Jvm:
         """Start the JVM, and wait until it accepts connections.
 
         Args:
-            settings: the settings of Spark.
             options: further options of the JVM.
             classpath: further entries of the classpath.
 

@@ -38,11 +38,7 @@ class Lag(NamedTuple):
 
 
 class LagReader:
-    """Reads the lag, with a consumer that it keeps open.
-
-    Args:
-        spark, kafka: the session, and the settings of the Kafka clients.
-    """
+    """Reads the lag, with a consumer that it keeps open."""
 
     def __init__(self, spark: SparkSession, kafka: Mapping[str, str]) -> None:
         self.spark = spark

@@ -24,8 +24,6 @@ class CheckpointManifest:
         settings: the settings on which the state depends; see Pipeline.settings.
         generation: see contract.records().
         created_at_ms: when the checkpoint was created, in milliseconds since the epoch.
-        kafkasse: the version of kafkasse.
-        spark: the version of Spark.
         state: the fields in the state of each operator, and its settings; None if the checkpoint has not been used yet.
     """
 

@@ -43,7 +43,6 @@ class Source:
     """A topic that a pipeline reads.
 
     Args:
-        topic: the topic's name.
         start: where a run without a checkpoint starts to read: `earliest`, `latest`, a time in ISO 8601 with its offset from
             UTC (`2026-11-01T00:00:00Z`), a datetime with a time zone, or a map from each partition to an offset. A run with
             a checkpoint resumes from there.

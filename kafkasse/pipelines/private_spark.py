@@ -118,7 +118,6 @@ def transform_with_state(
     """Run a stateful processor that is written in Java.
 
     Args:
-        rows: the input.
         key: the name of the text column that identifies a state.
         class_name: a class in kafkasse's jar. It extends
             `StatefulProcessor<String, Row, Row>`.
@@ -149,11 +148,9 @@ def call(
     """Call a function that is written in Java, for each row.
 
     Args:
-        spark: the session.
         name: the name of the function in Spark's plans.
         class_name: a class in kafkasse's jar. It implements Spark's UDF1, UDF2, …
         arguments: the arguments of its constructor.
-        output: the type of the result.
         columns: the arguments of the function.
     """
     functions = spark._jsparkSession.udf()

@@ -41,7 +41,6 @@ def rebuild(run: Run, stop: StopRequests) -> bool:
     """Rebuild the sinks. Afterwards, the pipeline can run as usual.
 
     Args:
-        run: what to run.
         stop: a stop request ends the rebuild; another call continues it.
 
     Returns:

@@ -62,8 +62,6 @@ class Attempt:
     """One attempt to run a pipeline until a stop request arrives, or until a query of mode `once` has ended.
 
     Args:
-        run: what to run.
-        stop: the stop requests.
         observer: receives the states STARTING, RUNNING and DRAINING, and the progress.
         drains: whether to wait for the next commit before the query ends, so that the next run repeats nothing.
     """

@@ -23,7 +23,6 @@ def sink_rows(pipeline: Pipeline, read: Callable[[], Mapping[str, DataFrame]]) -
     topic of each row.
 
     Args:
-        pipeline: the query and its sinks.
         read: returns new rows of each source by its name. It is called once for each sink, because real-time mode rejects a
             query that reads the same DataFrame twice.
 

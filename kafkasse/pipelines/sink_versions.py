@@ -26,9 +26,6 @@ def written_versions(spark: SparkSession, kafka: dict[str, str], topics: list[st
     """Return the highest version of each key that was written since a time, or None if there is none.
 
     Args:
-        spark: the session.
-        kafka: settings of the Kafka clients.
-        topics: the topics of the sinks.
         time_ms: in milliseconds since the epoch.
 
     Returns:
@@ -52,7 +49,6 @@ def check_generation(written: DataFrame, generation: int, checkpoint: str) -> No
     Args:
         written: the result of written_versions().
         generation: that of the checkpoint.
-        checkpoint: its path.
 
     Raises:
         CommandError: a newer checkpoint has written to a sink.

@@ -29,8 +29,6 @@ def started(run: Run, checkpoint: str, staging: str = "") -> Iterator[StreamingQ
     """Run the queries of a pipeline until the block ends. Yields the query that writes the sinks.
 
     Args:
-        run: what to run.
-        checkpoint: the checkpoint of the pipeline.
         staging: during a rebuild, the end of the names of the topics that are written instead of the sinks. The rebuild
             holds the lease.
 

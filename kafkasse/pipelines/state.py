@@ -52,11 +52,6 @@ class Part:
 def checkpoint_of(spark: SparkSession, pipeline: Pipeline, directory: str) -> str:
     """Return the checkpoint of the pipeline that has the newest commit. A recreated topic has another checkpoint.
 
-    Args:
-        spark: the session.
-        pipeline: the pipeline.
-        directory: the directory of the checkpoints.
-
     Raises:
         CommandError: there is no commit.
     """

@@ -26,7 +26,6 @@ class StatusTopic:
     """The status topic, through the JVM of one session.
 
     Args:
-        spark, kafka: the session, and the settings of the Kafka clients.
         topic: the topic. It is created if it does not exist.
     """
 

@@ -64,7 +64,6 @@ class DeclaredTable:
 
     Args:
         format: `csv`, `parquet`, or None for a topic.
-        path: the file.
         fields: the columns of a topic or of a CSV file.
     """
 

@@ -58,7 +58,6 @@ def run(options: ArchiveOptions, stop: StopRequests, ready: Callable[[], None]) 
     """Archive the topics until a stop request arrives.
 
     Args:
-        options: what to archive, and where.
         stop: the stop requests. A commit that has begun is completed.
         ready: called each time that Spark has started.
 

@@ -54,8 +54,6 @@ class KafkaOffsets:
 
     Args:
         spark: the session whose JVM contains Kafka's client.
-        kafka: the settings of the client.
-        topic: the topic.
     """
 
     def __init__(self, spark: SparkSession, kafka: Mapping[str, str], topic: str) -> None:
@@ -102,8 +100,6 @@ class KafkaOffsets:
         """Return the first record in `[start, end)`, or None.
 
         Args:
-            partition: the partition.
-            start, end: the offsets.
             epoch: the leader epoch of the record before `start`, if it is known.
 
         Raises:

@@ -96,7 +96,6 @@ class Committed(NamedTuple):
     """What a commit contained.
 
     Attributes:
-        records: the number of records.
         lost: the number of offsets that Kafka removed before they were archived.
         is_complete: see Plan.
     """
@@ -111,7 +110,6 @@ def archive(spark: SparkSession, kafka: Mapping[str, str], directory: TopicDirec
 
     Args:
         spark: the session that copies the records.
-        kafka: the settings of the Kafka clients.
         directory: where to archive the topic.
 
     Raises:
