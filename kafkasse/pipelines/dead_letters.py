@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import reduce
 from threading import Event, Thread
 from typing import Any
@@ -21,7 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from kafkasse.pipelines import contract, sink_rows, topics
+from kafkasse.pipelines import contract, rejected_records, sink_rows, topics
 from kafkasse.pipelines.checkpoint import of_dead_letters
 from kafkasse.pipelines.pipeline import Pipeline
 from kafkasse.pipelines.run import Run
@@ -35,30 +34,11 @@ OBSERVED = "dead_letters"  # the observation that counts bad records: `records`,
 
 logger = logging.getLogger("kafkasse.pipeline")
 
-_collected: ContextVar[list[DataFrame] | None] = ContextVar("collected", default=None)
-
-
-def reject(rows: DataFrame) -> DataFrame:
-    """Return the rows without a problem. The records of the others become dead letters.
-
-    Args:
-        rows: parsed records. The text column `problem` has the reason why a record is bad, or null. The struct column
-            `record` has all columns of the record in Spark's Kafka source. Both columns are dropped.
-    """
-    collected = _collected.get()
-    if collected is not None:
-        collected.append(rows.where("problem IS NOT NULL").select("record.*", "problem"))
-    return rows.where("problem IS NULL").drop("problem", "record")
-
 
 def bad_records(pipeline: Pipeline, sources: Mapping[str, DataFrame]) -> DataFrame | None:
     """Return the records that the pipeline's query rejects, with their `problem`, or None if it checks no records."""
-    token = _collected.set([])
-    try:
+    with rejected_records.collecting() as rejected:
         sink_rows.query_results(pipeline, sources)
-        rejected = _collected.get() or []
-    finally:
-        _collected.reset(token)
     return reduce(DataFrame.unionByName, rejected) if rejected else None
 
 

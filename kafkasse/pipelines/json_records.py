@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from kafkasse.pipelines import dead_letters
+from kafkasse.pipelines import rejected_records
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def json_objects(records: DataFrame, fields: Mapping[str, Type], key: str) -> Da
         `key`, one column for each field, `partition` and `offset`. In the row of a tombstone (null value), all fields are
         null. Bad records are left out, and become dead letters.
     """
-    valid = dead_letters.reject(validate(records, fields, key))
+    valid = rejected_records.reject(validate(records, fields, key))
     return valid.select("key", "fields.*", "partition", "offset")
 
 

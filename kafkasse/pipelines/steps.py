@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegralType
 
 from kafkasse.errors import CommandError, did_you_mean
-from kafkasse.pipelines import avro_records, dead_letters, failures, json_records, tables
+from kafkasse.pipelines import avro_records, failures, json_records, rejected_records, tables
 from kafkasse.pipelines.avro_records import AvroSource
 from kafkasse.pipelines.json_records import Type
 from kafkasse.pipelines.operators import ranked
@@ -157,7 +157,7 @@ class DeclaredQuery:
         for name in [given] if isinstance(given, str) else given:
             source = self.sources[name]
             validated = _validated(frames[name], source, needs_key="latest" in query or "window" not in query)
-            good = validated.where("problem IS NULL") if name in checked else dead_letters.reject(validated)
+            good = validated.where("problem IS NULL") if name in checked else rejected_records.reject(validated)
             checked.add(name)
             parsed.append(_row(good, source.fields, numbers.index(name)))
         return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parsed)

@@ -1,0 +1,35 @@
+"""Separate the records that a query cannot process from the others. This module does not know what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from pyspark.sql import DataFrame
+
+_rejected: ContextVar[list[DataFrame] | None] = ContextVar("rejected", default=None)
+
+
+def reject(rows: DataFrame) -> DataFrame:
+    """Return the rows without a problem. The records of the others become dead letters, see dead_letters.py.
+
+    Args:
+        rows: parsed records. The text column `problem` has the reason why a record is bad, or null. The struct column
+            `record` has all columns of the record in Spark's Kafka source. Both columns are dropped.
+    """
+    rejected = _rejected.get()
+    if rejected is not None:
+        rejected.append(rows.where("problem IS NOT NULL").select("record.*", "problem"))
+    return rows.where("problem IS NULL").drop("problem", "record")
+
+
+@contextmanager
+def collecting() -> Iterator[list[DataFrame]]:
+    """Collect the rejected records of the queries that are called in the block, with their `problem`."""
+    rejected: list[DataFrame] = []
+    token = _rejected.set(rejected)
+    try:
+        yield rejected
+    finally:
+        _rejected.reset(token)
