@@ -18,7 +18,7 @@ MAX_PEEK_BYTES = "65536"
 TIMEOUTS = {"request.timeout.ms": "10000", "default.api.timeout.ms": "20000"}
 
 
-class Held(NamedTuple):
+class Available(NamedTuple):
     """The offsets `[start, end)` that a partition holds, up to the first open transaction."""
 
     start: int
@@ -72,14 +72,14 @@ class KafkaOffsets:
         for client in (self._consumer, self._admin):
             client.close()
 
-    def held(self) -> dict[int, Held]:
+    def available(self) -> dict[int, Available]:
         """Return the committed offsets of each partition."""
         infos = self._consumer.partitionsFor(self._topic)
         partitions = [info.partition() for info in infos]
         spec = self._jvm.org.apache.kafka.clients.admin.OffsetSpec
         starts = self._list(dict.fromkeys(partitions, spec.earliest()))
         ends = self._list(dict.fromkeys(partitions, spec.latest()))
-        return {partition: Held(starts[partition].offset(), ends[partition].offset()) for partition in partitions}
+        return {partition: Available(starts[partition].offset(), ends[partition].offset()) for partition in partitions}
 
     def at_time(self, partition: int, timestamp_ms: int) -> Seen | None:
         """Return the first record at or after a time, or None. Its epoch is not known."""

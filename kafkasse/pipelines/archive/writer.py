@@ -28,7 +28,7 @@ from kafkasse.archive.directory import Conflict, TopicDirectory
 from kafkasse.archive.manifest import Entry, InvalidManifest, Manifest
 from kafkasse.errors import CommandError
 from kafkasse.log import UNKNOWN_EPOCH
-from kafkasse.pipelines.archive.offsets import Held, KafkaOffsets, Removed, Seen, Truncated
+from kafkasse.pipelines.archive.offsets import Available, KafkaOffsets, Removed, Seen, Truncated
 from kafkasse.pipelines.supervisor import Crashed
 from kafkasse.pipelines.topics import READ_COMMITTED, connector
 
@@ -142,11 +142,11 @@ def make_plan(manifest: Manifest, offsets: KafkaOffsets) -> Plan:
     segments: list[OffsetRange] = []
     seen = {}
     is_complete = True
-    for partition, held in sorted(offsets.held().items()):
-        manifest, start, first = _start(manifest, offsets, partition, held)
-        end = min(held.end, start + MAX_COMMIT_OFFSETS)
+    for partition, available in sorted(offsets.available().items()):
+        manifest, start, first = _start(manifest, offsets, partition, available)
+        end = min(available.end, start + MAX_COMMIT_OFFSETS)
         last = offsets.last(partition, first.offset, end) if first else None
-        is_complete = is_complete and end == held.end
+        is_complete = is_complete and end == available.end
         if first is not None and last is not None:
             seen[partition] = first, last
             segments += _segments(manifest, offsets, partition, start, end, first, last)
@@ -155,16 +155,18 @@ def make_plan(manifest: Manifest, offsets: KafkaOffsets) -> Plan:
     return Plan(manifest, segments, seen, is_complete)
 
 
-def _start(manifest: Manifest, offsets: KafkaOffsets, partition: int, held: Held) -> tuple[Manifest, int, Seen | None]:
+def _start(
+    manifest: Manifest, offsets: KafkaOffsets, partition: int, available: Available
+) -> tuple[Manifest, int, Seen | None]:
     """Return the manifest without lost records, the offset to start at, and the first record from there on."""
     while True:
         archived = manifest.end(partition)
-        start = max(held.start, archived if archived is not None else held.start)
+        start = max(available.start, archived if archived is not None else available.start)
         epoch = _epoch(manifest, partition) if archived == start else UNKNOWN_EPOCH
         try:
-            if start > held.end:
-                raise Truncated(held.end)
-            first = offsets.first(partition, start, held.end, epoch) if start < held.end else None
+            if start > available.end:
+                raise Truncated(available.end)
+            first = offsets.first(partition, start, available.end, epoch) if start < available.end else None
             return manifest, start, first
         except Truncated as truncated:
             manifest = manifest.truncate(partition, min(truncated.end, start - 1))

@@ -24,7 +24,7 @@ from kafkasse.archive.manifest import Entry, Manifest
 from kafkasse.log import Log, Partition
 from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.archive import application, writer
-from kafkasse.pipelines.archive.offsets import Held, Seen, Truncated
+from kafkasse.pipelines.archive.offsets import Available, Seen, Truncated
 from kafkasse.pipelines.archive.writer import Committed, OffsetRange, Written, make_plan
 from kafkasse.pipelines.supervisor import Crashed
 from kafkasse.tools.broker import EmbeddedBroker
@@ -108,13 +108,13 @@ def test_clients_receive_the_same_records_from_the_archive(world, monkeypatch):
             world.archive()
     second = world.archive()
     compact(world.directory)
-    (held,) = world.log.offset_ranges([Partition(world.topic, 0)]).values()
-    expected = world.read(world.log.recent, held.end), world.read(world.log.recent, 1, partition=1)
-    world.cluster.drop_before(world.topic, held.end)
+    (available,) = world.log.offset_ranges([Partition(world.topic, 0)]).values()
+    expected = world.read(world.log.recent, available.end), world.read(world.log.recent, 1, partition=1)
+    world.cluster.drop_before(world.topic, available.end)
     world.cluster.drop_before(world.topic, 1, partition=1)
     world.send(b"live")
 
-    received = world.read(world.log, held.end), world.read(world.log, 1, partition=1)
+    received = world.read(world.log, available.end), world.read(world.log, 1, partition=1)
 
     assert expected == received
     assert (2011, 0, 1) == (first.records, nothing_new.records, second.records)
@@ -186,8 +186,8 @@ class FakeOffsets:
         }
         self.start, self.end = start, end
 
-    def held(self) -> dict[int, Held]:
-        return {0: Held(self.start, self.end)}
+    def available(self) -> dict[int, Available]:
+        return {0: Available(self.start, self.end)}
 
     def at_time(self, partition: int, timestamp_ms: int) -> Seen | None:
         return next((each for each in self.records.values() if each.timestamp >= timestamp_ms), None)
