@@ -55,6 +55,14 @@ class Piece(NamedTuple):
         return bool(self.offsets) and self.offsets[-1] + 1 == self.next_offset
 
 
+class Encoded(NamedTuple):
+    """An encoded record: its event name, its body, and its dispatch values, which are () without dimensions."""
+
+    event: str
+    body: bytes
+    values: Values
+
+
 class Encoder:
     """Encodes the records of one selection (topics, filter, format).
 
@@ -113,8 +121,8 @@ class Encoder:
         self._is_timed = filter is not None or projection is not None
         self._can_use_templates = is_default and not has_stages
 
-    def encode(self, topic: str, partition: int, record: Record) -> tuple[str, bytes] | None:
-        """Return the event name and body of a record, or None if the record is not sent. Ignores the dimensions.
+    def encode(self, topic: str, partition: int, record: Record) -> Encoded | None:
+        """Encode one record. Return None if it is not sent.
 
         Raises:
             FilterError: the filterer raised an exception.
@@ -122,7 +130,9 @@ class Encoder:
             DecoderPending: the decoder waits for I/O. Call again.
         """
         view = RecordView(topic, partition, record, self._decoder)
-        return self._encode(view) if self._passes(view) else None
+        values = self._values(view, None)
+        encoded = self._encode(view) if values is not None else None
+        return Encoded(*encoded, values) if values is not None and encoded is not None else None
 
     def _passes(self, view: RecordView) -> bool:
         """Return whether a record passes the filter. A record that the filter cannot decode is skipped."""
@@ -133,11 +143,7 @@ class Encoder:
             return False
 
     def _skip(self, view: RecordView, error: DeserializationError) -> None:
-        self._on_skipped(view.topic, view.partition, view.offset, str(error), error.kind)
-
-    def encode_with_values(self, topic: str, partition: int, record: Record) -> tuple[Values, tuple[str, bytes]] | None:
-        """As encode(), with the dispatch values of the record, which are () without dimensions. None: it is not sent."""
-        return self._encode_selected(RecordView(topic, partition, record, self._decoder), None)
+        self._on_skipped(view.topic, view.partition, view.record.offset, str(error), error.kind)
 
     def _encode(self, view: RecordView) -> tuple[str, bytes] | None:
         try:
@@ -178,12 +184,6 @@ class Encoder:
         if values is None or not (self.dimensions is None or selector is None or selector.selects(values)):
             return None
         return values if self._passes(view) else None
-
-    def _encode_selected(self, view: RecordView, selector: Selector | None) -> tuple[Values, tuple[str, bytes]] | None:
-        """Return the dispatch values, event name and body of a record, or None if the record is not sent."""
-        values = self._values(view, selector)
-        encoded = None if values is None else self._encode(view)
-        return None if values is None or encoded is None else (values, encoded)
 
     def _encode_piece(self, batch: Batch, start: int, ids: IdTemplate, selector: Selector | None) -> Piece:
         partition = batch.partition

@@ -517,7 +517,7 @@ class StreamService:
         query = parse_query(request.args.items(multi=True), route.client_filters, route.sends)
 
         def on_failure(view: RecordView, reason: str) -> None:
-            self.observer.filter_failed(route.name, view.topic, view.partition, view.offset, reason)
+            self.observer.filter_failed(route.name, view.topic, view.partition, view.record.offset, reason)
 
         return route.where.select(parameters, visitor.claims, query, on_failure)
 

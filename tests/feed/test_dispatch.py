@@ -50,7 +50,7 @@ def test_a_record_is_encoded_once_and_sent_only_to_its_receivers(monkeypatch):
     values = Dimensions.values
 
     def counted(self: Dimensions, view: RecordView) -> Any:
-        looked_up.append(view.offset)
+        looked_up.append(view.record.offset)
         return values(self, view)
 
     monkeypatch.setattr(Dimensions, "values", counted)

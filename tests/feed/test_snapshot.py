@@ -273,7 +273,7 @@ def test_a_later_client_receives_a_newer_snapshot(world, monkeypatch):
     world.put(7, b"1")
     world.delete(b"2")
     encoded: list[int] = []
-    monkeypatch.setattr(world.encoder, "encode_with_values", _spy(world.encoder.encode_with_values, encoded))
+    monkeypatch.setattr(world.encoder, "encode", _spy(world.encoder.encode, encoded))
 
     assert [0, 7] == numbers(world.client().read())
     assert [3] == encoded  # and the tombstone, which is not encoded

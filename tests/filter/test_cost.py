@@ -185,9 +185,9 @@ def test_a_decoder_that_waits_ends_the_piece_before_its_record(monkeypatch):
     monkeypatch.setattr("kafkasse.records.encoder.MAX_PIECE_S", 60.0)  # a busy machine must not end the piece earlier
 
     def decode(view: Any) -> Any:
-        if view.offset == 2:
+        if view.record.offset == 2:
             raise DecoderPending
-        return {"n": view.offset}
+        return {"n": view.record.offset}
 
     partition = Partition("t", 0)
     records = [MemoryRecord(offset, 1, None, b"x") for offset in range(4)]

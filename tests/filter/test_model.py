@@ -66,9 +66,11 @@ def field_of(view: RecordView, path: str) -> str | None:
 def meets(view: RecordView, where: dict[str, Any]) -> bool:
     """The model: whether a record meets literal conditions."""
     return (
-        ("key" not in where or view.key in [each.encode() for each in where["key"]])
+        ("key" not in where or view.record.key in [each.encode() for each in where["key"]])
         and all(
-            any(header == name and value in [each.encode() for each in allowed] for header, value in view.headers)
+            any(
+                header == name and value in [each.encode() for each in allowed] for header, value in view.record.headers
+            )
             for name, allowed in where.get("headers", {}).items()
         )
         and all(field_of(view, path) in allowed for path, allowed in where.get("fields", {}).items())
@@ -81,11 +83,11 @@ def is_selected(view: RecordView, query: list[tuple[str, str]]) -> bool:
     def value(name: str) -> bytes | None:
         source, _, rest = name.partition(".")
         if source == "key":
-            return view.key
+            return view.record.key
         if source == "field":
             found = field_of(view, rest)
             return None if found is None else found.encode()
-        return next((value for header, value in reversed(view.headers) if header == rest), None)
+        return next((value for header, value in reversed(view.record.headers) if header == rest), None)
 
     return all(value(name) in [text.encode() for each, text in query if each == name] for name, _ in query)
 

@@ -168,7 +168,9 @@ def decoded(members: dict[str, Any], name: str) -> bytes:
 def test_split_undoes_frame(values):
     for wire in (ServerSentEvents(), JsonLines()):
         encoder = Encoder("envelope", wire)
-        bodies = [body for each in values if (encoded := encoder.encode("t", 3, Record(each))) for body in encoded[1:]]
+        bodies = [
+            body for each in values if (encoded := encoder.encode("t", 3, Record(each))) for body in [encoded.body]
+        ]
 
         joined = b"".join(wire.frame("message", ID, body) for body in bodies)
 

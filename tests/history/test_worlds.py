@@ -101,7 +101,7 @@ def test_a_world_that_has_failed_before_passes(world):
 def test_a_world_that_fails_is_stored_with_few_steps(monkeypatch, tmp_path):
     """A filter that drops a matching record is reported. The stored world shows it again, and needs all of its steps."""
     matches = Filter.matches
-    monkeypatch.setattr(Filter, "matches", lambda self, view: matches(self, view) and view.offset != 5)
+    monkeypatch.setattr(Filter, "matches", lambda self, view: matches(self, view) and view.record.offset != 5)
     found = next(found for seed in SEEDS["filters"] if (found := find("filters", seed, commit="abc")))
 
     stored = StoredWorld.read(found.write(tmp_path))

@@ -166,11 +166,11 @@ class SnapshotCore:
             for record in batch.records[start : start + MAX_PIECE_RECORDS]:
                 # A record without a key replaces no other. A newer record moves its key to the end: the order of the log.
                 key = (topic, record.key) if record.key is not None else (batch.partition, record.offset)
-                encoded = encoder.encode_with_values(topic, partition, record) if record.value is not None else None
+                encoded = encoder.encode(topic, partition, record) if record.value is not None else None
                 if encoded is None:
                     self._replace(key, None, ())
                 else:
-                    values, (event, body) = encoded
+                    event, body, values = encoded
                     self._replace(key, encoder.wire.frame(event, "", body), values)
         last_timestamp = batch.records[-1].timestamp if batch.records else None
         self.ids.set(batch.partition, batch.next_offset, last_timestamp, batch.leader_epoch)

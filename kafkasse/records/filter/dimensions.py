@@ -27,9 +27,9 @@ class Dimension(NamedTuple):
         """Return the record's value as text, or None if the record has none. Then no client receives the record."""
         match self.source:
             case "key":
-                return _text(view.key)
+                return _text(view.record.key)
             case "header":
-                values = [value for name, value in view.headers if name == self.name]
+                values = [value for name, value in view.record.headers if name == self.name]
                 return _text(values[-1]) if values else None  # Kafka's lastHeader()
             case "field":
                 return scalar_text(field(view, self.name))

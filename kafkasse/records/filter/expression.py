@@ -162,14 +162,16 @@ def _variables(view: RecordView, members: Members) -> dict[str, Any]:
             case "value":
                 variables[name] = _pick(view.value, used, budget)
             case "key":
-                variables[name] = budget.spend(_text(view.key))
+                variables[name] = budget.spend(_text(view.record.key))
             case "headers":
-                headers = {name: _text(value) for name, value in view.headers}  # the last one with each name
+                headers = {name: _text(value) for name, value in view.record.headers}  # the last one with each name
                 variables[name] = _pick(headers, used, budget)
             case "timestamp":
-                timestamp = view.timestamp
+                timestamp = view.record.timestamp
                 variables[name] = timestamp if timestamp is not None and timestamp >= 0 else None
-            case _:
+            case "offset":
+                variables[name] = view.record.offset
+            case _:  # topic, partition
                 variables[name] = getattr(view, name)
     return variables
 

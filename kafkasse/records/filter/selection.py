@@ -65,7 +65,7 @@ class Filter:
             DeserializationError: an expression reads the value, which cannot be decoded.
         """
         return (
-            (self.keys is None or view.key in self.keys)
+            (self.keys is None or view.record.key in self.keys)
             and all(_has_header(view, name, values) for name, values in self.headers)
             and all(scalar_text(field_of(view, path)) in values for path, values in self.fields)
             and all(self._is_true(expression, view) for expression in self.expressions)
@@ -80,7 +80,7 @@ class Filter:
 
 
 def _has_header(view: RecordView, name: str, values: frozenset[bytes]) -> bool:
-    return any(header == name and value in values for header, value in view.headers)
+    return any(header == name and value in values for header, value in view.record.headers)
 
 
 class Selection(NamedTuple):

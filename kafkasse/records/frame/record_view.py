@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from kafkasse.log import Record
@@ -33,23 +33,6 @@ class RecordView:
         self.record = record
         self._decode = decode
         self._decoded: Any = NotImplemented  # not decoded yet
-
-    @property
-    def offset(self) -> int:
-        return self.record.offset
-
-    @property
-    def timestamp(self) -> int | None:
-        """Milliseconds since the epoch; -1 or None if unknown."""
-        return self.record.timestamp
-
-    @property
-    def key(self) -> bytes | None:
-        return self.record.key
-
-    @property
-    def headers(self) -> Sequence[tuple[str, bytes | None]]:
-        return self.record.headers
 
     @property
     def value(self) -> Any:

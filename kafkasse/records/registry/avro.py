@@ -18,10 +18,8 @@ fastavro decodes. It has no limits for hostile data, so this module protects it:
 
 from __future__ import annotations
 
-import base64
 import io
 import json
-import math
 import struct
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -34,6 +32,7 @@ from fastavro.read import LOGICAL_READERS
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records.frame import DeserializationError
 from kafkasse.records.registry.client import RegisteredSchema
+from kafkasse.records.registry.json_types import as_base64, as_json_number
 
 MAX_SCALE = 1000
 LARGE_BYTES = 16_384  # larger values are decoded in pieces
@@ -256,16 +255,6 @@ def _decimal(value: bytes, schema: JsonObject) -> str:
     return f"{sign}{digits[:-scale]}.{digits[-scale:]}" if scale else sign + digits
 
 
-def _float(value: float) -> float | str:
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def _base64(value: bytes) -> str:
-    return base64.b64encode(value).decode()
-
-
 def _duration(value: bytes) -> str:
     months, days, milliseconds = struct.unpack("<3I", value)
     return f"P{months}M{days}DT{milliseconds // 1000}.{milliseconds % 1000:03}S"
@@ -309,10 +298,10 @@ def _time(digits: int) -> Callable[[int], str | int]:
 
 
 _CONVERTERS: dict[tuple[str, str | None], Callable[..., Any]] = {
-    ("float", None): _float,
-    ("double", None): _float,
-    ("bytes", None): _base64,
-    ("fixed", None): _base64,
+    ("float", None): as_json_number,
+    ("double", None): as_json_number,
+    ("bytes", None): as_base64,
+    ("fixed", None): as_base64,
     ("bytes", "decimal"): _decimal,
     ("fixed", "decimal"): _decimal,
     ("fixed", "duration"): _duration,

@@ -36,6 +36,7 @@ from google.protobuf.message_factory import GetMessageClass
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records.frame import DeserializationError
 from kafkasse.records.registry.client import RegisteredSchema
+from kafkasse.records.registry.json_types import as_base64, as_json_number
 from kafkasse.records.registry.wire_format import message_indexes
 
 VALUES_PER_TURN = 500
@@ -201,8 +202,11 @@ class _MessageConverter:
             names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
             return lambda value, depth: names.get(value, value)
         if field.type == FieldDescriptor.TYPE_FLOAT:
-            return lambda value, depth: _number(_shortest(value))
-        return _CONVERTERS.get(field.cpp_type, _bytes if field.type == FieldDescriptor.TYPE_BYTES else _unchanged)
+            return lambda value, depth: as_json_number(_shortest(value))
+        return _CONVERTERS.get(
+            field.cpp_type,
+            (lambda value, depth: as_base64(value)) if field.type == FieldDescriptor.TYPE_BYTES else _unchanged,
+        )
 
 
 def _in_pieces(values: Any) -> Iterable[Any]:
@@ -230,16 +234,6 @@ def _unchanged(value: Any, depth: int) -> Any:
     return value
 
 
-def _bytes(value: bytes, depth: int) -> str:
-    return base64.b64encode(value).decode()
-
-
-def _number(value: float) -> float | str:
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
 def _shortest(value: float) -> float:
     """Return the shortest decimal number that is this 32-bit float: 0.1 and not 0.10000000149011612."""
     if not math.isfinite(value):
@@ -254,7 +248,7 @@ def _shortest(value: float) -> float:
 _CONVERTERS: dict[int, Callable[[Any, int], Any]] = {
     FieldDescriptor.CPPTYPE_INT64: lambda value, depth: str(value),
     FieldDescriptor.CPPTYPE_UINT64: lambda value, depth: str(value),
-    FieldDescriptor.CPPTYPE_DOUBLE: lambda value, depth: _number(value),
+    FieldDescriptor.CPPTYPE_DOUBLE: lambda value, depth: as_json_number(value),
 }
 
 
@@ -281,7 +275,7 @@ def _any(schema: ProtobufSchema, message: Any, depth: int) -> JsonObject:
     try:
         converter = schema.converter(name)
     except KeyError:  # the schema does not contain the type
-        return {"@type": message.type_url, "value": _bytes(message.value, depth)}
+        return {"@type": message.type_url, "value": as_base64(message.value)}
     value = converter.convert(converter.parse(message.value), depth + 1)
     if name in _SPECIAL:
         return {"@type": message.type_url, "value": value}
@@ -304,7 +298,7 @@ def _struct_value(schema: ProtobufSchema, message: Any, depth: int) -> Any:
         case "list_value":
             return _list_value(schema, message.list_value, depth)
         case "number_value":
-            return _number(message.number_value)
+            return as_json_number(message.number_value)
         case "string_value" | "bool_value" as kind:
             return getattr(message, kind)
         case _:
