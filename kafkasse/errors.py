@@ -60,6 +60,7 @@ class KafkasseError(Exception):
         cause: why the error occurs. docs/errors.md and the page of the error show it.
         fix: how the client or the operator can correct it.
         reason: the cause, for the log and for commands; may be "". It may contain addresses, so clients never see it.
+        headers: the HTTP header fields that the response needs.
     """
 
     status: ClassVar[int] = 500
@@ -76,11 +77,7 @@ class KafkasseError(Exception):
         self.detail = detail
         self.extra = extra
         self.reason = ""
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The HTTP header fields that the response needs."""
-        return {}
+        self.headers: dict[str, str] = {}
 
     def problem(self, types: str = URN) -> dict[str, Any]:
         """Return this error as an RFC 9457 object with KafkaSSE's members `name`, `message` and `origin`.
@@ -148,11 +145,8 @@ class _WithChallenge(KafkasseError):
 
     def __init__(self, detail: str, challenge: str = "", **extra: Any) -> None:
         super().__init__(detail, **extra)
-        self.challenge = challenge
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"WWW-Authenticate": self.challenge} if self.challenge else {}
+        if challenge:
+            self.headers["WWW-Authenticate"] = challenge
 
 
 class Unauthorized(_WithChallenge):
@@ -199,11 +193,7 @@ class MethodNotAllowed(KafkasseError):
 
     def __init__(self, detail: str, *, allow: str = "GET, HEAD, OPTIONS", **extra: Any) -> None:
         super().__init__(detail, **extra)
-        self.allow = allow
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Allow": self.allow}
+        self.headers["Allow"] = allow
 
 
 class NotAcceptable(KafkasseError):
@@ -272,11 +262,7 @@ class FilterError(KafkasseError):
 class _WithRetryAfter(KafkasseError):
     def __init__(self, detail: str, *, retry_after_s: int = 5, **extra: Any) -> None:
         super().__init__(detail, **extra)
-        self.retry_after_s = retry_after_s
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Retry-After": str(self.retry_after_s)}
+        self.headers["Retry-After"] = str(retry_after_s)
 
 
 class TooManyStreams(_WithRetryAfter):
