@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 from weakref import WeakSet
 
 import gevent
@@ -64,18 +64,6 @@ FILES_READ, BYTES_READ = ("archive_files_read", ""), ("archive_bytes_read", "") 
 UNAVAILABLE_ERRORS, DAMAGED_ERRORS = ("archive_errors", "unavailable"), ("archive_errors", "damaged")
 
 
-class ArchivedTopic(NamedTuple):
-    """The archive of one incarnation of a topic, as this process knows it.
-
-    Attributes:
-        path: the directory of the topic.
-        manifest: its manifest, which is empty if the topic has no archive.
-    """
-
-    path: Path
-    manifest: Manifest
-
-
 class ArchiveReader:
     """Reads an archive in threads, for all clients of a process. A call blocks its greenlet at most for READ_TIMEOUT_S.
 
@@ -95,14 +83,14 @@ class ArchiveReader:
         self._topic_prefix = topic_prefix
         self._threads: ThreadPool | None = None  # created in the worker, because threads do not survive a fork
         self._lock = RLock()
-        self._topics: dict[tuple[str, str], tuple[float, ArchivedTopic]] = {}
+        self._manifests: dict[tuple[str, str], tuple[float, Manifest]] = {}
         self._hung_at = float("-inf")
         self._limited = LimitedLog()
 
-    def topic(self, topic: str, topic_id: str, max_age_s: float = MAX_MANIFEST_AGE_S) -> ArchivedTopic:
-        """Return the archive of a topic, as it was at most `max_age_s` seconds ago, or longer if it cannot be read now.
+    def manifest(self, topic: str, topic_id: str, max_age_s: float = MAX_MANIFEST_AGE_S) -> Manifest:
+        """Return the manifest of a topic, as it was at most `max_age_s` seconds ago, or longer if it cannot be read now.
 
-        A topic without an ID has no archive, because it may have been recreated.
+        It is empty if the topic has no archive. A topic without an ID has none, because it may have been recreated.
 
         Args:
             topic: the name of the topic without the prefix.
@@ -114,33 +102,33 @@ class ArchiveReader:
         """
         key = topic, topic_id
         if not topic_id:
-            return ArchivedTopic(Path(), Manifest(*key))
+            return Manifest(*key)
         asked = time.monotonic()
         with self._lock:  # of the callers that wait, the first reads the manifest for all
-            read_at, known = self._topics.get(key, (float("-inf"), None))
+            read_at, known = self._manifests.get(key, (float("-inf"), None))
             if read_at >= asked - max_age_s and known is not None:
                 return known
             began_at = time.monotonic()
             try:
-                archived = self._run(lambda: self._read_topic(topic, topic_id, known))
+                manifest = self._run(lambda: self._read_manifest(topic, topic_id, known))
             except ArchiveUnavailable:
                 if known is None or not max_age_s:
                     raise
                 return known
-            self._topics[key] = began_at, archived
-            return archived
+            self._manifests[key] = began_at, manifest
+            return manifest
 
-    def _read_topic(self, topic: str, topic_id: str, known: ArchivedTopic | None) -> ArchivedTopic:
+    def _read_manifest(self, topic: str, topic_id: str, known: Manifest | None) -> Manifest:
         directory = self._directory.find(self._topic_prefix + topic, topic_id)
-        version = known.manifest.version if known is not None else 0
+        version = known.version if known is not None else 0
         newest = directory.newest_version() if directory is not None else 0
         if newest < version:
             raise NotAnArchive(f"the commits of the topic {topic} have disappeared")
         if directory is None:
-            return ArchivedTopic(Path(), Manifest(topic, topic_id))
-        return known if known is not None and newest == version else ArchivedTopic(directory.path, directory.read())
+            return Manifest(topic, topic_id)
+        return known if known is not None and newest == version else directory.read()
 
-    def read(self, topic: ArchivedTopic, entry: Entry, offset: int) -> tuple[Sequence[Record], int]:
+    def read(self, manifest: Manifest, entry: Entry, offset: int) -> tuple[Sequence[Record], int]:
         """Return the next records of an entry, and the next offset.
 
         Raises:
@@ -150,13 +138,18 @@ class ArchiveReader:
         """
         if not entry.path:
             return (), entry.end
-        records, end = self._run(lambda: parquet.read(topic.path / entry.path, entry, offset))
+        path = self._path(manifest, entry)
+        records, end = self._run(lambda: parquet.read(path, entry, offset))
         self.totals[BYTES_READ] += records.nbytes
         return records, end
 
-    def find_timestamp(self, topic: ArchivedTopic, entry: Entry, timestamp_ms: int) -> int | None:
+    def find_timestamp(self, manifest: Manifest, entry: Entry, timestamp_ms: int) -> int | None:
         """Return the first offset of an entry with a timestamp at or after `timestamp_ms`, or None. Raises as read()."""
-        return self._run(lambda: parquet.find_timestamp(topic.path / entry.path, entry, timestamp_ms))
+        path = self._path(manifest, entry)
+        return self._run(lambda: parquet.find_timestamp(path, entry, timestamp_ms))
+
+    def _path(self, manifest: Manifest, entry: Entry) -> Path:
+        return self._directory.topic(manifest.topic, manifest.topic_id).path / entry.path
 
     def _run(self, call: Callable[[], Result]) -> Result:
         """Return `call()`, which runs in a thread."""
@@ -264,15 +257,15 @@ class ArchivedLog:
 
     def _archived_offset_at(self, partition: Partition, timestamp: int, kafka_start: int) -> int | None:
         """Return the first archived offset at or after a timestamp, if the timestamp is older than Kafka's records."""
-        archived = self.reader.topic(partition.topic, self.topic_id(partition.topic))
-        entries = archived.manifest.partitions.get(partition.partition, ())
+        manifest = self._manifest(partition)
+        entries = manifest.partitions.get(partition.partition, ())
         older = [entry for entry in entries if entry.start < kafka_start and entry.path]
         if not older or older[-1].max_timestamp < timestamp:
             return None
         for entry in older:
             if entry.max_timestamp >= timestamp:
                 try:
-                    offset = self.reader.find_timestamp(archived, entry, timestamp)
+                    offset = self.reader.find_timestamp(manifest, entry, timestamp)
                 except (DamagedFile, FileNotFoundError):
                     offset = entry.start  # the cursor reports the damage, or finds the file that has replaced this one
                 if offset is not None:
@@ -316,7 +309,7 @@ class ArchivedLog:
         return self._topic_ids.get(topic, "")
 
     def _manifest(self, partition: Partition, max_age_s: float = MAX_MANIFEST_AGE_S) -> Manifest:
-        return self.reader.topic(partition.topic, self.topic_id(partition.topic), max_age_s).manifest
+        return self.reader.manifest(partition.topic, self.topic_id(partition.topic), max_age_s)
 
 
 class _PartitionState:
@@ -435,7 +428,7 @@ class ArchiveCursor:
                 others.append(partition)
                 continue
             try:
-                manifest = self._log.reader.topic(partition.topic, state.topic_id, max_age_s=0.0).manifest
+                manifest = self._log.reader.manifest(partition.topic, state.topic_id, max_age_s=0.0)
             except ArchiveUnavailable:
                 continue  # Kafka's cursor raises the error again
             following = manifest.next_from(partition.partition, state.offset)
@@ -478,17 +471,17 @@ class ArchiveCursor:
             Unavailable: the archive cannot be read now, or Kafka does not answer.
         """
         assert state.until is not None  # noqa: S101 - the partition is read from the archive
-        archived = self._log.reader.topic(partition.topic, state.topic_id)
-        entry = archived.manifest.at(partition.partition, state.offset)
+        manifest = self._log.reader.manifest(partition.topic, state.topic_id)
+        entry = manifest.at(partition.partition, state.offset)
         if entry is None or state.offset >= state.until:
             self._return_to_kafka(partition, state)
             return None
         try:
             before_kafka = replace(entry, end=min(entry.end, state.until))
-            records, end = self._log.reader.read(archived, before_kafka, state.offset)
+            records, end = self._log.reader.read(manifest, before_kafka, state.offset)
         except (DamagedFile, FileNotFoundError) as error:
-            newest = self._log.reader.topic(partition.topic, state.topic_id, max_age_s=0.0)
-            if newest.manifest.at(partition.partition, state.offset) != entry:
+            newest = self._log.reader.manifest(partition.topic, state.topic_id, max_age_s=0.0)
+            if newest.at(partition.partition, state.offset) != entry:
                 return None  # compaction or erasure has replaced the file: the next poll() reads the new one
             self._log.reader.totals[DAMAGED_ERRORS] += 1
             log.error("A file of the archive is damaged, so clients receive a gap: %s", error)

@@ -598,7 +598,7 @@ def _archive_hole_hidden() -> None:
     from kafkasse.archive.log import ArchiveCursor
 
     def read_partition(original: Any, self: Any, partition: Any, place: Any) -> Any:
-        manifest = self._log.reader.topic(partition.topic, place.topic_id).manifest
+        manifest = self._log.reader.manifest(partition.topic, place.topic_id)
         following = manifest.next_from(partition.partition, place.offset) or place.offset
         if place.offset < following < place.until:
             applied["archive_hole_hidden"] += 1
