@@ -366,10 +366,12 @@ def test_netrc_does_not_replace_the_token(serve, tmp_path, monkeypatch):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("number", [0, 1])
-def test_the_examples_of_the_docs(serve, tmp_path, number):
-    """The clients of docs/clients.md resume after a break and a 503, and end with the server's reason."""
-    example = code("docs/clients.md", "python")[number]
+@pytest.mark.parametrize(
+    ("page", "number"), [("docs/clients.md", 0), ("docs/clients.md", 1), ("kafkasse_client/README.md", 0)]
+)
+def test_the_examples_of_the_docs(serve, tmp_path, page, number):
+    """The clients resume after a break and a 503, and end with the server's reason."""
+    example = code(page, "python")[number]
     server = serve(
         Sends(START + message(1) + message(2)[:-5], "breaks"), Answers(503), Sends(message(2) + failure(410), "ends")
     )
@@ -385,3 +387,12 @@ def test_the_examples_of_the_docs(serve, tmp_path, number):
     assert done.stderr.endswith("StreamError: the server ended the stream: no: 410\n")
     assert [None, "1", "1"] == sent_ids(server)
     assert "2\n" == (tmp_path / "topn.position").read_text()
+
+
+def test_the_example_of_the_parser(serve, capsys):
+    server = serve(Sends(START + message(1) + message(2), "ends"))
+    example = code("kafkasse_client/README.md", "python")[1]
+
+    exec(example.replace("http://127.0.0.1:6917/topn/updates", server.url), {})  # noqa: S102 - our own docs
+
+    assert 'position {}\nmessage {"n":1}\nmessage {"n":2}\n' == capsys.readouterr().out

@@ -218,6 +218,11 @@ TABLE = {
         '"leader_epoch":5': "project/test_docs.py::test_the_ids_and_the_error_in_the_docs_are_valid",
         '"topic":"orders"': "project/test_docs.py::test_the_ids_and_the_error_in_the_docs_are_valid",
     },
+    "kafkasse_client/README.md": {
+        "pip install": "project/test_packaging.py::test_the_installed_client_needs_only_its_library",
+        "FileStore": "client/test_client.py::test_the_examples_of_the_docs",
+        "urlopen": "client/test_client.py::test_the_example_of_the_parser",
+    },
 }
 
 

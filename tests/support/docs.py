@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from tests.support.server import ROOT
 
-PAGES = sorted(page.relative_to(ROOT).as_posix() for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+_PATTERNS = "*.md", "docs/**/*.md", "kafkasse_client/*.md"
+PAGES = sorted(page.relative_to(ROOT).as_posix() for pattern in _PATTERNS for page in ROOT.glob(pattern))
 _BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.M | re.S)
 
 
