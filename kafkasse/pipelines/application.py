@@ -96,6 +96,7 @@ class _StatusObserver:
         self._overdue_s = OVERDUE_INTERVALS * topics.commit_interval_s(pipeline)
         self._ready = ready
         self._topic_name = topic
+        self._run: Run | None = None
         self._topic: StatusTopic | None = None
         self._lag_reader: LagReader | None = None
         self._processed: NextOffsets = {}
@@ -103,9 +104,9 @@ class _StatusObserver:
 
     def use(self, run: Run) -> None:
         """Use the clients of this run's session. They are kept as long as the session."""
-        if self._lag_reader is None or self._lag_reader.spark is not run.spark:
-            self._lag_reader = LagReader(run.spark, run.kafka)
+        if self._run is None or self._run.spark is not run.spark:
             self._topic = StatusTopic(run.spark, run.kafka, self._topic_name) if self._topic_name else None
+            self._run, self._lag_reader = run, None  # only now, so that the next attempt tries again after an error
             self._write()
 
     def report(self, state: PipelineState, reason: str) -> None:
@@ -148,6 +149,8 @@ class _StatusObserver:
         """Set the lag at this time. If Kafka does not answer, the lag does not change."""
         self._measured_at_s = time.monotonic()
         try:
+            if self._lag_reader is None and self._run:
+                self._lag_reader = LagReader(self._run.spark, self._run.kafka)
             if self._lag_reader:
                 self.status.measured(*self._lag_reader.read(self._processed), at_ms)
         except (Py4JError, PySparkException, OSError) as error:

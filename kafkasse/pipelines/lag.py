@@ -41,7 +41,6 @@ class LagReader:
     """Reads the lag, with a consumer that it keeps open."""
 
     def __init__(self, spark: SparkSession, kafka: Mapping[str, str]) -> None:
-        self.spark = spark
         self._jvm = private_spark.java(spark)
         consumer_type = self._jvm.org.apache.kafka.clients.consumer.KafkaConsumer
         self._consumer: Any = consumer_type(private_spark.properties(spark, {**kafka, **SETTINGS}))

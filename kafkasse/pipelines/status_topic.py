@@ -30,7 +30,6 @@ class StatusTopic:
     """
 
     def __init__(self, spark: SparkSession, kafka: dict[str, str], topic: str) -> None:
-        self.spark = spark
         jvm = private_spark.java(spark)
         self._jvm, self._topic = jvm, topic
         with Admin(spark, kafka) as admin:
