@@ -61,9 +61,12 @@ def numbered(edits: Iterable[Edit]) -> list[Edit]:
 
 
 def history(chance: Random) -> list[Edit]:
-    """Inserts, corrections, moves and removals. Some make a group large and then remove its largest members."""
+    """Inserts, corrections, moves and removals. Some make a group large and then remove some of its largest members.
+
+    With these numbers, a wrong candidate in the state of a group gives a wrong result in 5 % of the histories.
+    """
     edits: list[Edit] = []
-    for kind in chance.choices(["edits", "edits", "fill", "drain"], k=chance.randint(0, 6)):
+    for kind in chance.choices(["edits", "fill", "drain"], k=chance.randint(0, 12)):
         if kind == "edits":
             groups = [*GROUPS, GROUPS[0], None]
             edits += [
@@ -74,7 +77,7 @@ def history(chance: Random) -> list[Edit]:
             count = chance.randint(1, 40)
             edits += [Edit(key, GROUPS[0], number % 20) for number, key in enumerate(KEYS[:count])]
         else:
-            largest = members(edits).get(GROUPS[0], [])[: chance.randint(1, 40)]
+            largest = members(edits).get(GROUPS[0], [])[: chance.randint(1, 16)]
             edits += [Edit(key, None, 0, order=9) for key in largest]
     return numbered(edits)
 

@@ -26,7 +26,7 @@ from tests.pipelines.edits import CHANCES, Edit, with_many_histories
 from tests.pipelines.spark.rows import MicroBatches
 from tests.support.examples import examples
 
-HISTORIES, SPLITS = 60, 3
+HISTORIES, SPLITS = 80, 3
 BATCHES = 8
 RANKS = st.integers(-(2**63), 2**63 - 1)
 
