@@ -230,7 +230,10 @@ def stored_bytes(key: Any) -> bytes:
 
 
 def top_of(spark: SparkSession, n: int, members: Members, moves: list[tuple[str, int, int | None, int | None]]) -> Any:
-    """The top of a group after additions (key, sequence, None, rank) and removals (key, sequence, rank, None)."""
+    """The top of a group after additions (key, sequence, None, rank) and removals (key, sequence, rank, None).
+
+    They reach the operator in one micro-batch, in any order.
+    """
     ensure_callback_server_started(spark.sparkContext._gateway)
     jvm: Any = private_spark.java(spark)
     types = [schemas.ORDER_KEY, schemas.MEMBER, schemas.GROUP_STATE]
@@ -241,8 +244,9 @@ def top_of(spark: SparkSession, n: int, members: Members, moves: list[tuple[str,
     field = processor.getClass().getDeclaredField("members")
     field.setAccessible(True)
     field.set(processor, members)
+    shuffled = Random(1).sample(moves, len(moves))  # noqa: S311 - not used for cryptography
     rows = spark.createDataFrame(
-        [(key, sequence, 1, {0: sequence}, "north", old_rank, rank, key) for key, sequence, old_rank, rank in moves],
+        [(key, sequence, 1, {0: sequence}, "north", old_rank, rank, key) for key, sequence, old_rank, rank in shuffled],
         "key string, sequence bigint, step bigint, position map<int, bigint>, group string, old_rank bigint, "
         "rank bigint, item string",
     )
@@ -274,6 +278,17 @@ def test_all_members_are_read_if_the_state_is_not_sorted(spark):
     top = top_of(spark, 3, members, removals_of_the_largest(20, of=60))
 
     assert ["k039", "k038", "k037"] == top
+
+
+def test_keys_with_an_equal_prefix_are_read_together(spark):
+    """The state store sorts them by hashes, so only the operator can put them into the order of their keys."""
+    keys = [f"a common prefix of 24 by {number:03}" for number in range(120)]
+    added = [(key, number, None, 0) for number, key in enumerate(keys)]
+    removed = [(key, 200 + number, 0, None) for number, key in enumerate(keys[:20])]
+
+    top = top_of(spark, 3, Members(private_spark.java(spark), sorted), [*added, *removed])
+
+    assert keys[20:23] == top
 
 
 def order_keys(spark: SparkSession, members: list[tuple[int, str]]) -> list[bytes]:
