@@ -122,6 +122,12 @@ def test_the_top_n_equal_those_of_plain_python(spark, directories, chance):
 
     assert expected_tops(map(plain.members, copies), n) == stream.tops()
     groups = stream.groups()
+    sizes = {
+        f"{number} {group}": len(keys)
+        for number, copy in enumerate(copies)
+        for group, keys in plain.members(copy).items()
+    }
+    assert sizes == {group: of_group.size for group, of_group in groups.items() if of_group.size}
     for number in range(0, len(copies), SPLITS):
         for group in plain.GROUPS:
             of_copies = [groups.get(f"{number + copy} {group}") for copy in range(SPLITS)]
