@@ -167,6 +167,14 @@ def test_old_rows_change_nothing(spark, tmp_path):
     assert [1, 2] == [row.rank for row in without.results] == [row.rank for row in with_order.results]
 
 
+def test_a_key_in_two_partitions_has_the_position_of_both(spark, tmp_path):
+    rows = [Edit("k", "north", 1, 0, 4), Edit("k", "north", 2, 1, 3)]
+
+    stream = Stream(spark, tmp_path, latest_per_key, [[row] for row in rows])
+
+    assert [({0: 4}, 5), ({0: 4, 1: 3}, 9)] == [(row.position, row.version) for row in stream.results]
+
+
 def test_after_a_replay_in_another_order_the_last_result_can_be_outdated(spark, tmp_path):
     """This is why Ranked.java repeats results in real-time mode after a restart.
 
