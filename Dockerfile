@@ -14,8 +14,9 @@ WORKDIR /app
 COPY schemas schemas
 COPY gunicorn.conf.py wsgi.py ./
 COPY kafkasse kafkasse
+COPY kafkasse_client kafkasse_client
 # Compile now: the user below cannot write bytecode, so Python would compile the package again at each start.
-RUN /venv/bin/python -m compileall -q kafkasse wsgi.py
+RUN /venv/bin/python -m compileall -q kafkasse kafkasse_client wsgi.py
 
 FROM python:${PYTHON}-slim
 COPY --from=build /venv /venv

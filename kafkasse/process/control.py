@@ -65,8 +65,16 @@ def stream_lines(sockets: Iterable[Path]) -> Iterator[list[bytes]]:
 
 def end_stream(sockets: Iterable[Path], stream_id: str) -> tuple[bool, list[Path]]:
     """End the stream with this ID. Return whether a worker has it and, if none has, the sockets of silent workers."""
-    answers, silent = _ask_all(sockets, f"end {stream_id}")
-    return (True, []) if any(answer["ended"] for answer in answers) else (False, silent)
+    paths = list(sockets)
+    silent: list[Path] = []
+    worker = f"worker-{stream_id.partition('-')[0]}"
+    own = [path for path in paths if path.stem == worker]  # asked first, so that it waits for no worker that hangs
+    for asked in own, [path for path in paths if path not in own]:
+        answers, timed_out = _ask_all(asked, f"end {stream_id}")
+        if any(answer["ended"] for answer in answers):
+            return True, []
+        silent += timed_out
+    return False, silent
 
 
 def end_visitor(sockets: Iterable[Path], visitor: str) -> tuple[int, list[Path]]:

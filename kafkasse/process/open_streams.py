@@ -157,6 +157,6 @@ def drain(within_s: float = DRAIN_S) -> None:
 
     Each stream ends at a random time within `within_s` seconds. It sends its last event ID and a reconnection time, so that
     its client resumes at another process. This function returns at once. A signal handler may call it. kafkasse's gunicorn
-    worker does the same by itself.
+    worker does the same by itself. It is final: later streams of this process end at once, also those of other apps.
     """
     spawn(streams.drain, within_s)  # a signal may have interrupted code that changes the set of streams

@@ -1,7 +1,7 @@
-"""What kafkasse uses of gunicorn beyond its documented settings and hooks. All private names of gunicorn are in this module.
+"""What kafkasse uses of gunicorn beyond its documented settings and hooks. Its private names are here.
 
-Worker, in worker.py, overrides methods of gunicorn's gevent worker, which are not documented either. NAMES lists all of
-these names, and a test checks that the installed version of gunicorn has them.
+Worker, in worker.py, overrides methods of gunicorn's gevent worker and reads its responses; reload.py uses the app of the
+arbiter. NAMES lists these names, and a test checks that the installed version of gunicorn has them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NAMES = {
     "gunicorn.http.message.Request": "parse read_into|get_data should_close",
     "gunicorn.http.body.Body": "read",
     "gunicorn.http.errors": "LimitRequestHeaders LimitRequestLine ParseException",
-    "gunicorn.http.wsgi.Response": "force_close write",
+    "gunicorn.http.wsgi.Response": "force_close start_response write",
     "gunicorn.glogging": "SafeAtoms",
     "gunicorn.glogging.Logger": "atoms_wrapper_class access",
     "gunicorn.util": "parse_address write_nonblock",

@@ -202,7 +202,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
             self._runner.throw(_Stopped)
 
     def _with_streams(self, app: Any) -> Any:
-        """Wrap `app` so that its streams use our registry and, if no middleware changes their bodies, serve themselves."""
+        """Wrap `app` so that its streams serve themselves, unless middleware changes their bodies."""
         is_logged = has_access_log(self.log, self.cfg) or self.cfg.statsd_host
 
         def wrapped(environ: dict[str, Any], start_response: Any) -> Any:

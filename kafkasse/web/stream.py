@@ -73,9 +73,7 @@ class Stream:
     reader: Reader
     settings: WebSettings
     registry: StreamRegistry  # contains this stream as long as it is open
-    client: (
-        socket.socket | None
-    )  # if the server exposes it, as gunicorn does: the stream notices when the client leaves
+    client: socket.socket | None  # if the server exposes it: the stream notices when the client leaves
     on_close: Callable[[Stream, StreamEnd], object]  # called once, after the reader was closed
     logger: logging.Logger  # receives unexpected errors
     problem_types: str = URN  # the start of the `type` of an error; see KafkasseError.problem()
@@ -92,9 +90,7 @@ class Stream:
     _input_left: int = field(init=False, default=MAX_INPUT_BYTES)
     _socket: ClientSocket | None = field(init=False, default=None)  # set by serve()
     _on_end: tuple[Callable[[], object], ...] = field(init=False, default=())
-    _opening: bytes = field(
-        init=False, default=b""
-    )  # the first part, from when the iterator returns it until it continues
+    _opening: bytes = field(init=False, default=b"")  # the first part, until the iterator continues
     _silence: SilenceDetector | None = field(init=False, default=None)  # of a client's socket that the server writes to
     _watcher: Any = field(init=False, default=None)
     _timer: Any = field(init=False, default=None)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 import resource
-import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from types import FrameType
 from typing import Any
 
 from gevent import getcurrent
@@ -112,25 +112,25 @@ class WsgiServer:
 def _limit() -> tuple[int, str]:
     """Return the number of connections that the server can have, and the name of the limit."""
     limits = [(resource.getrlimit(resource.RLIMIT_NOFILE)[0], "the limit of open files (ulimit -n)")]
-    if (worker := _gunicorn_worker()) is not None and not _is_a(worker, OUR_WORKER):
-        limits.append((worker.cfg.worker_connections, "gunicorn's worker_connections"))
+    if (cfg := _gunicorn_config()) is not None and not _is_worker(cfg, OUR_WORKER):
+        limits.append((cfg.worker_connections, "gunicorn's worker_connections"))
     if (cores := (_uwsgi_options() or {}).get("gevent")) is not None:
         limits.append((int(cores), "uWSGI's option gevent"))
     return min(((sys.maxsize if limit == resource.RLIM_INFINITY else limit), name) for limit, name in limits)
 
 
 def _problem_of_process() -> str:
-    if (worker := _gunicorn_worker()) is not None:
-        name = worker.cfg.worker_class_str
-        if name == "gthread" and is_patched():
+    if (cfg := _gunicorn_config()) is not None:
+        worker = cfg.worker_class_str
+        if worker == "gthread" and is_patched():
             return f"gunicorn's gthread worker does not respond after monkey.patch_all(). {ADVICE}"
-        if not _is_a(worker, GEVENT_WORKERS):
-            return _occupied(f"gunicorn's {name} worker")
-    elif "gunicorn.arbiter" in sys.modules and not is_patched():
-        return (
-            "gunicorn cannot serve streams with --preload, because it loads the app before gevent patches the standard"
-            f" library. {ADVICE}"
-        )
+        if not _is_worker(cfg, GEVENT_WORKERS):
+            return _occupied(f"gunicorn's {worker} worker")
+        if not is_patched():
+            return (
+                f"gunicorn's {worker} worker cannot serve streams with --preload, because it loads the app before gevent"
+                f" patches the standard library. {ADVICE}"
+            )
     elif "mod_wsgi" in sys.modules:
         return _occupied("mod_wsgi")
     elif "waitress.runner" in sys.modules:
@@ -140,19 +140,32 @@ def _problem_of_process() -> str:
     return ""
 
 
-def _is_a(worker: Any, names: str | tuple[str, ...]) -> bool:
-    """Return whether the name of a worker's class, or of one of its base classes, starts with one of `names`."""
-    return any(f"{base.__module__}.{base.__name__}".startswith(names) for base in type(worker).__mro__)
+def _is_worker(cfg: Any, names: str | tuple[str, ...]) -> bool:
+    """Return whether the name of gunicorn's worker class, or of one of its base classes, starts with one of `names`."""
+    from gunicorn.util import load_class  # not at the top: another server may run the app, without gunicorn
+
+    # Not worker_class_str: a settings file in Python may set a class, of which worker_class_str is only the last name.
+    classes = load_class(cfg.settings["worker_class"].get()).__mro__
+    return any(f"{base.__module__}.{base.__name__}".startswith(names) for base in classes)
 
 
 def _occupied(server: str) -> str:
     return f"{server} cannot serve streams, because each stream would occupy a process or a thread. {ADVICE}"
 
 
-def _gunicorn_worker() -> Any:
-    """Return the gunicorn worker that this process is, or None. A worker handles SIGTERM before it loads the app."""
-    worker = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
-    return worker if _is_a(worker, "gunicorn.workers.") else None
+def _gunicorn_config() -> Any:
+    """Return the settings of the gunicorn in the call stack, or None under another server.
+
+    Nothing else is certain: with --preload, gunicorn loads the app before it has a worker.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("gunicorn."):
+            cfg = getattr(frame.f_locals.get("self"), "cfg", None)
+            if cfg is not None:
+                return cfg
+        frame = frame.f_back
+    return None
 
 
 def _uwsgi_options() -> dict[str, str] | None:

@@ -276,7 +276,7 @@ def test_a_cursor_is_closed_before_another_reader_gets_its_slot(waiting, monkeyp
         catch_up = open_cursor(*at)
         reader._state.slot.revoked = True
         gevent.spawn(other.read, TIMEOUT_S)
-        gevent.sleep(0)
+        wait_until(lambda: hasattr(other._state, "slot"))  # it waits for a slot
         close = catch_up.close
         monkeypatch.setattr(catch_up, "close", lambda: (granted.append(other._state.slot.granted), close()))
         return catch_up

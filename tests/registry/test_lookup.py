@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -309,3 +311,21 @@ def test_an_unexpected_error_ends_the_streams(server, registry, monkeypatch, cap
         registry.schema(1)
 
     assert "The lookup of the schema 1 failed unexpectedly." in caplog.messages
+
+
+def test_an_error_that_is_remembered_keeps_no_records_in_memory(registry):
+    """A traceback refers to the batch of its record, and a thousand errors are remembered."""
+
+    class Records(list[bytes]):
+        pass
+
+    def look_up() -> weakref.ref[Records]:
+        batch = Records()
+        with pytest.raises(DeserializationError):
+            registry.schema(5)
+        return weakref.ref(batch)
+
+    batches = [look_up(), look_up()]
+    gc.collect()
+
+    assert [None, None] == [batch() for batch in batches]

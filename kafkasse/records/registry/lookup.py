@@ -176,7 +176,7 @@ class SchemaRegistry:
             return cast(Schema, lookup.value)
         if isinstance(error, DeserializationError) and error.kind == UNKNOWN_SCHEMA:
             self._unknown.add_topic(topic)
-        raise error.with_traceback(None)  # each raise adds to the traceback
+        raise _again(error)
 
     def _cached(self, schema_id: SchemaId) -> _Lookup | None:
         """Return a lookup that is done or running, or None."""
@@ -311,3 +311,10 @@ def _add(cache: OrderedDict[SchemaId, _Lookup], schema_id: SchemaId, lookup: _Lo
     cache.move_to_end(schema_id)
     if len(cache) > max_size:
         cache.popitem(last=False)
+
+
+def _again(error: BaseException) -> Exception:
+    """Return a copy of an error that is kept. The traceback of an error that is raised keeps the batch of its record."""
+    if isinstance(error, DeserializationError):
+        return DeserializationError(str(error), error.kind)
+    return RegistryUnavailable(UNAVAILABLE)
