@@ -18,9 +18,6 @@ from kafkasse.kafka.cursor_core import CursorCore, CursorOptions
 from kafkasse.kafka.fetch_protocol import FetchResponse, encode_request, parse_response
 from kafkasse.kafka.fetch_session import FetchSession
 
-OnResponse = Callable[[FetchSession, FetchResponse], None]
-OnError = Callable[[FetchSession, Exception, bool], None]
-
 
 class BrokerNode:
     """Sends Fetch requests to one broker, one at a time.
@@ -42,8 +39,8 @@ class BrokerNode:
         core: CursorCore,
         pool: ConnectionPool,
         options: CursorOptions,
-        on_response: OnResponse,
-        on_error: OnError,
+        on_response: Callable[[FetchSession, FetchResponse], None],
+        on_error: Callable[[FetchSession, Exception, bool], None],
     ) -> None:
         self._session = session
         self._pool = pool
@@ -108,7 +105,7 @@ class BrokerNode:
         self._version = request.version
         self._received_bytes = 0
         self._response_timer.again(self._check_progress, connection)
-        connection.send(request.version, encode_request(*request))
+        connection.send(request.version, encode_request(request))
 
     def _receive(self, data: memoryview) -> None:
         self._response_timer.stop()

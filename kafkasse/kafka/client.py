@@ -180,7 +180,7 @@ class Client:
         ]
         return [
             {
-                Partition(topic.name.removeprefix(prefix), offset.partition_index): (offset.error_code, offset.offset)
+                self._partition(topic.name, offset.partition_index): (offset.error_code, offset.offset)
                 for topic in response.topics
                 for offset in topic.partitions
             }
@@ -219,14 +219,13 @@ class Client:
         )
         [response] = self._send(node_id, [request])
         return {
-            Partition(topic.topic.removeprefix(self._prefix), end.partition): (
-                end.error_code,
-                end.leader_epoch,
-                end.end_offset,
-            )
+            self._partition(topic.topic, end.partition): (end.error_code, end.leader_epoch, end.end_offset)
             for topic in response.topics
             for end in topic.partitions
         }
+
+    def _partition(self, topic_in_kafka: str, number: int) -> Partition:
+        return Partition(topic_in_kafka.removeprefix(self._prefix), number)
 
     def _send(self, node_id: int, requests: Iterable[Any]) -> list[Any]:
         manager = self._bootstrapped()._manager

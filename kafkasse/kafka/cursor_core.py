@@ -33,6 +33,7 @@ from kafkasse.kafka.fetch_protocol import (
     FetchResponse,
     Leader,
     PartitionData,
+    short_topic_id,
 )
 from kafkasse.kafka.fetch_session import FetchSession
 from kafkasse.kafka.partition_states import (
@@ -328,7 +329,9 @@ class CursorCore:
     def _leader_found(self, position: FetchPosition, leader: Leader) -> None:
         topic = position.partition.topic
         expected, former = self._expected_ids.get(topic), self._topic_ids.get(topic)
-        if (expected and leader.short_topic_id not in ("", expected)) or (former and leader.topic_id != former):
+        if (expected and short_topic_id(leader.topic_id) not in ("", expected)) or (
+            former and leader.topic_id != former
+        ):
             return  # the topic was recreated
         self._topic_ids[topic] = leader.topic_id
         position.leader = leader

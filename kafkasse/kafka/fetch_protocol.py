@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kafkasse.log import UNKNOWN_EPOCH
 
@@ -36,6 +36,7 @@ MALFORMED = (ValueError, IndexError, struct.error)  # what parse_response() rais
 
 _HEADER = struct.Struct(">ihhih")  # size, API key, version, correlation ID, length of the client ID
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
+_TOPIC_OF: Callable[[Any], Any] = itemgetter(0)
 _ABORTED = struct.Struct(">qq")  # producer ID, first offset
 _DIVERGING = struct.Struct(">iq")  # epoch, end offset
 _DIVERGING_TAG = 0
@@ -64,11 +65,6 @@ class Leader(NamedTuple):
     epoch: int
     topic_name: bytes
     topic_id: bytes  # b"" if the cluster has no topic IDs
-
-    @property
-    def short_topic_id(self) -> str:
-        """The first characters of the topic ID; see short_topic_id()."""
-        return short_topic_id(self.topic_id)
 
 
 def short_topic_id(topic_id: bytes) -> str:
@@ -107,7 +103,14 @@ class FetchPartition(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """The arguments of encode_request()."""
+    """A request of one version.
+
+    Attributes:
+        options: the fields that do not depend on the partitions.
+        session: NO_SESSION, NEW_SESSION, or the ID and the epoch of a session. Ignored before version 7.
+        partitions: in a session, those that are new or have a new offset; otherwise all.
+        forgotten: (topic, partition) of partitions to remove from the session.
+    """
 
     version: int
     options: FetchOptions
@@ -257,39 +260,22 @@ def newest_version(lowest: int, highest: int) -> int | None:
     return max((version for version in VERSIONS if lowest <= version <= highest), default=None)
 
 
-def encode_request(
-    version: int,
-    options: FetchOptions,
-    session: tuple[int, int],
-    partitions: Iterable[FetchPartition],
-    forgotten: Iterable[tuple[bytes, int]] = (),
-) -> bytes:
-    """Encode the body of a request.
-
-    Args:
-        version: the version of the request.
-        options: the fields that all requests share.
-        session: NO_SESSION, NEW_SESSION, or the ID and the epoch of a session. Ignored before version 7.
-        partitions: in a session, those that are new or have a new offset; otherwise all. Neighbors with the same topic
-            share one topic entry.
-        forgotten: (topic, partition) of partitions to remove from the session.
-    """
+def encode_request(request: FetchRequest) -> bytes:
+    """Encode the body of a request."""
+    version, options, session, partitions, forgotten = request
     layout = _LAYOUTS[version]
     pack = layout.partition.pack
-    topics = [
-        layout.topic(topic, [pack(*_fields(each), options.max_partition_bytes, 0) for each in group])
-        for topic, group in groupby(partitions, key=lambda each: each.topic)
-    ]
     fixed = (_CONSUMER, options.max_wait_ms, _MIN_BYTES, options.max_bytes, options.isolation_level, *session)
+    # Neighbors with the same topic share one topic entry.
+    topics = [
+        layout.topic(topic, [pack(*_fields(partition), options.max_partition_bytes, 0) for partition in group])
+        for topic, group in groupby(partitions, key=_TOPIC_OF)
+    ]
     parts = [layout.request.pack(*fixed), layout.array(topics)]
     if layout.has_sessions:
+        without = groupby(forgotten, key=_TOPIC_OF)
         parts.append(
-            layout.array(
-                [
-                    layout.topic(topic, [_INT32.pack(partition) for _, partition in group])
-                    for topic, group in groupby(forgotten, key=lambda each: each[0])
-                ]
-            )
+            layout.array([layout.topic(topic, [_INT32.pack(at) for _, at in group]) for topic, group in without])
         )
     if layout.has_replicas:
         parts.append(layout.string(options.rack.encode()))
