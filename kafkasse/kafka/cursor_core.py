@@ -192,8 +192,11 @@ class CursorCore:
                 continue
             retry_at = state.retry_at if isinstance(state, NeedsLeader) else 0.0
             self._enter(partition, NeedsLeader(position, retry_at))
-            if partition in known and not self._must_validate(position, known[partition]):
-                self._leader_found(position, known[partition])
+            leader = known.get(partition)
+            if leader is not None and not self._is_recreated(partition.topic, leader):
+                if self._must_validate(position, leader):
+                    continue  # the known leader may be outdated, so a lookup follows
+                self._leader_found(position, leader)
 
     def remove(self, partitions: Iterable[Partition]) -> None:
         """See log.Cursor.remove()."""
@@ -313,6 +316,8 @@ class CursorCore:
                 continue
             if isinstance(leader, KafkasseError):
                 self._enter(partition, Failed(leader))
+            elif self._is_recreated(partition.topic, leader):
+                continue
             elif leader.epoch < state.position.leader.epoch:
                 state.outdated_since = min(state.outdated_since, now)
             else:
@@ -326,14 +331,14 @@ class CursorCore:
         for state in waiting.values():
             state.retry_at = state.position.back_off(now)
 
+    def _is_recreated(self, topic: str, leader: Leader) -> bool:
+        """Return whether the leader is that of another topic with the same name."""
+        expected = self._expected_ids.get(topic, "")
+        has_other_start = expected and short_topic_id(leader.topic_id) not in ("", expected)
+        return bool(has_other_start) or self._topic_ids.get(topic, b"") not in (b"", leader.topic_id)
+
     def _leader_found(self, position: FetchPosition, leader: Leader) -> None:
-        topic = position.partition.topic
-        expected, former = self._expected_ids.get(topic), self._topic_ids.get(topic)
-        if (expected and short_topic_id(leader.topic_id) not in ("", expected)) or (
-            former and leader.topic_id != former
-        ):
-            return  # the topic was recreated
-        self._topic_ids[topic] = leader.topic_id
+        self._topic_ids[position.partition.topic] = leader.topic_id
         position.leader = leader
         if self._must_validate(position, leader):
             self._enter(position.partition, Validating(position))
