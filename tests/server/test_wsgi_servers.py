@@ -46,6 +46,7 @@ REJECTED = {
     "sync in a patched app": (f"{GUNICORN} {SHOP}", PATCH, True),
     "gthread": (f"{GUNICORN} -k gthread --threads 4 {SHOP}", {}, True),
     "gevent with --preload": (f"{GUNICORN} -k gevent --preload {SHOP}", {}, True),
+    "sync with --preload in a patched app": (f"{GUNICORN} --preload {SHOP}", PATCH, True),
     "flask run": (FLASK, {}, False),
     "flask run without threads": (f"{FLASK} --without-threads", PATCH, False),
     "gevent.pywsgi": (PYWSGI, {}, False),
