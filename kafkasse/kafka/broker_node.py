@@ -122,7 +122,7 @@ class BrokerNode:
             self._fail_later(TimeoutError("the broker did not respond in time"))
 
     def _fail_later(self, error: Exception) -> None:
-        """Call _fail() in a new greenlet. Callers in the event loop must not block, and `on_error` may wait for a lock."""
+        """Call _fail() in a new greenlet. The callers are callbacks of the event loop, and must not wait."""
         self._response_timer.stop()
         gevent.spawn(self._fail, error)
 

@@ -8,6 +8,7 @@ not know about clients, event IDs or frames.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -17,6 +18,7 @@ from gevent import get_hub
 from gevent.event import Event
 from gevent.lock import BoundedSemaphore
 
+from kafkasse.errors import KafkasseError
 from kafkasse.kafka.batches import MAX_COST
 from kafkasse.kafka.broker_node import BrokerNode
 from kafkasse.kafka.connection_pool import ConnectionPool
@@ -25,6 +27,8 @@ from kafkasse.kafka.fetch_protocol import FetchResponse
 from kafkasse.kafka.fetch_session import FetchSession
 from kafkasse.log import Batch, Partition
 from kafkasse.process.event_loop import take_turn
+
+log = logging.getLogger(__name__)
 
 MAX_POLL_COST = 2 * MAX_COST  # poll() returns at most about 2,000 records or 1 MiB
 MAX_DECODE_S = 0.005  # after this time, poll() returns the records that it has decoded
@@ -95,12 +99,12 @@ class KafkaCursor:
         if self._closed:
             return
         self._closed = True
-        for node in self._nodes.values():
-            node.close()
-        # Break the reference cycles between cursor and nodes, so that records and buffers are freed at once.
-        self._nodes.clear()
-        self._responses.clear()
         self._core.close()
+        # Break the reference cycles between cursor and nodes, so that records and buffers are freed at once.
+        nodes, self._nodes = list(self._nodes.values()), {}
+        self._responses.clear()
+        for node in nodes:
+            node.close()
         self._wakeup.set()
 
     def _wait(self, deadline_s: float) -> bool:
@@ -142,7 +146,9 @@ class KafkaCursor:
         while lookup is not None and not self._closed:
             try:
                 answer = lookup.ask(self._cluster)
-            except Exception as error:  # noqa: BLE001 - poll() raises it, unless a retry may help
+            except Exception as error:
+                if not isinstance(error, KafkasseError):
+                    log.exception("A lookup in Kafka failed unexpectedly.")
                 self._core.lookup_failed(time.monotonic(), lookup, error)
             else:
                 self._core.end_lookup(time.monotonic(), lookup, answer)
@@ -157,6 +163,7 @@ class KafkaCursor:
             self._wakeup.set()
 
     def _on_error(self, session: FetchSession, error: Exception, retry_now: bool) -> None:
-        self._nodes.pop(session).close()
+        if (node := self._nodes.pop(session, None)) is not None:
+            node.close()
         self._core.connection_failed(time.monotonic(), session, error, retry_now)
         self._wakeup.set()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict, deque
-from collections.abc import Container, Iterable, Mapping, Sequence, Set
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple, Protocol
 
 from kafka import errors as kafka_errors
@@ -53,6 +53,7 @@ log = logging.getLogger(__name__)
 
 OUT_OF_RANGE_REPEAT_S = 0.5
 MAX_REPLICA_AGE_S = 300.0  # after this time, ask the leader again which replica is the nearest
+DECODING_REPLICA_S = 1.0  # a partition whose records are being decoded keeps its replica for this much longer
 REPLICA_FAILED_S = 30.0  # after a replica failed, read from leaders for this long
 MAX_UNDECODED_FETCHES = 6  # times max_fetch_bytes: while its undecoded responses are larger, a cursor fetches nothing
 MIN_FETCH_BYTES = 1 << 20  # what MAX_UNDECODED_FETCHES counts if max_fetch_bytes is smaller
@@ -176,9 +177,9 @@ class CursorCore:
         """See log.Cursor.seek()."""
         self._discard_records(offsets)
         states = {each: self._partitions.setdefault(each, Added()) for each in offsets}
-        added_topics = {each.topic for each, state in states.items() if isinstance(state, Added)}
-        added_ids = {topic: topic_ids[topic] for topic in added_topics if topic_ids.get(topic)}
-        self._expected_ids = added_ids | self._expected_ids
+        for topic in {partition.topic for partition, state in states.items() if isinstance(state, Added)}:
+            if topic_ids.get(topic):
+                self._expected_ids.setdefault(topic, topic_ids[topic])
         known = self._cluster.known_leaders(
             [each for each, state in states.items() if isinstance(state, Added | Failed)]
         )
@@ -291,19 +292,18 @@ class CursorCore:
 
     def end_lookup(self, now: float, lookup: Lookup, answer: Any) -> None:
         """Continue with what Lookup.ask() has returned. Back off where there is no answer."""
+        self._is_looking_up = False
         if isinstance(lookup, FindLeaders):
             self._leaders_found(now, lookup, answer)
         elif isinstance(lookup, FindEpochs):
             self._epochs_found(now, lookup, answer)
         else:
             self._recreated_found(lookup, answer)
-        self._is_looking_up = False
         self._plan_lookup()
 
     def lookup_failed(self, now: float, lookup: Lookup, error: Exception) -> None:
         """Retry later, or end the cursor if retrying cannot help."""
-        can_retry = isinstance(error, KafkasseError) and not isinstance(lookup, FindLeaders)
-        if not can_retry and not isinstance(error, Unavailable):
+        if isinstance(error, KafkasseError) and isinstance(lookup, FindLeaders) and not isinstance(error, Unavailable):
             self._error = error
         self.end_lookup(now, lookup, {})
 
@@ -370,17 +370,20 @@ class CursorCore:
 
     # Fetches
 
-    def fetches(self, now: float) -> list[FetchSession]:
-        """Return the sessions of which to send a request(), as soon as there is a connection to their broker."""
+    def fetches(self, now: float) -> Iterator[FetchSession]:
+        """Yield the sessions of which to send a request(), as soon as there is a connection to their broker.
+
+        The cursor may be closed, and sessions may end, after each of them.
+        """
         if now >= self._replicas_expire_at:
             self._leave_old_replicas(now)
         max_bytes = max(self._options.fetch.max_bytes, MIN_FETCH_BYTES)
         if self.undecoded and self.undecoded.response_bytes > MAX_UNDECODED_FETCHES * max_bytes:
-            return []
-        idle = [session for session in self._sessions.values() if session.positions and not session.is_fetching]
-        for session in idle:
-            session.is_fetching = True
-        return idle
+            return
+        for session in list(self._sessions.values()):
+            if session.is_open and session.positions and not session.is_fetching:
+                session.is_fetching = True
+                yield session
 
     def request(self, now: float, session: FetchSession, newest_version: int) -> FetchRequest:
         """Return the next request to a broker that supports this version of the Fetch request."""
@@ -394,7 +397,7 @@ class CursorCore:
         return self._options.fetch.max_bytes // max(1, brokers)
 
     def on_response(self, now: float, session: FetchSession, response: FetchResponse) -> bool:
-        """Take the response to the last request. Return whether the connection may be used again."""
+        """Take the response to the last request. Return False if the session has ended, so that its node must be closed."""
         if not session.is_open:
             return False
         results = session.receive(response)
@@ -456,9 +459,9 @@ class CursorCore:
     def _abandon(self, now: float, session: FetchSession, retry_now: bool = False) -> None:
         session.is_open = False
         del self._sessions[session.broker]
+        if session.reads_replica:
+            self._avoid_replicas(now)
         for position in list(session.positions):
-            if session.broker != position.leader.broker:
-                self._avoid_replicas(now)
             self._need_leader(position, 0.0 if retry_now else position.back_off(now))
 
     def _need_leader(self, position: FetchPosition, retry_at: float) -> None:
@@ -505,7 +508,7 @@ class CursorCore:
                 if isinstance(state, Fetching):
                     self._fetch_from(state.position, state.position.leader.broker)
                 else:
-                    self._replicas_expire_at = now  # as soon as its records are decoded
+                    self._replicas_expire_at = now + DECODING_REPLICA_S
 
     def _avoid_replicas(self, now: float) -> None:
         """Read from leaders for some time. Otherwise a leader would name the same replica again."""
@@ -556,6 +559,7 @@ class CursorCore:
         """Discard the records of these partitions that take_batches() has not returned."""
         for position in self.undecoded.discard(partitions):
             self._end_decoding(position)
+        self.large_block = None
         self.decoded = [batch for batch in self.decoded if batch.partition not in partitions]
 
     def _stop_at_unreadable(

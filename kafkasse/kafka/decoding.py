@@ -43,12 +43,6 @@ class DecodingQueue:
     def __len__(self) -> int:
         return len(self._runs)
 
-    def __iter__(self) -> Iterator[FetchPosition]:
-        return iter(self._runs)
-
-    def __contains__(self, position: object) -> bool:
-        return position in self._runs
-
     @property
     def response_bytes(self) -> int:
         """The size of the responses in memory. A response stays in memory until its last partition is decoded."""

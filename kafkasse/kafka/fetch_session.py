@@ -31,7 +31,7 @@ class FetchSession:
         use_session: keep a fetch session.
 
     Attributes:
-        is_open: the connection to the broker has not failed.
+        is_open: the cursor uses this session.
         is_fetching: a request is in flight, or waits for a connection.
         positions: the partitions that requests contain, as the keys of a dict.
     """
@@ -55,6 +55,11 @@ class FetchSession:
     def has_partitions(self) -> bool:
         """Whether the cursor reads partitions from this broker. Those that are paused count."""
         return bool(self.positions or self._paused)
+
+    @property
+    def reads_replica(self) -> bool:
+        """Whether the cursor reads a partition from this broker although another one is its leader."""
+        return any(position.leader.broker != self.broker for position in (*self.positions, *self._paused))
 
     def add(self, position: FetchPosition) -> None:
         """Request a partition from now on."""
@@ -129,7 +134,7 @@ class FetchSession:
     def _match(self, response: FetchResponse) -> Iterator[tuple[FetchPosition, PartitionData]]:
         for data in response.partitions:
             position, offset = self._requested.get((data.topic, data.partition), (None, 0))
-            if position is None:
+            if position not in self.positions:
                 continue
             if position.offset == offset:
                 yield position, data
@@ -144,5 +149,6 @@ class FetchSession:
         return was_open
 
     def clear(self) -> None:
-        """Forget all partitions."""
+        """End the session, and forget all partitions."""
+        self.is_open = False
         self.positions, self._paused, self._changed, self._requested = {}, {}, {}, {}

@@ -38,7 +38,7 @@ REACHED = {
     "changing": {"retention", "truncation", "recreated", "new topic", "restart", "gap"},
 }
 
-CURSOR_SEEDS = range(30)
+CURSOR_SEEDS = range(90)
 EVERY_CURSOR = {"retention", "seek", "session evicted", "connection lost", "leader moved"}
 REACHED_BY_CURSORS = {
     "cursor": {"truncation", "diverging"},

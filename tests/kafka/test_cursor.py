@@ -18,6 +18,7 @@ from crc32c import crc32c
 from kafkasse.errors import ConfigurationError, KafkasseError, TopicNotAvailable
 from kafkasse.kafka import client
 from kafkasse.kafka import cursor as cursor_module
+from kafkasse.kafka.connection import Connection
 from kafkasse.kafka.cursor import MAX_POLL_COST, KafkaCursor
 from kafkasse.kafka.cursor_core import MAX_UNDECODED_FETCHES
 from kafkasse.kafka.fetch_protocol import short_topic_id
@@ -694,6 +695,24 @@ def test_does_not_read_a_topic_that_was_recreated_before_the_cursor_opened(clust
 
         assert 0 == broker.pending_fetches
         poll.kill()
+
+
+def test_a_cursor_that_is_closed_while_it_sends_sends_nothing_more(opened, log, monkeypatch):
+    """A full socket lets other greenlets run, and one of them may close the cursor."""
+    cursor, send = opened(0, 1, tail=True), Connection.send
+    for leader in log.known_leaders([at(0), at(1)]).values():
+        log.pool.release(log.pool.take(leader.broker))  # an open connection, so that poll() sends at once
+    sent = []
+
+    def close_and_send(*request: object) -> None:
+        sent.append(request)
+        cursor.close()
+        send(*request)
+
+    monkeypatch.setattr(Connection, "send", close_and_send)
+
+    assert [] == cursor.poll(POLL_TIMEOUT_S)
+    assert (1, {}) == (len(sent), cursor._nodes)
 
 
 @pytest.mark.parametrize("tail", [False, True])

@@ -212,12 +212,11 @@ def test_a_waiting_partition_is_skipped_until_the_slot_is_free(queue):
 @pytest.mark.parametrize("records", [MEDIUM, LARGE])
 def test_a_discarded_partition_frees_its_slot(queue, records):
     """The partition that waits for it continues."""
-    first, second = fill(queue, *[batches(1, records)] * 2)
+    first, _ = fill(queue, *[batches(1, records)] * 2)
     while not step(queue)[1]:
         pass
 
     assert [first] == queue.discard([first.partition])
-    assert [second] == list(queue)
     assert records == sum(count for _, count in steps(queue))
 
 
