@@ -36,7 +36,7 @@ class NewestBy:
     """How to recognize records that are older than a record before them."""
 
     header: str  # with the version of the record, a decimal integer
-    look_back: int = 1000  # how many offsets before a record may contain the newer one
+    look_back: int = 1000  # how many offsets to look back for a newer record of the key
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Route:
     format: str = "kafkasse"  # one of frame.FORMATS
     start: StartAt = StartAt.LATEST  # where a client without an event ID starts, unless start_time_ms is set
     start_time_ms: int | None = None  # since the epoch; a negative number is relative to the time when the stream opens
-    decoder: str = "json"  # how values become JSON: `json`, if they are JSON, or `registry`, with their schemas there
+    decoder: str = "json"  # `json`: values are JSON; `registry`: decode with the schema registry
     validate_values: bool = False  # whether values are validated against their JSON Schema in the registry
     id_type: IdType = IdType.OFFSET
     compact_ids: bool | None = None  # None: event IDs have the compact form only if the JSON form would be long
@@ -68,7 +68,8 @@ class Route:
     client_filters: tuple[str, ...] = ()  # that clients may set in their queries
     newest_by: NewestBy | None = None  # drop the records that are older than a record before them; None: send all
     description: str = ""  # what the stream contains, in words
-    listed: bool | None = None  # whether the catalog shows it to everyone or to no one; None: to those who may open it
+    # True: in the catalog for everyone; False: for no one; None: for visitors who may open the route.
+    listed: bool | None = None
     # On the open route, the names that clients can use instead of a list of topics, each with its topics.
     groups: tuple[tuple[str, tuple[str, ...]], ...] = ()
 

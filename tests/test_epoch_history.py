@@ -20,7 +20,7 @@ def test_finds_where_a_newer_epoch_was_read():
 
 
 def test_finds_the_epoch_before_an_offset():
-    """Before the first record that was read, it is unknown."""
+    """The epoch is unknown before the first record that was read."""
     history = EpochHistory(10, 3)
     history.add(20, 4)
 

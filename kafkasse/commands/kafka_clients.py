@@ -19,7 +19,7 @@ BOOTSTRAP_TIMEOUT_S = 5.0
 def existing_topics(config: Config, cluster: str = "") -> dict[str, int]:
     """Return the topics of a cluster that start with topic_prefix, without the prefix, and their numbers of partitions.
 
-    The client and its errors are those of the web process.
+    Uses the client and the error messages of the web process.
 
     Raises:
         CommandError: Kafka cannot be used; the message has the reason.
@@ -43,7 +43,7 @@ def existing_topics(config: Config, cluster: str = "") -> dict[str, int]:
 
 
 def connected(client_class: Any, settings: Mapping[str, Any], **client_settings: Any) -> Any:
-    """Create a client of kafka-python from those `settings` that its class has. It would reject the others.
+    """Create a kafka-python client. Settings that its class does not know are left out, because it would reject them.
 
     Raises:
         CommandError: Kafka cannot be used.
@@ -71,5 +71,5 @@ def message(error: BaseException) -> str:
 
 
 def silence_kafka_python() -> None:
-    """Log nothing of kafka-python, which logs dozens of lines about a failure that the commands report in one."""
+    """Silence kafka-python's log: the commands report a failure in one line."""
     logging.getLogger("kafka").setLevel(logging.CRITICAL)

@@ -1,11 +1,12 @@
 """Feeds read records from a log, starting at a position, and return frames. This package uses neither HTTP nor Kafka.
 
-core decides which bytes a client receives. It does no I/O, has no clock and does not switch greenlets:
+core decides which bytes a client receives. It does no I/O, has no clock and does not switch greenlets. After the
+colon: the smaller modules that it uses.
 
     feed        the ring, the position and the parked clients of a feed: ring, subscribers, epochs, stats
     reader      the position of a client, and what it reads from the ring: reader_states
-    catch_up    what a client receives from a cursor of its own: versions, topics
-    snapshot    the newest record of each key
+    catch_up    what a client receives from a cursor of its own: topics
+    snapshot    the newest record of each key: versions
     tail        which feeds receive a record, and which partitions they contain
 
 The other modules run the core: they read the log, keep time, wait and send.

@@ -121,17 +121,19 @@ class FindEpochs(NamedTuple):
     states: Mapping[Partition, Validating]
 
     def ask(self, cluster: Cluster) -> Mapping[Partition, tuple[int, int] | None]:
-        return cluster.find_epochs({each: state.position.last_epoch for each, state in self.states.items()})
+        return cluster.find_epochs({partition: state.position.last_epoch for partition, state in self.states.items()})
 
 
 class FindRecreated(NamedTuple):
-    """Find those of these partitions whose leader confirms an epoch that is older than that of the last leader."""
+    """Ask the leaders whether their epoch is really older than the last known one. If it is, the topic was recreated."""
 
     states: Mapping[Partition, NeedsLeader]
 
     def ask(self, cluster: Cluster) -> Set[Partition]:
-        # The log may be longer than before, so only an epoch that is older than that of the last leader is suspicious.
-        return cluster.recreated({each: state.position.leader.epoch - 1 for each, state in self.states.items()})
+        # The log may be longer than before, so only an older epoch is suspicious.
+        return cluster.recreated(
+            {partition: state.position.leader.epoch - 1 for partition, state in self.states.items()}
+        )
 
 
 Lookup = FindLeaders | FindEpochs | FindRecreated
@@ -176,12 +178,12 @@ class CursorCore:
     ) -> None:
         """See log.Cursor.seek()."""
         self._discard_records(offsets)
-        states = {each: self._partitions.setdefault(each, Added()) for each in offsets}
+        states = {partition: self._partitions.setdefault(partition, Added()) for partition in offsets}
         for topic in {partition.topic for partition, state in states.items() if isinstance(state, Added)}:
             if topic_ids.get(topic):
                 self._expected_ids.setdefault(topic, topic_ids[topic])
         known = self._cluster.known_leaders(
-            [each for each, state in states.items() if isinstance(state, Added | Failed)]
+            [partition for partition, state in states.items() if isinstance(state, Added | Failed)]
         )
         for partition, offset in offsets.items():
             state = states[partition]
@@ -207,7 +209,7 @@ class CursorCore:
             state = self._partitions.pop(partition)
             if isinstance(state, Fetching):
                 state.session.remove(state.position)
-        for topic in {each.topic for each in removed} - {each.topic for each in self._partitions}:
+        for topic in {partition.topic for partition in removed} - {partition.topic for partition in self._partitions}:
             self._topic_ids.pop(topic, None)
             self._expected_ids.pop(topic, None)
 
@@ -248,19 +250,19 @@ class CursorCore:
             return error
         if now < self._report_at:
             return None
-        failed = {each: state.error for each, state in self._partitions.items() if isinstance(state, Failed)}
+        failed = {partition: state.error for partition, state in self._partitions.items() if isinstance(state, Failed)}
         if failed:
             self.remove(failed)
             return PartitionsFailed(failed)
-        stopped = {each: state for each, state in self._partitions.items() if isinstance(state, Stopped)}
+        stopped = {partition: state for partition, state in self._partitions.items() if isinstance(state, Stopped)}
         # Repeat it, because the caller may have failed to find an offset at which to continue.
         self._report_at = now + OUT_OF_RANGE_REPEAT_S if stopped else math.inf
         if not stopped:
             return None
         return OffsetOutOfRange(
             stopped,
-            {each: state.diverged_at for each, state in stopped.items() if state.diverged_at is not None},
-            {each: state.unreadable for each, state in stopped.items() if state.unreadable is not None},
+            {partition: state.diverged_at for partition, state in stopped.items() if state.diverged_at is not None},
+            {partition: state.unreadable for partition, state in stopped.items() if state.unreadable is not None},
         )
 
     # Lookups
@@ -279,13 +281,13 @@ class CursorCore:
             return self._more_lookups.popleft()
         if now < self._next_lookup_at:
             return None
-        due = [each for each, state in self._waiting() if state.retry_at <= now]
+        due = [partition for partition, state in self._waiting() if state.retry_at <= now]
         self._is_looking_up = bool(due)
         self._plan_lookup()
         return FindLeaders(due) if due else None
 
     def _waiting(self) -> Iterable[tuple[Partition, NeedsLeader]]:
-        return ((each, state) for each, state in self._partitions.items() if isinstance(state, NeedsLeader))
+        return ((partition, state) for partition, state in self._partitions.items() if isinstance(state, NeedsLeader))
 
     def _plan_lookup(self) -> None:
         self._next_lookup_at = min((state.retry_at for _, state in self._waiting()), default=math.inf)
@@ -319,15 +321,21 @@ class CursorCore:
             elif self._is_recreated(partition.topic, leader):
                 continue
             elif leader.epoch < state.position.leader.epoch:
-                state.outdated_since = min(state.outdated_since, now)
+                state.older_epoch_since = min(state.older_epoch_since, now)
             else:
                 self._leader_found(state.position, leader)
-        states = {each: state for each in lookup.partitions if (state := self._partitions.get(each)) is not None}
-        if validating := {each: state for each, state in states.items() if isinstance(state, Validating)}:
+        states = {
+            partition: state
+            for partition in lookup.partitions
+            if (state := self._partitions.get(partition)) is not None
+        }
+        if validating := {partition: state for partition, state in states.items() if isinstance(state, Validating)}:
             self._more_lookups.append(FindEpochs(validating))
-        waiting = {each: state for each, state in states.items() if isinstance(state, NeedsLeader)}
-        if outdated := {each: state for each, state in waiting.items() if old_brokers.is_outdated(state, now)}:
-            self._more_lookups.append(FindRecreated(outdated))
+        waiting = {partition: state for partition, state in states.items() if isinstance(state, NeedsLeader)}
+        if suspects := {
+            partition: state for partition, state in waiting.items() if old_brokers.may_be_recreated(state, now)
+        }:
+            self._more_lookups.append(FindRecreated(suspects))
         for state in waiting.values():
             state.retry_at = state.position.back_off(now)
 

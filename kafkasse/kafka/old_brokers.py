@@ -1,11 +1,12 @@
 """What a cursor does differently with old brokers. If all your brokers run Kafka 3.1 or newer, skip this module. No I/O.
 
-Before Kafka 2.7, Fetch responses do not report that the log was truncated. Before it reads from a new leader, a cursor
-therefore looks up where the last epoch that it has read ends in the leader's log.
+Before Kafka 2.7, Fetch responses do not report that the log was truncated. Therefore, before a cursor reads
+from a new leader, it asks the leader where the last epoch that it has read ends.
 
-Before Kafka 2.8, and until all brokers of a cluster run Kafka 3.1, topics have no IDs. Their leader epochs show that a
-topic was recreated: a log loses records only in an election, which begins a new epoch. A log that has become shorter
-without a new epoch, or that has an older epoch, therefore belongs to another topic.
+Before Kafka 2.8, and until all brokers of a cluster run Kafka 3.1, topics have no IDs. On such clusters
+(docs/faults.md), leader epochs show that a topic was recreated: a log loses records at its end only in an election, which
+begins a new epoch. A log that has become shorter without a new epoch, or that has an older epoch, therefore belongs to
+another topic.
 """
 
 from __future__ import annotations
@@ -50,14 +51,15 @@ def is_of_another_topic(leader: Leader, epoch: int) -> bool:
 
 
 def was_recreated(position: FetchPosition) -> bool:
-    """Return whether the leader's log, which is shorter than the position, is that of a recreated topic."""
+    """As is_of_another_topic(), for a log that is shorter than the position, and the epoch at the position."""
     epoch = position.first_epoch if position.last_epoch == UNKNOWN_EPOCH else position.last_epoch
     return is_of_another_topic(position.leader, epoch)
 
 
-def is_outdated(state: NeedsLeader, now: float) -> bool:
-    """Return whether the metadata has reported a leader with an older epoch for so long that its topic may be another one.
+def may_be_recreated(state: NeedsLeader, now: float) -> bool:
+    """Return whether the metadata has reported an older epoch for longer than MAX_METADATA_LAG_S.
 
-    The metadata of a broker that lags behind looks the same, so the leader must confirm the epoch.
+    Then the topic may have been recreated. The metadata of a broker that lags behind looks the same, so the leader must
+    confirm the epoch.
     """
-    return state.outdated_since <= now - MAX_METADATA_LAG_S
+    return state.older_epoch_since <= now - MAX_METADATA_LAG_S

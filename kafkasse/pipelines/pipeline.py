@@ -80,12 +80,14 @@ class InvalidPipeline(CommandError):
     """An argument of a pipeline is invalid.
 
     Attributes:
-        setting: the argument, and what is wrong in it: `("sources", "orders", "max_records_per_s")`.
-        reason: what is wrong, without the name of the pipeline.
+        setting: the path of the invalid argument, such as `("sources", "orders", "max_records_per_s")`; () if the error
+            concerns the whole pipeline.
+        reason: what is wrong, without the pipeline and the path.
     """
 
     def __init__(self, pipeline: str, reason: str, *setting: str) -> None:
-        super().__init__(f"the pipeline {pipeline}: {reason}")
+        path = f"{'.'.join(setting)}: " if setting else ""
+        super().__init__(f"the pipeline {pipeline}: {path}{reason}")
         self.reason, self.setting = reason, setting
 
 
@@ -152,23 +154,23 @@ class Pipeline:
         self._check_topics()
         self._check_values()
         if self.mode == "realtime" and self.output_mode != "update":
-            raise self._error("real-time mode requires output_mode='update'; for final results use mode='microbatch'")
+            raise self._error("mode 'realtime' requires output_mode 'update'; for final results, use mode 'microbatch'")
         for name, source in self.sources.items():
             if source.max_records_per_s is not None and self.mode != "microbatch":
-                reason = "max_records_per_s requires the mode microbatch; use this mode, or remove the limit"
+                reason = "requires mode 'microbatch'; use this mode, or remove the limit"
                 raise self._error(reason, "sources", name, "max_records_per_s")
         if self.commit_interval_s is not None and self.mode != "realtime":
-            reason = "commit_interval_s requires mode='realtime'; the other modes commit after each batch"
+            reason = "requires mode 'realtime'; the other modes commit after each batch"
             raise self._error(reason, "commit_interval_s")
         if self.refresh_tables_s is not None and self.mode == "once":
-            reason = "the mode once reads its tables only once; remove refresh_tables_s, or use another mode"
+            reason = "mode 'once' reads the side tables once; remove refresh_tables_s, or use another mode"
             raise self._error(reason, "refresh_tables_s")
 
     def _check_topics(self) -> None:
         """Check the topics and the names of the sources."""
         sink = self.sink
         if not isinstance(sink, str | list | tuple | Mapping):
-            raise self._error(f"sink must be the name of a topic, not {sink!r}")
+            raise self._error(f"sink must be a topic, a list of topics, or a dict of topics by name, not {sink!r}")
         topics = [sink] if isinstance(sink, str) else [*(sink.values() if isinstance(sink, Mapping) else sink)]
         for argument, given in (("source", self.source), ("sink", topics)):
             if not given:
@@ -215,7 +217,7 @@ class Pipeline:
                 raise self._error(f"{name} must be a whole number from {minimum} to {maximum}, not {value!r}")
         for setting in self.spark:
             if not isinstance(setting, str) or not setting.startswith("spark."):
-                raise self._error(f"the Spark setting {setting!r} does not exist; their names start with 'spark.'")
+                raise self._error(f"{setting!r} is not a Spark setting; Spark settings start with 'spark.'")
 
     def _error(self, reason: str, *setting: str) -> InvalidPipeline:
         return InvalidPipeline(self.name, reason, *setting)

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 JAR = Path(__file__).parent / "operators" / "java" / "kafkasse-operators.jar"  # `make jar` compiles it
-GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"  # the variable that PySpark has if spark-submit has started it
+GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"  # set if spark-submit started this process
 
 
 def java(spark: SparkSession) -> Any:
@@ -65,7 +65,7 @@ def variables_of_connection(connection: Path) -> dict[str, str]:
 
 
 def submitted_settings() -> set[str]:
-    """Return the names of the settings of spark-submit, which has started this process."""
+    """Return the names of the settings of spark-submit, if it started this process."""
     SparkContext._ensure_initialized()  # before it, SparkConf() does not know them
     return {name for name, _ in SparkConf().getAll()}
 

@@ -1,4 +1,4 @@
-"""Separate the records that a query cannot process from the others. This module does not know what becomes of them."""
+"""Split the rows that a query cannot process from the others. This module does not write dead letters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _rejected: ContextVar[list[DataFrame] | None] = ContextVar("rejected", default=N
 
 
 def reject(rows: DataFrame) -> DataFrame:
-    """Return the rows without a problem. The records of the others become dead letters, see dead_letters.py.
+    """Return the rows without a problem. collecting() receives the other records.
 
     Args:
         rows: parsed records. The text column `problem` has the reason why a record is bad, or null. The struct column

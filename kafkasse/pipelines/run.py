@@ -34,11 +34,11 @@ class Run:
         return Files(self.spark)
 
     def admin(self) -> Admin:
-        """Return a client for `with`."""
+        """Return an admin client, as a context manager."""
         return Admin(self.spark, self.kafka)
 
     def first_checkpoint(self) -> str:
-        """Return the checkpoint that the pipeline has for the current IDs of its topics until a rebuild.
+        """Return the first checkpoint for the current topic IDs. A rebuild replaces it.
 
         A recreated topic has a new ID, so the offsets and the state of the old topic are not used for it.
         """

@@ -10,14 +10,14 @@ MAX_LINES = 100  # of all subjects, in each interval
 
 
 class LimitedLog:
-    """Decides which lines to log: the first one of each subject in each interval."""
+    """Decides which lines to log: the first one of each subject in each interval, and at most MAX_LINES lines in all."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._logged_at: dict[Hashable, float] = {}  # by subject; the oldest is first
 
     def is_due(self, subject: Hashable) -> bool:
-        """Return whether a line about this subject should be logged now."""
+        """Return whether a line about this subject should be logged now. If it should, the line counts as logged."""
         now = self._clock()
         for oldest, logged_at in list(self._logged_at.items()):
             if now < logged_at + INTERVAL_S:

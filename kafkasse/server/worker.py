@@ -30,9 +30,9 @@ from gevent import monkey
 
 from kafkasse.errors import ID_TOO_LONG_ADVICE, BadRequest, HeaderTooLarge, KafkasseError, RequestTooLarge
 from kafkasse.process import control, runtime
-from kafkasse.process.blueprints import reject_without_app
 from kafkasse.process.event_loop import take_turn
 from kafkasse.process.open_streams import OPENED_KEY, OPERATIONS_KEY, streams
+from kafkasse.process.stream_services import reject_without_app
 from kafkasse.process.telemetry.request_id import HEADER, new_id
 from kafkasse.server.gunicorn_internals import (
     MAX_HEADER_BYTES,

@@ -19,10 +19,10 @@ from kafkasse.web.sampler import Sampler
 
 
 class Observer:
-    """The metrics of one blueprint, or of the whole process, and its log lines.
+    """The metrics and log lines of one blueprint.
 
-    The log has a line when a stream ends, a request is rejected or a record is skipped. What happens repeatedly has at most
-    two lines in an interval.
+    Repeated rejections and failures are logged once per interval, and skipped records and filter failures once, plus a line
+    with the number of the others at the interval's end.
     """
 
     def __init__(self, routes: Iterable[str], logger: logging.Logger) -> None:

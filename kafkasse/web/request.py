@@ -35,7 +35,7 @@ MAX_TIMESTAMP = 2**63 - 1
 class StreamRequest:
     """A parsed request."""
 
-    position: Position  # where the client wants to start; of a route that configures its topics, see Route.adapt()
+    position: Position  # where the client wants to start. Route.adapt() completes it on a route with configured topics.
     since: int | None  # where other partitions start, in ms since the epoch; None: as the route's `start` says
     wire: Wire
     content_type: str  # of the response

@@ -36,9 +36,9 @@ from kafkasse.feed.feeds import ring_limits
 from kafkasse.feed.start import resolve
 from kafkasse.log import Log, Partition
 from kafkasse.process import runtime
-from kafkasse.process.blueprints import blueprints
 from kafkasse.process.limits import StreamLimits, TrustedProxies
 from kafkasse.process.open_streams import OPENED_KEY, OPERATIONS_KEY, StreamEnd, StreamInfo, streams
+from kafkasse.process.stream_services import stream_services
 from kafkasse.process.telemetry import request_id, traces
 from kafkasse.records.filter import Selection, parse_query
 from kafkasse.records.frame.record_view import RecordView
@@ -146,10 +146,10 @@ class StreamService:
         self._on_close = self._stream_closed  # one object for all streams, because each bound method takes 64 bytes
         self._blueprint: Blueprint | None = None
         self._blueprint_name = ""  # under which an app has registered the blueprint
-        blueprints.add(self)
+        stream_services.add(self)
 
     def bind(self, blueprint: Blueprint) -> None:
-        """Serve the routes at this blueprint, under whose name app.extensions["kafkasse"] holds this object."""
+        """Serve the routes at this blueprint, and register this service as `app.extensions["kafkasse"][name]`."""
         self._blueprint = blueprint
         for route in self._routes.values():
             blueprint.add_url_rule(
@@ -234,7 +234,7 @@ class StreamService:
         return Target(self._routes[name], parameters, path)
 
     def check_query(self, own_path: str) -> None:
-        """Check a request for a stream without opening it. It is in the query; see find_stream().
+        """Check, without opening a stream, the request that the query describes. See find_stream().
 
         Raises:
             KafkasseError: the stream would be rejected. Topics and limits are not checked.
@@ -307,7 +307,7 @@ class StreamService:
         route.check(names, described)
         check_id_size(route, position, described, settings)
         address = self._client_address()
-        self._server.check_capacity(sum(service.limits.count for service in blueprints))
+        self._server.check_capacity(sum(service.limits.count for service in stream_services))
         limits.enter(address)
         coding = negotiate(request.accept_encodings, settings.compression)
         if request.method == "HEAD":

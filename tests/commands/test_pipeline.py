@@ -189,7 +189,7 @@ def test_sigterm_ends_a_check_after_spark_has_started(tmp_path, temporary, monke
 
 @pytest.mark.long
 def test_spark_uses_the_directory_that_the_user_has_set_for_its_files(topics, tmp_path, temporary):
-    """After Ctrl-C, no file is left in it."""
+    """After Ctrl-C, no file is left in the directory."""
     local = tmp_path / "local"
     words = run_words(topics, "--conf", f"spark.local.dir={local}")
     with pipeline(*words, TMPDIR=str(temporary)) as process:

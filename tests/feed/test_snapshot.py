@@ -210,7 +210,7 @@ def test_a_client_that_waits_for_a_snapshot_receives_the_error_of_its_feed(world
 
 
 def test_a_snapshot_of_a_recreated_topic_ends_with_its_feed(world):
-    """Its cursor reads nothing, and its slot is needed by others."""
+    """The snapshot releases its cursor and slot."""
     world.put(1, b"a")
     client = world.client()
     world.log.delete("t")

@@ -41,12 +41,12 @@ class Connection(NamedTuple):
 
 
 class View:
-    """What the client has of one partition.
+    """The client's copy of one partition.
 
     Attributes:
-        log: the log that it reads: that of a recreated topic is another one.
+        log: the log that the client reads: that of a recreated topic is another one.
         epochs: the leader epoch of each record that was read, and of the markers, by offset.
-        sought: where it was moved last. It knows the epochs from there on.
+        sought: the offset of the last seek(); epochs are known from there on.
     """
 
     def __init__(self, log: PartitionLog, offset: int) -> None:
@@ -201,16 +201,16 @@ class CursorSimulation:
 
     def grow(self) -> None:
         topic = self.draws.choice(TOPICS)
-        number = sum(each.topic == topic for each in self._cluster.logs)
+        number = sum(partition.topic == topic for partition in self._cluster.logs)
         if number < MAX_PARTITIONS:
             self._cluster.add_partition(Partition(topic, number), 3, self.draws.below(3))
             self._start(Partition(topic, number))
 
     def recreate(self) -> None:
         topic = self.draws.choice(TOPICS)
-        partitions = [each for each in self._cluster.logs if each.topic == topic]
+        partitions = [partition for partition in self._cluster.logs if partition.topic == topic]
         # Without an ID, only an older epoch shows that it is another topic.
-        known: Any = [self._core._partitions[each] for each in partitions]
+        known: Any = [self._core._partitions[partition] for partition in partitions]
         is_recognizable = self._has_ids or all(state.position.leader.epoch > 0 for state in known)
         if not self._recreates or self._unnoticed or not is_recognizable or self.draws.chance(7):
             return
@@ -252,7 +252,7 @@ class CursorSimulation:
         """Move to a record that was read, with the epoch of the record before: a client has returned with its event ID."""
         partition = self.draws.choice([*self._views])
         view = self._views[partition]
-        offsets = [each + 1 for each in view.epochs if each + 1 >= view.log.start]
+        offsets = [read + 1 for read in view.epochs if read + 1 >= view.log.start]
         if not offsets:
             return
         offset = self.draws.choice(offsets)
@@ -266,11 +266,11 @@ class CursorSimulation:
     def _forget(self, partition: Partition) -> None:
         """Start again without history. If the topic was recreated, start all its partitions again, as feeds do."""
         is_current = self._views[partition].log is self._cluster.logs[partition]
-        partitions = [partition] if is_current else [each for each in self._views if each.topic == partition.topic]
+        partitions = [partition] if is_current else [at for at in self._views if at.topic == partition.topic]
         self._core.remove(partitions)
-        for each in partitions:
-            self._unnoticed.discard(each)
-            self._start(each)
+        for at in partitions:
+            self._unnoticed.discard(at)
+            self._start(at)
 
     def leave(self) -> None:
         """Remove a partition, and add it again at the end of the log."""
@@ -279,7 +279,7 @@ class CursorSimulation:
         self._forget(partition)
 
     def act(self) -> None:
-        """What KafkaCursor does when it is polled and has nothing to decode, or between two parts of a large response."""
+        """Start lookups and fetches, as KafkaCursor does if it has nothing to decode, or within a large response."""
         if self._core.undecoded and not self._tail:
             return
         if self._lookup is None:
@@ -374,7 +374,7 @@ class CursorSimulation:
 
     def _resume(self, error: OffsetOutOfRange) -> None:
         held = self._cluster.held(error.partitions)
-        resumption = error.resume({each: self._views[each].position for each in error.partitions}, held)
+        resumption = error.resume({partition: self._views[partition].position for partition in error.partitions}, held)
         for partition in self._unnoticed & {*error.partitions}:
             self.reached["recreated topic noticed"] += partition in error.diverged_at
             self._unnoticed.discard(partition)
@@ -385,7 +385,7 @@ class CursorSimulation:
             self.reached["truncation" if gap.is_truncation else "retention"] += 1
             if gap.is_truncation:
                 common = self._common_end(gap.partition)
-                if view.sought <= gap.end < common and not view.log.has_come_back:
+                if view.sought <= gap.end < common and not view.log.was_restored:
                     self._report(f"{_name(gap.partition)} is read again from {gap.end}, but agrees up to {common}")
                 view.rewind(gap.end)
                 # If nothing shows where the log differs, the client continues at its end. A client that has returned does
@@ -443,7 +443,7 @@ class CursorSimulation:
                 if view.log is not self._cluster.logs.get(partition):  # the feed notices it
                     self._forget(partition)
         for _ in range(MAX_ROUNDS):
-            if not self._violations and any(self._missing(each) for each in self._views):
+            if not self._violations and any(self._missing(partition) for partition in self._views):
                 self._now += 0.3
                 self.run_all()
         for partition in self._views:

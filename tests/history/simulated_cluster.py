@@ -50,7 +50,7 @@ class PartitionLog:
         former: logs that other replicas hold, and which an unclean election may bring back.
         leader: the node ID of the leader, or None.
         behind: how many records the followers lack.
-        has_come_back: records were lost and are there again.
+        was_restored: an election restored lost records.
     """
 
     def __init__(self, epoch: int, leader: int) -> None:
@@ -61,7 +61,7 @@ class PartitionLog:
         self.leader: int | None = leader
         self.leader_epoch = epoch
         self.behind = 0
-        self.has_come_back = False
+        self.was_restored = False
 
     @property
     def end(self) -> int:
@@ -85,7 +85,7 @@ class PartitionLog:
         entries, epochs, start = self.former[number]
         self.former.append((self.entries, self.epochs, self.start))
         retained = max(start, self.start)
-        self.has_come_back = True
+        self.was_restored = True
         self.entries, self.epochs, self.start = list(entries), list(epochs), start
         self.retain(min(retained, self.end))
 
@@ -93,7 +93,7 @@ class PartitionLog:
         self.entries = self.entries[start - self.start :]
         self.start = start
         later = [(epoch, max(begin, start)) for epoch, begin in self.epochs]
-        self.epochs = [each for at, each in enumerate(later) if at == len(later) - 1 or later[at + 1][1] > start]
+        self.epochs = [begun for at, begun in enumerate(later) if at == len(later) - 1 or later[at + 1][1] > start]
 
     def end_of(self, epoch: int) -> tuple[int, int]:
         """Return the newest epoch that is not newer than `epoch`, and its end offset."""
@@ -101,8 +101,8 @@ class PartitionLog:
             return UNKNOWN_EPOCH, UNKNOWN_OFFSET
         if epoch == self.epochs[-1][0]:
             return epoch, self.end
-        end = next(start for each, start in self.epochs if each > epoch)
-        return max((each for each, _ in self.epochs if each <= epoch), default=epoch), end
+        end = next(start for known, start in self.epochs if known > epoch)
+        return max((known for known, _ in self.epochs if known <= epoch), default=epoch), end
 
     def records(self, offset: int, end: int) -> bytes:
         """Return up to MAX_BATCHES batches from the one with `offset` on."""
@@ -150,7 +150,9 @@ class SimulatedBroker:
         self._sessions.clear()
 
     def fetch(self, request: FetchRequest) -> FetchResponse:
-        assert not {each[:2] for each in request.partitions} & set(request.forgotten), "forgotten and requested"
+        assert not {partition[:2] for partition in request.partitions} & set(request.forgotten), (
+            "forgotten and requested"
+        )
         session_id, epoch = request.session
         if request.version < FIRST_WITH_SESSIONS or epoch < 0:
             return self._respond(request, request.partitions, 0, is_full=True)
@@ -167,15 +169,19 @@ class SimulatedBroker:
             session.epoch += 1
         for name in request.forgotten:
             session.partitions.pop(name, None)
-        session.partitions.update({(each.topic, each.partition): each for each in request.partitions})
+        session.partitions.update(
+            {(partition.topic, partition.partition): partition for partition in request.partitions}
+        )
         return self._respond(request, session.partitions.values(), session_id, is_full=epoch == 0)
 
     def _respond(
         self, request: FetchRequest, partitions: Iterable[FetchPartition], session_id: int, is_full: bool
     ) -> FetchResponse:
-        data = [self._read(request, each) for each in partitions]
+        data = [self._read(request, partition) for partition in partitions]
         changed = [
-            each for each in data if is_full or each.records or each.error_code or each.diverging or each.replica >= 0
+            partition
+            for partition in data
+            if is_full or partition.records or partition.error_code or partition.diverging or partition.replica >= 0
         ]
         return FetchResponse(0, 0, 0, session_id, changed)
 
@@ -229,7 +235,7 @@ class SimulatedCluster:
 
     Attributes:
         metadata: all states of the metadata so far.
-        lag: how many changes the metadata with which lookups are answered is old.
+        lag: how many changes behind the metadata in lookup answers is.
     """
 
     def __init__(self, version: int, has_ids: bool, has_replicas: bool) -> None:
@@ -248,7 +254,7 @@ class SimulatedCluster:
 
     def create(self, topic: str, partitions: int, epoch: int, leader: int) -> None:
         """Create a topic, or replace one of the same name."""
-        for partition in [each for each in self.logs if each.topic == topic]:
+        for partition in [partition for partition in self.logs if partition.topic == topic]:
             del self.logs[partition]
         self._ids[topic] = (next(self.numbers) << 96).to_bytes(16, "big") if self._has_ids else b""
         for number in range(partitions):
@@ -262,10 +268,13 @@ class SimulatedCluster:
         """Add the current state to the metadata."""
         self.metadata.append(
             {
-                each: Leader(
-                    self.brokers[log.leader].broker, log.leader_epoch, each.topic.encode(), self._ids[each.topic]
+                partition: Leader(
+                    self.brokers[log.leader].broker,
+                    log.leader_epoch,
+                    partition.topic.encode(),
+                    self._ids[partition.topic],
                 )
-                for each, log in self.logs.items()
+                for partition, log in self.logs.items()
                 if log.leader is not None
             }
         )
@@ -284,13 +293,15 @@ class SimulatedCluster:
 
     def held(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:
         return {
-            each: OffsetRange(self.logs[each].start, self.logs[each].end) for each in partitions if each in self.logs
+            partition: OffsetRange(self.logs[partition].start, self.logs[partition].end)
+            for partition in partitions
+            if partition in self.logs
         }
 
     # Cluster
 
     def known_leaders(self, partitions: Iterable[Partition]) -> dict[Partition, Leader]:
-        return {each: self._known[each] for each in partitions if each in self._known}
+        return {partition: self._known[partition] for partition in partitions if partition in self._known}
 
     def broker(self, node_id: int) -> Broker | None:
         return self.brokers[node_id].broker
@@ -299,29 +310,31 @@ class SimulatedCluster:
         return self.version >= FIRST_WITH_DIVERGENCE
 
     def find_leaders(self, partitions: Iterable[Partition]) -> dict[Partition, Leader]:
-        topics = {each.topic for each in partitions}
+        topics = {partition.topic for partition in partitions}
         metadata = self.metadata[max(0, len(self.metadata) - 1 - self.lag)].items()
-        self._known = {each: leader for each, leader in self._known.items() if each.topic not in topics}
-        self._known |= {each: leader for each, leader in metadata if each.topic in topics}
+        self._known = {partition: leader for partition, leader in self._known.items() if partition.topic not in topics}
+        self._known |= {partition: leader for partition, leader in metadata if partition.topic in topics}
         return self.known_leaders(partitions)
 
     def find_epochs(self, epochs: Mapping[Partition, int]) -> dict[Partition, tuple[int, int] | None]:
         leaders = self.known_leaders(epochs)
         leading = {
-            each: log
-            for each in epochs
-            if (log := self.logs.get(each)) is not None
-            and each in leaders
-            and log.leader == leaders[each].broker.node_id
+            partition: log
+            for partition in epochs
+            if (log := self.logs.get(partition)) is not None
+            and partition in leaders
+            and log.leader == leaders[partition].broker.node_id
         }
-        return {each: log.end_of(epochs[each]) for each, log in leading.items()}
+        return {partition: log.end_of(epochs[partition]) for partition, log in leading.items()}
 
     def recreated(self, epochs: Mapping[Partition, int]) -> set[Partition]:
         leaders = self.find_leaders(epochs)
-        suspects = {each: leader for each, leader in leaders.items() if is_of_another_topic(leader, epochs[each])}
+        suspects = {
+            partition: leader for partition, leader in leaders.items() if is_of_another_topic(leader, epochs[partition])
+        }
         return {
-            each
-            for each, leader in suspects.items()
-            if (log := self.logs.get(each)) is not None
+            partition
+            for partition, leader in suspects.items()
+            if (log := self.logs.get(partition)) is not None
             and (log.leader, log.leader_epoch) == (leader.broker.node_id, leader.epoch)
         }

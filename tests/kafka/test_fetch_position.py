@@ -43,10 +43,11 @@ def test_the_backoff_starts_again_after_records_or_a_time_without_failures():
         (2, 20, (20, 2)),
     ],
 )
-def test_the_epoch_at_a_truncation_is_that_which_was_read_before_it(epoch, end, diverged_at):
+def test_a_truncation_is_reported_with_the_epoch_of_the_record_before_it(epoch, end, diverged_at):
     """The position has read epoch 3 from offset 20 and epoch 7 from offset 50. The broker lacks epoch 7, or a part of it.
 
-    If the broker has another epoch there, it reports the next divergence. Before what was read, only its epoch is known.
+    If the broker has another epoch there, it reports the next divergence. Before the first record that was read, only the
+    broker's epoch is known.
     """
     state = FetchPosition(Partition("t", 0))
     state.seek(20)

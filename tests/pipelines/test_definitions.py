@@ -121,7 +121,7 @@ topic: orders => topic: orders\n      start: {a: 5}
 topic: orders => topic: orders\n      key: ids
   5: source.key: ids is not one of the fields of the schema: id, amount (did you mean id?)
 topic: orders => topic: orders\n      max_records_per_s: 10
-  5: source.max_records_per_s: max_records_per_s requires the mode microbatch; use this mode, or remove the limit
+  5: source.max_records_per_s: requires mode 'microbatch'; use this mode, or remove the limit
 schema: { => schema: order.json #
   5: source.schema: must be a mapping with file, with registry and subject, or with properties, not 'order.json'
 schema: { => schema: {propertys: {}} #
@@ -201,7 +201,7 @@ sink: large-orders => sink: orders
 sink: => dead_letters: orders\n    sink:
   8: dead_letters: orders is also a source; use another topic
 sink: => refresh_tables_s: 10\n    mode: once\n    sink:
-  8: refresh_tables_s: the mode once reads its tables only once; remove refresh_tables_s, or use another mode
+  8: refresh_tables_s: mode 'once' reads the side tables once; remove refresh_tables_s, or use another mode
 sink: => mode: real-time\n    sink:
   8: mode: must be one of realtime, microbatch, once, not 'real-time' (did you mean realtime?)
 sink: => spark: {driver.memory: 2g}\n    sink:

@@ -20,8 +20,8 @@ from kafkasse.config import Config
 from kafkasse.errors import ConfigurationError, KafkaUnavailable, TopicNotAvailable
 from kafkasse.log import Partition, Topic
 from kafkasse.log.memory import MemoryCursor, MemoryLog
-from kafkasse.process.blueprints import blueprints
 from kafkasse.process.open_streams import streams
+from kafkasse.process.stream_services import stream_services
 from kafkasse.records.frame.hooks import TopicRecord
 from kafkasse.web import throttle, wsgi_server
 from kafkasse_client.sse import Event
@@ -65,7 +65,7 @@ def events(client: FlaskClient, path: str, until: bytes, **headers: str) -> list
 
 def test_blueprints_of_a_process_share_the_capacity_of_the_server(log, monkeypatch):
     """If the server can have two streams, each of two blueprints can have one."""
-    already_open = sum(each.limits.count for each in blueprints)
+    already_open = sum(service.limits.count for service in stream_services)
     monkeypatch.setattr(wsgi_server, "_limit", lambda: (2 * (already_open + 2), "a limit"))
     first, second = client_of(log), client_of(log)
 

@@ -35,7 +35,7 @@ from kafkasse.records.position import IdWriter, Place
 
 
 class Slot(Protocol):
-    """The right of a reader to have a cursor of its own."""
+    """Permission for a reader to open its own cursor."""
 
     revoked: bool
 

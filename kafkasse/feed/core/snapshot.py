@@ -105,7 +105,10 @@ class SnapshotCore:
     # Versions.
 
     def may_supersede(self, now: float) -> bool:
-        """Return whether make_version() may be called: clients may use only one other version, and not for too long."""
+        """Expire the previous version if clients have used it for MAX_SUPERSEDED_S.
+
+        Return whether no previous version is in use, so that make_version() may be called.
+        """
         previous = self._previous() if self._previous is not None else None
         if previous is not None and now - self._superseded_at > MAX_SUPERSEDED_S:
             previous.expire()

@@ -134,7 +134,7 @@ class TailCore(Generic[Feed]):
     # Records.
 
     def deliveries(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, list[Feed]]]:
-        """Yield the feeds that receive each batch. Feeds may be added and removed after each step."""
+        """Move past each batch, and yield it with the feeds that receive it. Feeds may change after each step."""
         # A partition that is removed and added again has another TailPartition, which must not receive the batches of the
         # former one.
         states = [(state, batch) for batch in batches if (state := self.partitions.get(batch.partition))]
@@ -198,7 +198,7 @@ class TailCore(Generic[Feed]):
         return {partition: state.start_ms for partition, state in self.partitions.items() if state.offset is None}
 
     def lacks(self, partition: Partition) -> bool:
-        """Return whether a feed must contain this partition, which is not pending, and does not contain it yet."""
+        """Return whether a feed must contain this partition but does not. False for a pending partition."""
         state = self.partitions.get(partition)
         return (state is None or state.offset is not None) and bool(self._feeds_without(partition))
 

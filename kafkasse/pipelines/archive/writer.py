@@ -55,7 +55,7 @@ WRITE_OPTIONS = {
 T = TypeVar("T")
 
 
-class OffsetRange(NamedTuple):
+class ArchiveRange(NamedTuple):
     """Offsets `[start, end)` of a partition with one leader epoch and one day."""
 
     partition: int
@@ -87,7 +87,7 @@ class Plan:
     """
 
     manifest: Manifest
-    segments: Sequence[OffsetRange]
+    segments: Sequence[ArchiveRange]
     seen: Mapping[int, tuple[Seen, Seen]]
     is_complete: bool
 
@@ -139,7 +139,7 @@ def archive(spark: SparkSession, kafka: Mapping[str, str], directory: TopicDirec
 
 def make_plan(manifest: Manifest, offsets: KafkaOffsets) -> Plan:
     """Return what to archive next."""
-    segments: list[OffsetRange] = []
+    segments: list[ArchiveRange] = []
     seen = {}
     is_complete = True
     for partition, available in sorted(offsets.available().items()):
@@ -151,7 +151,7 @@ def make_plan(manifest: Manifest, offsets: KafkaOffsets) -> Plan:
             seen[partition] = first, last
             segments += _segments(manifest, offsets, partition, start, end, first, last)
         elif start < end:  # only transaction markers and records that Kafka compacted
-            segments.append(OffsetRange(partition, start, end, _epoch(manifest, partition), _day(manifest, partition)))
+            segments.append(ArchiveRange(partition, start, end, _epoch(manifest, partition), _day(manifest, partition)))
     return Plan(manifest, segments, seen, is_complete)
 
 
@@ -184,7 +184,7 @@ def _day(manifest: Manifest, partition: int) -> str:
 
 def _segments(
     manifest: Manifest, offsets: KafkaOffsets, partition: int, start: int, end: int, first: Seen, last: Seen
-) -> Iterator[OffsetRange]:
+) -> Iterator[ArchiveRange]:
     """Yield the segments of the offsets `[start, end)`, whose first and last records are known."""
     epochs = {record.offset: record.epoch for record in offsets.epoch_starts(partition, first, last)}
     epochs = {start: first.epoch} | {at: epoch for at, epoch in epochs.items() if at > first.offset}
@@ -196,7 +196,7 @@ def _segments(
         days[max(start, later.offset)] = _day_of(later.timestamp)
     cuts = sorted({*epochs, *days})
     for low, high in pairwise([*cuts, end]):
-        yield OffsetRange(partition, low, high, _at(epochs, low), _at(days, low))
+        yield ArchiveRange(partition, low, high, _at(epochs, low), _at(days, low))
 
 
 def _at(starts: Mapping[int, T], offset: int) -> T:
@@ -236,7 +236,7 @@ def _check_unchanged(offsets: KafkaOffsets, plan: Plan) -> None:
 
 
 def _write(
-    spark: SparkSession, kafka: Mapping[str, str], topic: str, segments: Sequence[OffsetRange], staged: Path
+    spark: SparkSession, kafka: Mapping[str, str], topic: str, segments: Sequence[ArchiveRange], staged: Path
 ) -> None:
     """Let Spark copy the records of the segments to staged files, one directory for each segment."""
     starts: dict[str, int] = {}
@@ -271,7 +271,7 @@ def _write(
     ordered.write.options(**WRITE_OPTIONS).partitionBy("_partition", "_segment").parquet(target)
 
 
-def _of_segment(segments: Iterable[OffsetRange], name: str) -> Column:
+def _of_segment(segments: Iterable[ArchiveRange], name: str) -> Column:
     """Return an attribute of the segment of each record."""
     value = F.lit(None)
     for segment in sorted(segments, key=lambda segment: segment.start):
@@ -280,13 +280,13 @@ def _of_segment(segments: Iterable[OffsetRange], name: str) -> Column:
     return value
 
 
-def _describe(segment: OffsetRange, staged: Path) -> list[Written]:
+def _describe(segment: ArchiveRange, staged: Path) -> list[Written]:
     """Return the files of a segment in the order of their offsets."""
     files = staged.glob(f"_partition={segment.partition}/_segment={segment.start}/*.parquet")
     return sorted(Written(*parquet.describe(file), file) for file in files)
 
 
-def _check_complete(plan: Plan, files: Mapping[OffsetRange, Sequence[Written]]) -> None:
+def _check_complete(plan: Plan, files: Mapping[ArchiveRange, Sequence[Written]]) -> None:
     """Check that the files contain the first and the last record of each partition.
 
     Raises:
@@ -300,7 +300,7 @@ def _check_complete(plan: Plan, files: Mapping[OffsetRange, Sequence[Written]]) 
             raise Crashed(f"Spark did not write all records of partition {partition}")
 
 
-def _add_files(directory: TopicDirectory, segment: OffsetRange, files: Sequence[Written]) -> Iterator[Entry]:
+def _add_files(directory: TopicDirectory, segment: ArchiveRange, files: Sequence[Written]) -> Iterator[Entry]:
     """Move the files of a segment to their final paths, and yield an entry for each. They account for all offsets."""
     if not files:
         yield Entry(*segment)  # only transaction markers, and records that Kafka compacted

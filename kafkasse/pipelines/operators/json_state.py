@@ -1,6 +1,7 @@
-"""The rows and items in the state of the operators are JSON text, so adding a field to a query does not change the state.
+"""Convert rows and items to JSON text for the operators' state, and record their fields for the manifest.
 
-The fields of each operator are recorded for the manifest of the checkpoint, which rejects a query that removes one.
+With JSON text, adding a field to a query does not change the schema of the state. The manifest of the checkpoint rejects a
+query that removes a field.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     client                       requests to the registry
     lookup                       the cache, retries, and waiting without stalling the event loop
     avro, protobuf, json_schema  one kind of schema each
-    json_types                   the form of values that JSON lacks
+    json_types                   the JSON form of values that JSON cannot represent
     decoder                      the decoder of a route, which the encoder calls
 
 This package knows neither Flask nor a Kafka client. It needs the packages of the extra `schemas`.

@@ -1,4 +1,7 @@
-"""The JSON form of values that JSON lacks, as in Protobuf's JSON mapping. Avro values have the same form."""
+"""The JSON form of values that JSON cannot represent (bytes, NaN, infinity), as in Protobuf's JSON mapping.
+
+Avro values have the same form.
+"""
 
 from __future__ import annotations
 

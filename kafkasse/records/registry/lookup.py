@@ -314,7 +314,7 @@ def _add(cache: OrderedDict[SchemaId, _Lookup], schema_id: SchemaId, lookup: _Lo
 
 
 def _again(error: BaseException) -> Exception:
-    """Return a copy of an error that is kept. The traceback of an error that is raised keeps the batch of its record."""
+    """Return a copy of a cached error. A traceback of the cached object would keep the record's batch in memory."""
     if isinstance(error, DeserializationError):
         return DeserializationError(str(error), error.kind)
     return RegistryUnavailable(UNAVAILABLE)

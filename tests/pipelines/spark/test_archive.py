@@ -25,7 +25,7 @@ from kafkasse.log import Log, Partition
 from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.archive import application, writer
 from kafkasse.pipelines.archive.offsets import Available, Seen, Truncated
-from kafkasse.pipelines.archive.writer import Committed, OffsetRange, Written, make_plan
+from kafkasse.pipelines.archive.writer import ArchiveRange, Committed, Written, make_plan
 from kafkasse.pipelines.supervisor import Crashed
 from kafkasse.tools.broker import EmbeddedBroker
 from tests.history.scenario import Scenario, client_types, routes
@@ -240,7 +240,7 @@ ARCHIVED = Entry(0, 0, 4, 0, DAYS[0], 0, 4, path="x")
 def test_the_plan_continues_where_the_archive_ends(records, end, archived, segments):
     made = plan(FakeOffsets(records, end), *archived)
 
-    assert [OffsetRange(0, *each) for each in segments] == [*made.segments]
+    assert [ArchiveRange(0, *each) for each in segments] == [*made.segments]
     if archived:
         assert made.manifest.end(0) == (segments[0][0] if segments else end)
 
@@ -254,7 +254,7 @@ def test_records_that_kafka_removed_before_they_were_archived_are_a_hole():
     """The archive continues with Kafka's first record, and the commit states how many offsets are lost."""
     made = plan(FakeOffsets({4: (0, 0)}, end=5, start=4), Entry(0, 0, 2, 0, DAYS[0]))
 
-    assert ([OffsetRange(0, 4, 5, 0, DAYS[0])], 2) == (made.segments, writer._lost(made))
+    assert ([ArchiveRange(0, 4, 5, 0, DAYS[0])], 2) == (made.segments, writer._lost(made))
 
 
 @pytest.mark.parametrize("written", [[], [(0, 1)], [(1, 2)]])

@@ -193,7 +193,7 @@ def test_after_a_replay_in_another_order_the_last_result_can_be_outdated(spark, 
 
 
 def test_a_removed_key_leaves_no_state(spark, tmp_path):
-    """So the state does not grow with keys that no longer exist. It makes no difference where a micro-batch ends."""
+    """The state does not grow with removed keys, whatever the batch boundaries."""
     add, remove = Edit("k", "north", 1, offset=1), Edit("k", None, 1, offset=2)
 
     stream = Stream(spark, tmp_path, lambda rows: ranked(rows, 1), together([[[add], [remove]], [[], [add, remove]]]))
