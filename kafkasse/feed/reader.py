@@ -251,8 +251,10 @@ class Reader(ReaderCore):
         if catch_up.ended and self.stop_reason is None:
             self.stop_reason = StopReason.ENDED
         if not data and self.stop_reason is None and self._state is state and self._may_join(state):
-            self._join(state)
+            self._check_feed()
+            if self.stop_reason is None:
+                self._join(state)
         return data
 
     def _may_join(self, state: CatchingUp) -> bool:
-        return state.catch_up.idle and self._feed.covers(state.ids)
+        return state.catch_up.idle and (self._feed.covers(state.ids) or not self._feed.is_open)

@@ -126,8 +126,14 @@ class FeedCore:
             self.ring.covers(ids.offsets)
             and ids.pending.keys() == pending.keys()
             and all(start_ms >= pending[partition] for partition, start_ms in ids.pending.items())
+            and self._has_topics_of(ids)
             and self.epochs.match(ids)
         )
+
+    def _has_topics_of(self, ids: IdWriter) -> bool:
+        """Return whether the feed reads the topics of `ids`, and not former topics with the same names."""
+        topic_ids = self.ids.topic_ids
+        return all(topic_ids.get(name, topic_id) == topic_id for name, topic_id in ids.topic_ids.items())
 
     def holds(self, ids: IdWriter) -> bool:
         """Return whether a reader at the position of `ids` can start from the ring: it is not before or after the ring."""
