@@ -190,10 +190,8 @@ class Reader(ReaderCore):
             case ReadingSnapshot() as state:
                 return self._next_rows(state)
             case Behind(ids):
-                slot = self._cursors.slots.request(self._address, self._on_revoked)
-                self._enter(waiting := Waiting(ids, slot))
-                self._wait_for_slot(waiting, slot, deadline)
-                return b""
+                self._enter(Waiting(ids, self._cursors.slots.request(self._address, self._on_revoked)))
+                return self._read_once(deadline)
             case Waiting(slot=Slot() as slot) as waiting:
                 self._wait_for_slot(waiting, slot, deadline)
                 return b""
