@@ -49,7 +49,7 @@ tools: setup ## install what only the long tests need
 	@GOBIN=$(CURDIR)/$(VENV)/manifests/bin go install github.com/compose-spec/compose-go/v2/cmd@v2.16.2
 	@$(VENV)/uwsgi/bin/python -m pip install --disable-pip-version-check -q uwsgi==2.0.31
 
-# More options: python -m tests.history.simulate --help. See docs/delivery.md.
+# More options: python -m tests.history.simulate --help. See tests/history/README.md.
 simulate: setup ## play random worlds for SECONDS; store those in which a client loses or repeats a record
 	@$(VENV)/bin/python -m tests.history.simulate --seconds $(SECONDS)
 
@@ -64,7 +64,7 @@ bench: setup ## run the benchmarks
 	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r bench/requirements.txt
 	@$(VENV)/bin/python -m bench $(BENCH)
 
-# Many different clients read from one worker. Fails if the worker's resources grow. SOAK=--keep updates docs/endurance.md.
+# Many different clients read from one worker. Fails if the worker's resources grow. SOAK=--keep updates bench/soak/README.md.
 MINUTES ?= 15
 soak: setup ## run the soak test for MINUTES
 	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r bench/requirements.txt
@@ -130,12 +130,12 @@ audit: ## check the pinned packages for known vulnerabilities
 	@$(VENV)/audit/bin/python -m pip install --disable-pip-version-check -q pip-audit==2.10.1
 	@$(VENV)/audit/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r requirements.txt
 
-# A warning, a broken link or a file from another origin is an error. See docs/site.md.
+# A warning, a broken link or a file from another origin is an error. See docs/site/README.md.
 site: setup ## build the documentation site in build/site
 	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r docs/site/requirements.txt
 	@$(VENV)/bin/python -m docs.site
 
-# Not part of `make test` or CI, because other sites fail now and then. See docs/site.md.
+# Not part of `make test` or CI, because other sites fail now and then. See docs/site/README.md.
 links: setup ## check the links of the documentation to other sites
 	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r docs/site/requirements.txt
 	@$(VENV)/bin/python -m docs.site.links

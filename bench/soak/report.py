@@ -1,4 +1,4 @@
-"""Report a soak test: lines for the terminal, a chart, and the generated section of docs/endurance.md."""
+"""Report a soak test: lines for the terminal, a chart, and the generated section of bench/soak/README.md."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from pathlib import Path
 from bench.soak.growth import FIGURES, GrowthCheck
 from bench.soak.sampler import Sample
 
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "endurance.md"
-CHART = ROOT / "bench" / "images" / "soak.png"
+PAGE = Path(__file__).with_name("README.md")
+CHART = Path(__file__).parents[1] / "images" / "soak.png"
 BARS = "▁▂▃▄▅▆▇█"
 MAX_BARS = 60
 MAX_LINE_CHARS = 125

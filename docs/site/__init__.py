@@ -1,4 +1,4 @@
-"""The documentation site: `make site` builds it into build/site. docs/site.md explains the choices.
+"""The documentation site: `make site` builds it into build/site. docs/site/README.md explains the choices.
 
 pages      from the files of the repository to the pages of the site: copies, navigation, links
 reference  pages that are generated from the code: commands, settings, errors, API, source files

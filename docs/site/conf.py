@@ -38,11 +38,9 @@ html_copy_source = False
 html_context = {"default_mode": "auto"}
 html_theme_options = {
     "logo": {"text": "kafkasse"},
-    "navbar_align": "left",
+    "navbar_center": [],
     "navbar_persistent": ["search-button-field"],
     "navbar_end": ["theme-switcher"],
-    "header_links_before_dropdown": 5,
-    "show_nav_level": 1,
     "show_toc_level": 1,
     "navigation_with_keys": False,  # the arrow keys scroll, as on other pages
     "search_as_you_type": True,
@@ -53,4 +51,4 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {"index": []}
+html_sidebars = {"**": ["globaltoc.html"]}  # one level: all pages, below the headings of the start page

@@ -1,7 +1,7 @@
 """The pages of the site: copies of the Markdown files, whose links lead to pages of the site, and the generated pages.
 
 The files in docs/ are plain Markdown without directives, so that they are readable on GitHub. The navigation comes from the
-lists of links in docs/index.md and in the pages that it names in SECTIONS.
+lists of links in docs/index.md.
 """
 
 from __future__ import annotations
@@ -17,13 +17,19 @@ from docs.site import reference
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-SECTIONS = ("readers", "tutorials", "how-to", "reference", "explanation")
+HOME = "index.md"
 # Files outside of docs/ that are pages of the site.
 OTHERS = {
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "reporting.md",
     "bench/RESULTS.md": "results.md",
+    "bench/soak/README.md": "soak.md",
+    "docs/site/README.md": "site.md",
+    "tests/attacks/README.md": "attacks.md",
+    "tests/chaos/README.md": "fault-tests.md",
+    "tests/evidence.md": "evidence.md",
+    "tests/history/README.md": "delivery-tests.md",
 }
 LINK = re.compile(r"(\]\()(?!https?:|mailto:)([^)#\s]+)")
 NAME = re.compile(r"\[[\w/-]+\.md\]\(([\w-]+)\.md([#)])")  # a link whose text is the name of a file
@@ -44,12 +50,8 @@ def write(folder: Path) -> None:
     linked: dict[str, None] = {}
     for path, page in files().items():
         text = rewrite((ROOT / path).read_text(), path, linked)
-        section = page.removesuffix(".md")
-        if section == "reference":
+        if page == HOME:
             text += "\n" + reference.LIST
-        if section == "index":
-            text += toctree("", [(None, each) for each in SECTIONS])
-        if section in SECTIONS:
             text += "".join(toctree(heading, entries) for heading, entries in entries_of(text))
         _write(folder / page, text)
     for name, text in generated.items():
@@ -57,19 +59,18 @@ def write(folder: Path) -> None:
     _write_linked(folder, linked)
 
 
-def entries_of(text: str) -> Iterator[tuple[str, list[tuple[str | None, str]]]]:
-    """Yield the headings of a section page, each with the titles and names of the pages below it."""
+def entries_of(text: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Yield the headings of the start page, each with the titles and names of the pages below it."""
     start, *rest = re.split(r"^## (.+)$", text, flags=re.M)
     for heading, part in [("", start), *zip(rest[::2], rest[1::2], strict=True)]:
         if entries := ENTRY.findall(part):
             yield heading, entries
 
 
-def toctree(caption: str, entries: list[tuple[str | None, str]]) -> str:
+def toctree(caption: str, entries: list[tuple[str, str]]) -> str:
     """Return the hidden directive that puts pages into the navigation."""
-    lines = [f"{title} <{name}>" if title else name for title, name in entries]
-    head = ["", "```{toctree}", ":hidden:", *([f":caption: {caption}"] if caption else []), ""]
-    return "\n".join([*head, *lines, "```", ""])
+    lines = [f"{title} <{name}>" for title, name in entries]
+    return "\n".join(["", "```{toctree}", ":hidden:", f":caption: {caption}", "", *lines, "```", ""])
 
 
 def rewrite(text: str, path: str, linked: dict[str, None]) -> str:
@@ -90,12 +91,8 @@ def rewrite(text: str, path: str, linked: dict[str, None]) -> str:
 @cache
 def titles() -> dict[str, str]:
     """Return the titles in the navigation by the names of the pages."""
-    sections = ((ROOT / f"docs/{each}.md").read_text() for each in SECTIONS)
-    return {
-        posixpath.basename(target).removesuffix(".md").lower(): title
-        for text in sections
-        for title, target in re.findall(r"^- \[([^\]]+)\]\(([^)]+)\)", text, re.M)
-    }
+    links = re.findall(r"^- \[([^\]]+)\]\(([^)]+)\)", (ROOT / "docs" / HOME).read_text(), re.M)
+    return {files()[posixpath.normpath(f"docs/{target}")].removesuffix(".md"): title for title, target in links}
 
 
 def _title(match: re.Match[str]) -> str:

@@ -20,7 +20,7 @@ from kafkasse.config.messages import expected
 from kafkasse.errors import URN
 from kafkasse.errors import pages as pages_of_errors
 
-# The end of docs/reference.md on the site. The repository does not contain these pages.
+# The end of the start page on the site. The repository does not contain these pages.
 LIST = """
 ## Generated from the code
 

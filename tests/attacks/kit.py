@@ -1,6 +1,6 @@
 """The attacker's tools: a socket, raw bytes, and a parser for the answers. Imports nothing from kafkasse.
 
-A case is an entry of docs/attacks.md: the bytes that are sent and the answers that are required.
+A case is an entry of README.md: the bytes that are sent and the answers that are required.
 """
 
 from __future__ import annotations

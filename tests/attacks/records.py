@@ -1,4 +1,4 @@
-"""Hostile records, and the outcome of each in every format. docs/attacks.md is generated from this table.
+"""Hostile records, and the outcome of each in every format. README.md is generated from this table.
 
 event: one event named `message` that contains the record; base64, delete: one event of that name; skipped: no event.
 """

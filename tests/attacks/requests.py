@@ -1,4 +1,4 @@
-"""Hostile requests, each with every answer that it must get. docs/attacks.md is generated from these tables.
+"""Hostile requests, each with every answer that it must get. README.md is generated from these tables.
 
 The server allows the topics `attacked` and `also-shown`. The topic `hidden` exists but is not allowed. Pages of
 https://a.example may read the streams.

@@ -1,4 +1,4 @@
-"""Generates the requests, records and tokens in docs/attacks.md: `python -m tests.attacks.table` updates the file."""
+"""Generates the requests, records and tokens in README.md: `python -m tests.attacks.table` updates the file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.attacks.records import FORMATS, OUTCOMES, RECORDS, Hostile
 from tests.attacks.requests import TABLES
 from tests.attacks.tokens import TOKENS
 
-PAGE = Path(__file__).parents[2] / "docs" / "attacks.md"
+PAGE = Path(__file__).with_name("README.md")
 SECTION = re.compile(r"(<!-- generated -->\n).*(<!-- /generated -->)", re.DOTALL)
 MAX_SENT_CHARS = 60
 SIZE_SHOWN_ABOVE = 1_000

@@ -1,4 +1,4 @@
-"""Hostile records have the outcome in docs/attacks.md in every format: producers cannot forge our events."""
+"""Hostile records have the outcome in README.md in every format: producers cannot forge our events."""
 
 from __future__ import annotations
 

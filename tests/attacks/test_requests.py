@@ -1,4 +1,4 @@
-"""Each hostile request gets the answer in docs/attacks.md, and the server is unharmed."""
+"""Each hostile request gets the answer in README.md, and the server is unharmed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/attacks.md and docs/security.md state exactly what is tested."""
+"""README.md, docs/security.md and docs/capacity.md state exactly what is tested."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from tests.attacks.requests import TABLES
 from tests.attacks.table import PAGE, updated
 from tests.attacks.tokens import TOKENS
 
-SECURITY = PAGE.with_name("security.md")
-CAPACITY = PAGE.with_name("capacity.md")
+DOCS = PAGE.parents[2] / "docs"
+SECURITY = DOCS / "security.md"
+CAPACITY = DOCS / "capacity.md"
 MIN_CASES = 100
 
 

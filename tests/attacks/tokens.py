@@ -1,4 +1,4 @@
-"""Hostile tokens, and the answer that each must get. docs/attacks.md lists them.
+"""Hostile tokens, and the answer that each must get. README.md lists them.
 
 The guard of the attacked stream accepts RS256, ES256 and EdDSA with the keys rsa-1, ec-1 and ed-1. Imports nothing from
 kafkasse.

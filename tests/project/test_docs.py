@@ -40,7 +40,7 @@ from tests.project.conftest import alerts
 from tests.support.client import Client
 from tests.support.docs import PAGES, Block, blocks, code, example, read
 from tests.support.process_group import end_group
-from tests.support.report import DOCS, named_tests
+from tests.support.report import EVIDENCE, named_tests
 from tests.support.server import ROOT, Server
 from tests.support.sse import read_until
 
@@ -267,7 +267,7 @@ def test_every_test_that_the_docs_name_exists():
     """Finds a wrong name in seconds; only a run of the whole suite finds a test that did not run."""
     checked = {check for block in BLOCKS for check in checks(block) if "::" in check}
 
-    for name in checked | named_tests(DOCS.glob("*.md")):
+    for name in checked | named_tests(EVIDENCE):
         file, test = name.split("::")
         assert f"def {test}(" in (ROOT / "tests" / file).read_text(), name
 

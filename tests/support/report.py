@@ -2,7 +2,7 @@
 
 A run in which all tests passed fails nevertheless,
 - with CI=true or `-m long`, if a test was skipped that tests/may_be_skipped.toml does not list;
-- with CI=true, if it is the whole suite and docs/*.md name a test that neither passed nor is long.
+- with CI=true, if it is the whole suite and docs/ or a README.md of tests/ names a test that neither passed nor is long.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 from tests.support.schedule import Schedule
 
 ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
+EVIDENCE = [*ROOT.glob("docs/*.md"), *ROOT.glob("tests/**/*.md")]
 MAY_BE_SKIPPED = ROOT / "tests" / "may_be_skipped.toml"
 NAMED_TEST = re.compile(r"`([\w/]+\.py::test_\w+)`")
 LONG = "long"  # the marker
@@ -88,8 +88,8 @@ class Report:
         if self._is_whole_suite(session):
             self._schedule.remember(self._seconds)
             if os.environ.get("CI") == "true":  # elsewhere, tools may be missing
-                self._problems["tests that docs/*.md name, and that did not pass"] = without_evidence(
-                    named_tests(DOCS.glob("*.md")), self._passed, self._long
+                self._problems["tests that docs/ or tests/**/*.md name, and that did not pass"] = without_evidence(
+                    named_tests(EVIDENCE), self._passed, self._long
                 )
         if any(self._problems.values()) and exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
