@@ -101,7 +101,7 @@ compat-kafka: setup ## read from real brokers of several versions
 	done
 
 # Needs Debian, root, buildah and debootstrap; keeps the base image in build/image. With IMAGE=optional, a machine that cannot
-# build the image skips the tests. See docs/platforms.md.
+# build the image skips the tests. See docs/deployment.md.
 IMAGE ?= required
 image: setup ## build the Dockerfile and run the image, without Docker
 	@IMAGE=$(IMAGE) $(VENV)/bin/pytest -s -m long --timeout 900 tests/platforms/test_image.py $(TEST)

@@ -367,7 +367,7 @@ def test_netrc_does_not_replace_the_token(serve, tmp_path, monkeypatch):
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("page", "number"), [("docs/clients.md", 0), ("docs/clients.md", 1), ("kafkasse_client/README.md", 0)]
+    ("page", "number"), [("docs/python.md", 0), ("docs/python.md", 1), ("kafkasse_client/README.md", 0)]
 )
 def test_the_examples_of_the_docs(serve, tmp_path, page, number):
     """The clients resume after a break and a 503, and end with the server's reason."""

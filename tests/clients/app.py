@@ -1,4 +1,4 @@
-"""kafkasse, and pages that read a stream with the EventSource example of docs/clients.md and with kafkasse.js."""
+"""kafkasse, and pages that read a stream with the EventSource example of docs/javascript.md and with kafkasse.js."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ LIFETIME_S = 6
 
 def create() -> Flask:
     app = create_app(Config.load())
-    app.add_url_rule("/-/follow", "follow", lambda: PAGE % (docs_example("function follow(") + FOLLOW))
+    app.add_url_rule(
+        "/-/follow", "follow", lambda: PAGE % (docs_example("function follow(", "docs/javascript.md") + FOLLOW)
+    )
     for name, script in (("read", READ), ("share", SHARE), ("frame", FRAME)):
         app.add_url_rule(f"/-/{name}", name, partial(PAGE.__mod__, script))
     app.add_url_rule("/-/token", "token", _token)

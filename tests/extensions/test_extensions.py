@@ -239,7 +239,7 @@ def test_ddtrace_ends_its_span_when_the_stream_ends(processes, tmp_path, options
         server.stop()
 
 
-PAGE = (ROOT / "docs/extensions.md").read_text()
+PAGE = "".join((ROOT / f"docs/{page}.md").read_text() for page in ("extensions", "flask"))
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 BLUEPRINT = kafkasse.blueprint
 

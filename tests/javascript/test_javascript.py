@@ -18,6 +18,7 @@ from tests.clients.programs import NODE, build, docs_example, missing
 from tests.support.server import ROOT
 
 PACKAGE = ROOT / "kafkasse/javascript"
+GUIDE = "docs/javascript.md"
 MAX_COMPRESSED_BYTES = 6000
 
 pytestmark = pytest.mark.processes
@@ -107,10 +108,10 @@ def test_the_code_needs_nothing_newer_than_node_18(tmp_path):
 
 
 def test_the_example_for_node_resumes_after_a_restart(project):
-    """The second run of the program in docs/clients.md sends the position that the first run has stored."""
+    """The second run of the program in docs/javascript.md sends the position that the first run has stored."""
     streams = [Sends(START + message(number) + failure(410), "ends") for number in (1, 2)]
     with closing(ScriptedServer(streams)) as server:
-        example = docs_example("fileStore(").replace("http://127.0.0.1:6917/topn/updates", server.url)
+        example = docs_example("fileStore(", GUIDE).replace("http://127.0.0.1:6917/topn/updates", server.url)
         (project / "reader.mjs").write_text(example)
 
         runs = [run("node", "reader.mjs", cwd=project, may_fail=True) for _ in streams]
@@ -138,8 +139,8 @@ EVENTS = b'event: delete\ndata: {"key":"a"}\nid: 2\n\nevent: gap\ndata: {"reason
     [("session.token()", "show { n: 1 }\nremove a\nreload all\n"), ("shared: user.id", "show { n: 1 }\nreload all\n")],
 )
 def test_the_examples_for_a_page_handle_each_event(tmp_path, stream, part, printed):
-    """They run in Node, with stubs for what the page provides. The text of docs/clients.md contains RUN."""
-    example = docs_example(part).replace("/topn/updates", "/t").replace("kafkasse.js", "kafkasse.mjs")
+    """They run in Node, with stubs for what the page provides. The text of docs/javascript.md contains RUN."""
+    example = docs_example(part, GUIDE).replace("/topn/updates", "/t").replace("kafkasse.js", "kafkasse.mjs")
     if "import " not in example:
         example = f'import {{ Stream }} from "./kafkasse.mjs";\n{example}{RUN}'
     shutil.copy(PACKAGE / "kafkasse.js", tmp_path / "kafkasse.mjs")
@@ -148,7 +149,7 @@ def test_the_examples_for_a_page_handle_each_event(tmp_path, stream, part, print
 
     done = run("node", "main.mjs", stream.url, cwd=tmp_path, may_fail=True)
 
-    assert RUN.strip(" \n;").removeprefix("await ") in (ROOT / "docs/clients.md").read_text().replace("\n", " ")
+    assert RUN.strip(" \n;").removeprefix("await ") in (ROOT / GUIDE).read_text().replace("\n", " ")
     assert printed == done.stdout
     assert "no: 410" in done.stderr
 
@@ -166,7 +167,7 @@ const end = (value) => {
   process.exit();
 };
 """
-FOLLOW = "const show = console.log, remove = console.log, showError = end;\n" + docs_example("function follow(")
+FOLLOW = "const show = console.log, remove = console.log, showError = end;\n" + docs_example("function follow(", GUIDE)
 
 
 @pytest.mark.timeout(900)  # may install the packages
@@ -174,7 +175,7 @@ FOLLOW = "const show = console.log, remove = console.log, showError = end;\n" + 
     ("part", "page", "setup", "printed"),
     [
         ('new EventSource("/topn', "README.md", "console.log = end;\n", '{"n":1}'),
-        ('follow("/topn', "docs/clients.md", FOLLOW, '{ n: 1 }\na\n"no: 410"'),
+        ('follow("/topn', GUIDE, FOLLOW, '{ n: 1 }\na\n"no: 410"'),
     ],
 )
 def test_the_examples_with_eventsource(stream, part, page, setup, printed):

@@ -95,7 +95,7 @@ def test_the_image_has_no_pip(image):
 
 
 def test_size_and_cold_start(image, start, cluster, fresh_name, capsys):
-    """Prints the figures of docs/platforms.md."""
+    """Prints the figures of docs/deployment.md."""
     cluster.create(fresh_name)
     seconds = []
     for _ in range(STARTS):

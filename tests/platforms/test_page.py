@@ -1,4 +1,4 @@
-"""docs/platforms.md: the samples are valid, and their numbers match the server's settings."""
+"""docs/deployment.md: the samples are valid, and their numbers match the server's settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kafkasse import Config, schemas
 from tests.support.docs import code, read
 from tests.support.server import ROOT
 
-PAGE = read("docs/platforms.md")
+PAGE = read("docs/deployment.md")
 SETTINGS = schemas.read("config")["properties"]
 OF_THE_SERVER = {"KAFKASSE_BIND", "KAFKASSE_RUNTIME_DIR"}  # read by gunicorn's settings
 ROUTER_LIMITS_S = (30, 55)  # Heroku's: until the first byte, and of silence. Those of the other platforms are longer.
@@ -23,18 +23,18 @@ FILE = re.compile(r"(?:deploy/[\w./-]+|requirements\.txt)")
 
 
 def option(name: str) -> int:
-    (number,) = re.findall(rf"{name}[ =](\d+)", "".join(code("docs/platforms.md", "sh")))
+    (number,) = re.findall(rf"{name}[ =](\d+)", "".join(code("docs/deployment.md", "sh")))
     return int(number)
 
 
 @pytest.fixture
 def fly() -> dict[str, Any]:
-    (block,) = code("docs/platforms.md", "toml")
+    (block,) = code("docs/deployment.md", "toml")
     return tomllib.loads(block)
 
 
 def test_the_commands_are_valid_shell(processes):
-    for block in code("docs/platforms.md", "sh"):
+    for block in code("docs/deployment.md", "sh"):
         done = subprocess.run(["bash", "-n"], input=block, capture_output=True, text=True, check=False)
         assert (0, "") == (done.returncode, done.stderr)
         words = [word for line in block.replace("\\\n", "").splitlines() for word in shlex.split(line)]
@@ -43,8 +43,8 @@ def test_the_commands_are_valid_shell(processes):
 
 
 def test_the_variables_are_valid_settings(fly):
-    samples = [dict(re.findall(r"\b(KAFKASSE_\w+)=(\S+)", block)) for block in code("docs/platforms.md", "sh")]
-    samples += [yaml.safe_load(block) for block in code("docs/platforms.md", "yaml")]
+    samples = [dict(re.findall(r"\b(KAFKASSE_\w+)=(\S+)", block)) for block in code("docs/deployment.md", "sh")]
+    samples += [yaml.safe_load(block) for block in code("docs/deployment.md", "yaml")]
     samples.append({name: text for name, text in fly["env"].items() if name.startswith("KAFKASSE_")})
     complete = [sample for sample in samples if sample]
 
@@ -85,7 +85,7 @@ def test_fly_sends_requests_to_the_port_of_the_server(fly, gunicorn):
 
 def test_cloud_run_ends_no_stream_before_the_server():
     """kafkasse ends each stream before the timeout of the platform, and accepts as many as the platform sends."""
-    (block,) = code("docs/platforms.md", "yaml")
+    (block,) = code("docs/deployment.md", "yaml")
     variables = yaml.safe_load(block)
 
     assert int(variables["KAFKASSE_MAX_STREAM_AGE_S"]) < option("--timeout")

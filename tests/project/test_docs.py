@@ -25,6 +25,7 @@ import gevent
 import pytest
 import yaml
 from flask import Flask, redirect, session
+from flask.testing import FlaskClient
 from kafka import KafkaAdminClient
 
 import kafkasse
@@ -54,9 +55,9 @@ OTHER_NAMES = {
 }  # fmt: skip
 SAMPLES = [
     "README.md",
-    *(f"docs/{name}.md" for name in ("clients", "command-line", "filters", "routes", "troubleshooting")),
+    *(f"docs/{name}.md" for name in ("clients", "command-line", "routes", "troubleshooting")),
 ]
-GUIDES = ["access", "archive", "filters", "pipelines", "schemas"]  # their samples in YAML are settings
+GUIDES = ["access", "archive", "pipelines", "routes", "schemas"]  # their samples in YAML are settings
 LIMIT_S = 120.0
 
 TOPN = """
@@ -98,11 +99,9 @@ OTHER_PROGRAM = "needs another program"
 # A text may select several blocks if the test reads all of them. checks() adds what applies to all pages.
 TABLE = {
     "README.md": {
-        'allowed_topics=["orders", "events.*"]': GUNICORN,
+        "my_orders": GUNICORN,
         "shop:app": GUNICORN,
-        "kafkasse cat": STREAMS,
         'new EventSource("/topn/updates")': "javascript/test_javascript.py::test_the_examples_with_eventsource",
-        "import requests": "project/test_docs.py::test_the_client_in_the_readme_reads_a_stream",
     },
     "ARCHITECTURE.md": {
         "─▶": DIAGRAM,
@@ -110,49 +109,40 @@ TABLE = {
     },
     "docs/access.md": {
         "```js": "access/test_browser.py::test_the_script_of_the_docs_reads_a_stream_with_tickets",
-        "def logout(": "project/test_docs.py::test_the_guard_names_the_user_of_the_session",
-        "def login(": "project/test_docs.py::test_the_guard_names_the_user_of_the_session",
     },
     "docs/archive.md": {"kafkasse-archive.json": "names of files"},
     "docs/clients.md": {
         "```sh": STREAMS,
         "```bash": "clients/test_clients.py::test_a_client_receives_each_record_once",
-        "session.token()": "javascript/test_javascript.py::test_the_examples_for_a_page_handle_each_event",
-        "fileStore(": "javascript/test_javascript.py::test_the_example_for_node_resumes_after_a_restart",
-        "shared: user.id": "javascript/test_javascript.py::test_the_examples_for_a_page_handle_each_event",
-        "function follow(": "clients/test_clients.py::test_a_client_receives_each_record_once",
-        'follow("/topn/updates"': "javascript/test_javascript.py::test_the_examples_with_eventsource",
-        "```python": "client/test_client.py::test_the_examples_of_the_docs",
     },
     "docs/command-line.md": {"_KAFKASSE_COMPLETE": "commands/test_commands.py::test_completes_commands_and_options"},
     "docs/configuration.md": {
         "```yaml": CONFIGURATIONS,
         "SCRAM-SHA-512": VARIABLES,
-        "def deserialize": "project/test_docs.py::test_the_hooks_work_as_described",
     },
     "docs/deployment.md": {
-        "wsgi:app": DEPLOY,
-        "--worker-class": GUNICORN,
-        "gunicorn -c python:": "server/test_wsgi_servers.py::test_streams_and_pages_work",
-        "keepalive = 75": "server/test_wsgi_servers.py::test_sigusr2_starts_a_second_master",
-        "monkey.patch_all()\n```": "server/test_wsgi_servers.py::test_streams_and_pages_work",
-        "post_worker_init": "server/test_wsgi_servers.py::test_sigterm_drains_the_streams",
-        "WSGIServer": "server/test_wsgi_servers.py::test_sigterm_drains_the_streams",
+        "```sh": "platforms/test_page.py::test_the_commands_are_valid_shell",
+        "```yaml": "platforms/test_page.py::test_the_variables_are_valid_settings",
+        "```toml": "platforms/test_page.py::test_fly_sends_requests_to_the_port_of_the_server",
     },
     "docs/extensions.md": {
         "class Middleware": "extensions/test_extensions.py::test_the_example_of_middleware_leaves_streams_alone",
         "def log_body": "extensions/test_extensions.py::test_the_example_of_a_hook_skips_streams",
-        "<tenant>": "extensions/test_extensions.py::test_the_example_of_prefixes_mounts_the_streams",
-        "def member": "extensions/test_extensions.py::test_the_example_of_a_login_protects_the_streams",
         "limiter.exempt": "extensions/test_extensions.py::test_the_example_of_rate_limits_exempts_the_streams",
         "ddtrace-run": "extensions/test_extensions.py::test_ddtrace_ends_its_span_when_the_stream_ends",
+    },
+    "docs/flask.md": {
+        "def login(": "project/test_docs.py::test_the_guard_names_the_user_of_the_session",
+        "def logout():\n    user = session": "project/test_docs.py::test_the_guard_names_the_user_of_the_session",
+        "def member": "extensions/test_extensions.py::test_the_example_of_a_login_protects_the_streams",
+        "--worker-class": "server/test_wsgi_servers.py::test_streams_and_pages_work",
+        "gunicorn -c python:": "server/test_wsgi_servers.py::test_streams_and_pages_work",
+        "keepalive = 75": "server/test_wsgi_servers.py::test_sigusr2_starts_a_second_master",
         "import pytest": "extensions/test_extensions.py::test_the_example_of_a_unit_test_passes",
+        "service.observer.render()": "project/test_docs.py::test_the_view_returns_metrics",
+        "<tenant>": "extensions/test_extensions.py::test_the_example_of_prefixes_mounts_the_streams",
     },
-    "docs/filters.md": {
-        "```python": "project/test_docs.py::test_the_example_of_personal_streams_sends_each_visitor_its_own_records",
-        "curl -N": STREAMS,
-        "value.customer": "project/test_docs.py::test_the_filter_expressions_are_valid",
-    },
+    "docs/hooks.md": {"def deserialize": "project/test_docs.py::test_the_hooks_work_as_described"},
     "docs/install.md": {
         "pip install ../kafkasse": "tutorial/test_tutorial.py::test_a_reader_who_follows_the_tutorial_gets_the_app",
         "pip wheel": "project/test_packaging.py::test_the_wheel_contains_the_whole_package",
@@ -160,6 +150,13 @@ TABLE = {
         "kafkasse_client[requests]": "project/test_packaging.py::test_the_installed_client_needs_only_its_library",
         "pip install ../kafkasse ../kafkasse/kafkasse_client": CAT,
         "pip install --no-deps": CAT,
+    },
+    "docs/javascript.md": {
+        "session.token()": "javascript/test_javascript.py::test_the_examples_for_a_page_handle_each_event",
+        "fileStore(": "javascript/test_javascript.py::test_the_example_for_node_resumes_after_a_restart",
+        "shared: user.id": "javascript/test_javascript.py::test_the_examples_for_a_page_handle_each_event",
+        "function follow(": "clients/test_clients.py::test_a_client_receives_each_record_once",
+        'follow("/topn/updates"': "javascript/test_javascript.py::test_the_examples_with_eventsource",
     },
     "docs/kafka-services.md": {
         "```yaml": "config/test_kafka_services.py::test_the_settings_of_a_service_are_valid",
@@ -173,7 +170,6 @@ TABLE = {
         "A request was rejected": OUTPUT,
         "opentelemetry-instrument": INSTALLS,
         "scrape_configs": OTHER_PROGRAM,
-        "service.observer.render()": "project/test_docs.py::test_the_view_returns_metrics",
     },
     "docs/pipeline-tutorial.md": {
         "": "tutorial/test_tutorial.py::test_a_reader_who_follows_the_tutorial_gets_the_pipeline"
@@ -190,20 +186,20 @@ TABLE = {
         "def largest_orders(": "pipelines/spark/test_records.py::test_the_query_with_an_operator",
         "spark-submit": "pipelines/test_cluster.py::test_runs_with_spark_submit",
     },
-    "docs/platforms.md": {
-        "```sh": "platforms/test_page.py::test_the_commands_are_valid_shell",
-        "```yaml": "platforms/test_page.py::test_the_variables_are_valid_settings",
-        "```toml": "platforms/test_page.py::test_fly_sends_requests_to_the_port_of_the_server",
-    },
     "docs/proxies.md": {
         "KAFKASSE_TRUSTED_PROXIES": VARIABLES,
         "kafkasse. This file": PROXIES,
         "retry: 3000": PROXIES,
         "Varnish's parameters": PROXIES,
     },
+    "docs/python.md": {
+        "FileStore": "client/test_client.py::test_the_examples_of_the_docs",
+        "import requests": "project/test_docs.py::test_the_client_of_the_parser_reads_a_stream",
+    },
     "docs/routes.md": {
-        "```yaml": CONFIGURATIONS,
         "kafkasse cat": STREAMS,
+        "curl -N": STREAMS,
+        "value.customer": "project/test_docs.py::test_the_filter_expressions_are_valid",
         "[ERROR]": "server/test_reload.py::test_an_invalid_file_changes_nothing",
     },
     "docs/schemas.md": {"pip install": INSTALLS},
@@ -217,6 +213,11 @@ TABLE = {
         "```json\n{": "project/test_docs.py::test_the_ids_and_the_error_in_the_docs_are_valid",
         '"leader_epoch":5': "project/test_docs.py::test_the_ids_and_the_error_in_the_docs_are_valid",
         '"topic":"orders"': "project/test_docs.py::test_the_ids_and_the_error_in_the_docs_are_valid",
+    },
+    "docs/wsgi-servers.md": {
+        "monkey.patch_all()\n```": "server/test_wsgi_servers.py::test_streams_and_pages_work",
+        "post_worker_init": "server/test_wsgi_servers.py::test_sigterm_drains_the_streams",
+        "WSGIServer": "server/test_wsgi_servers.py::test_sigterm_drains_the_streams",
     },
     "kafkasse_client/README.md": {
         "pip install": "project/test_packaging.py::test_the_installed_client_needs_only_its_library",
@@ -304,28 +305,50 @@ def test_the_variables_are_settings():
 
 
 def test_the_filter_expressions_are_valid():
-    for expression in example("docs/filters.md", "value.customer").splitlines():
+    for expression in example("docs/routes.md", "value.customer").splitlines():
         compile_expression(expression)
 
 
 def test_the_guard_names_the_user_of_the_session():
-    """The code in docs/access.md: after the login, a user can read a stream. After the logout, everyone gets 401."""
-    names = _run(example("docs/access.md", "def login("))
-    app = _app(names["config"], orders=[])
-    _run(example("docs/access.md", "def logout("), app=app, kafkasse=kafkasse, session=session, redirect=redirect)
-    client = app.test_client()
+    """The code in docs/flask.md: a user can read a stream from the login to the logout. Otherwise, the answer is 401."""
+    client = _client_of_the_guide()
 
-    assert 401 == client.get("/orders").status_code
+    assert 401 == client.get("/streams/me/orders").status_code
     with client.session_transaction() as stored:
         stored["user"] = "ada"
-    assert 200 == client.get("/orders").status_code
+    assert 200 == client.get("/streams/me/orders").status_code
     assert 302 == client.post("/logout").status_code
-    assert 401 == client.get("/orders").status_code
+    assert 401 == client.get("/streams/me/orders").status_code
+
+
+def test_the_streams_of_the_guide_contain_only_the_records_of_their_users():
+    client = _client_of_the_guide(b'{"customer": "ada"}', b'{"customer": "grace"}')
+    with client.session_transaction() as stored:
+        stored["user"] = "ada"
+
+    text = client.get("/streams/me/orders?timestamp=0").text
+
+    assert (1, 0) == (text.count("ada"), text.count("grace"))
+
+
+def _client_of_the_guide(*orders: bytes) -> FlaskClient:
+    """Return a client of an app with the code of docs/flask.md and a log in memory."""
+    log = MemoryLog()
+    log.create("orders")
+    for order in orders:
+        log.append("orders", order)
+    app = Flask(__name__)
+    app.testing = True
+    app.secret_key = "for a test"  # noqa: S105
+    code = example("docs/flask.md", "def login(").replace("blueprint(config)", "blueprint(config, log)")
+    _run(code, app=app, log=log)
+    _run(example("docs/flask.md", "user = session.pop"), app=app, kafkasse=kafkasse, session=session, redirect=redirect)
+    return app.test_client()
 
 
 def test_the_view_returns_metrics():
     app = _app(kafkasse.Config.load(allowed_topics=["orders"], public=True))
-    _run(example("docs/operations.md", "service.observer.render()"), app=app)
+    _run(example("docs/flask.md", "service.observer.render()"), app=app)
 
     response = app.test_client().get("/internal/kafkasse-metrics")
 
@@ -336,16 +359,15 @@ def test_the_view_returns_metrics():
 def test_the_examples_are_valid_configurations(tmp_path):
     file = tmp_path / "kafkasse.yaml"
     paths = []
-    for block in [*code("docs/configuration.md", "yaml"), *code("docs/routes.md", "yaml")]:
+    for block in code("docs/configuration.md", "yaml"):
         file.write_text(block)
-        password = {"KAFKASSE_CLUSTERS_EU_SASL_PLAIN_PASSWORD": "secret"} if "sasl_mechanism" in block else {}
-        config = kafkasse.Config.load(password, file)
+        config = kafkasse.Config.load({}, file)
         paths += [route.path for route in config.routes[:-1]]
 
     assert {"/prices", "/audit", "/eu/prices"} <= set(paths)
 
 
-@pytest.mark.parametrize("page", ["access", "archive", "filters", "pipelines", "schemas"])
+@pytest.mark.parametrize("page", GUIDES)
 def test_the_settings_in_a_guide_are_valid(page, tmp_path):
     """Each sample in YAML is valid together with the guards that it names, which another sample defines."""
     jwt = {"jwks_url": "https://id.example/jwks.json", "issuer": "i", "audience": "a", "algorithms": ["RS256"]}
@@ -362,17 +384,18 @@ def test_the_settings_in_a_guide_are_valid(page, tmp_path):
         clusters = {"eu": {"bootstrap_servers": ["kafka.eu.example:9093"]}} if "archives" in block else {}
         defaults = {"allowed_topics": ["*"], "public": True, "guards": guards, "clusters": clusters}
         (tmp_path / "kafkasse.yaml").write_text(yaml.safe_dump(defaults | block))
+        password = {"KAFKASSE_CLUSTERS_EU_SASL_PLAIN_PASSWORD": "secret"} if "sasl_mechanism" in str(block) else {}
 
-        kafkasse.Config.load({}, tmp_path / "kafkasse.yaml")
+        kafkasse.Config.load(password, tmp_path / "kafkasse.yaml")
 
 
 def test_the_hooks_work_as_described(tmp_path, caplog):
-    """The example of docs/configuration.md. Of a small country, text that is not JSON and a large country, it sends one.
+    """The example of docs/hooks.md. Of a small country, text that is not JSON and a large country, it sends one.
 
     The response of on_connect_error replaces the default one. The log goes to the logger that the example configures.
     """
     values = [text.encode("utf-16") for text in ('{"size": 5}', "not JSON", '{"size": 9000000}')]
-    (block,) = code("docs/configuration.md", "python")
+    (block,) = code("docs/hooks.md", "python")
     (tmp_path / "hooks.py").write_text(block)
     app = _app(runpy.run_path(str(tmp_path / "hooks.py"))["config"], countries=values)
     caplog.set_level("INFO", "shop.streams")
@@ -389,23 +412,33 @@ def test_the_hooks_work_as_described(tmp_path, caplog):
 
 
 def test_the_app_in_the_readme_streams_from_kafka(tree, web_venv, start, cluster, fresh_name, tmp_path):
-    """The README's app, saved as shop.py and started by the README's command, streams a record."""
-    mount, _ = code("README.md", "python")
+    """The README's app, saved as shop.py and started by the README's command, sends a customer only their own record."""
+    (mount,) = code("README.md", "python")
     command = re.findall(r"^gunicorn .*", read("README.md"), re.MULTILINE)[0]
-    (tmp_path / "shop.py").write_text(mount)
-    cluster.send(cluster.create(f"events.{fresh_name}"), b"1")
-    variables = {"PYTHONPATH": str(tree), "KAFKASSE_BOOTSTRAP_SERVERS": cluster.bootstrap_servers}
+    topic = cluster.create(fresh_name)
+    (tmp_path / "shop.py").write_text(mount.replace('"topics": ["orders"]', f'"topics": ["{topic}"]'))
+    cluster.send(topic, b'{"customer": "grace"}', b'{"customer": "ada"}')
+    variables = {
+        "PYTHONPATH": str(tree),
+        "KAFKASSE_BOOTSTRAP_SERVERS": cluster.bootstrap_servers,
+        "FLASK_SECRET_KEY": "s",
+    }
     server = start(f"{command} --bind 127.0.0.1:0", tmp_path, web_venv, **variables)
+    app = Flask(__name__)
+    app.secret_key = "s"  # noqa: S105
+    cookie = app.session_interface.get_signing_serializer(app).dumps({"customer": "ada"})
 
-    with Client(server.port, f"/streams/events.{fresh_name}?timestamp=0") as stream:
+    with Client(server.port, "/streams/orders?timestamp=0") as rejected:
+        assert 401 == rejected.status
+    with Client(server.port, "/streams/orders?timestamp=0", Cookie=f"session={cookie}") as stream:
         (event,) = stream.events(1)
 
-    assert "1" == event.data
+    assert "ada" == json.loads(event.data)["customer"]
 
 
-def test_the_client_in_the_readme_reads_a_stream(tree, web_venv, start, tmp_path, capsys):
-    """The README's client prints each event, and the event ID to resume from when the stream ends."""
-    _, client = code("README.md", "python")
+def test_the_client_of_the_parser_reads_a_stream(tree, web_venv, start, tmp_path, capsys):
+    """The program in docs/python.md prints each event, and the event ID to resume from when the stream ends."""
+    client = example("docs/python.md", "import requests")
     (tmp_path / "topn.py").write_text(TOPN)
     variables = {"PYTHONPATH": str(tree), "KAFKASSE_MAX_STREAM_AGE_S": "0.5"}
     server = start(f"gunicorn -c {tree / 'gunicorn.conf.py'} topn:app", tmp_path, web_venv, **variables)
@@ -417,18 +450,6 @@ def test_the_client_in_the_readme_reads_a_stream(tree, web_venv, start, tmp_path
     first, last = capsys.readouterr().out.splitlines()
     assert "{'continent': 'Europe'}" == first
     assert last.startswith('resume with Last-Event-ID: [{"topic":"topn","partition":0,"offset":1')
-
-
-def test_the_example_of_personal_streams_sends_each_visitor_its_own_records():
-    """The example in docs/filters.md selects records by a field. The guard provides the claim."""
-    (block,) = code("docs/filters.md", "python")
-    client = _app(_run(block)["config"], orders=[b'{"customer": "ada"}', b'{"customer": "grace"}']).test_client()
-    with client.session_transaction() as session:
-        session["user"] = "ada"
-
-    text = client.get("/me/orders?timestamp=0").text
-
-    assert (1, 0) == (text.count("ada"), text.count("grace"))
 
 
 def test_the_ids_and_the_error_in_the_docs_are_valid():

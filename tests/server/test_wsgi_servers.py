@@ -167,8 +167,8 @@ def test_gunicorns_worker_connections_limit_the_streams(start):
 
 @pytest.mark.parametrize("part", ["post_worker_init", "gevent.pywsgi"])
 def test_sigterm_drains_the_streams(start, tmp_path, part):
-    """With the examples in docs/deployment.md, each stream ends with a reconnection time, before the server exits."""
-    code = example("docs/deployment.md", part).replace("from shop import", "from tests.support.shop import")
+    """With the examples in docs/wsgi-servers.md, each stream ends with a reconnection time, before the server exits."""
+    code = example("docs/wsgi-servers.md", part).replace("from shop import", "from tests.support.shop import")
     file = tmp_path / "example.py"
     file.write_text(code.replace("8000", "int(__import__('sys').argv[1])"))
     if part == "post_worker_init":
@@ -186,8 +186,8 @@ def test_sigterm_drains_the_streams(start, tmp_path, part):
 
 
 def test_sigusr2_starts_a_second_master(start, tmp_path):
-    """`kafkasse serve` starts gunicorn as a module. The file of settings is the example in docs/deployment.md."""
-    (tmp_path / "example.py").write_text(example("docs/deployment.md", "keepalive = 75"))
+    """`kafkasse serve` starts gunicorn as a module. The file of settings is the example in docs/flask.md."""
+    (tmp_path / "example.py").write_text(example("docs/flask.md", "keepalive = 75"))
     server = start(f"{sys.executable} -m gunicorn --bind 127.0.0.1:{{port}} -c {tmp_path}/example.py {SHOP}")
 
     server.process.send_signal(signal.SIGUSR2)
