@@ -8,7 +8,7 @@ VENV := .venv
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: compat compat-kafka image help demo setup test test-fast test-long tools lint bench soak chaos pipeline-chaos attacks
-.PHONY: clients mutants simulate test-random fuzz audit dist jar links release release-check site diagrams
+.PHONY: clients mutants simulate test-random fuzz audit dist jar links release release-check site diagrams animation
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
@@ -147,6 +147,10 @@ diagrams: setup ## draw the diagrams of the documentation
 	@for file in docs/diagrams/*.d2; do \
 		$(VENV)/diagrams/bin/d2 --layout elk --theme 0 --dark-theme 200 --pad 16 $$file docs/images/$$(basename $$file .d2).svg; \
 	done
+
+# A real run. Needs Chromium and its driver.
+animation: setup ## record the animation of the README: a worker is killed, and the page continues
+	@$(VENV)/bin/python -m docs.site.animation
 
 # The jar is in the repository, so that installing kafkasse needs no compiler. Run this after a change of the Java sources.
 jar: setup ## compile the Java classes of the pipelines, without a JDK

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("pygments")  # a dependency of Sphinx, and of other packages for development
 from docs.site import check, pages, reference
+from docs.site.animation.apng import animated
 from kafkasse import errors, schemas
 
 
@@ -108,3 +109,37 @@ def test_every_diagram_has_a_source_and_dark_colors():
 
     assert all("prefers-color-scheme:dark" in image.read_text() for image in images)
     assert {source.stem for source in pages.ROOT.glob("docs/diagrams/*.d2")} == drawn
+
+
+def test_the_animation_shows_each_picture_once():
+    """Pictures that are equal become one frame. The frames and their parts are numbered in one sequence."""
+    first, second = (_picture(part) for part in (b"1", b"2"))
+
+    chunks = _chunks(animated([first, first, second], pause_s=0.2, last_s=2))
+
+    assert [b"IHDR", b"acTL", b"fcTL", b"IDAT", b"fcTL", b"fdAT", b"IEND"] == [kind for kind, _ in chunks]
+    contents = [content for kind, content in chunks if kind in (b"fcTL", b"fdAT")]
+    assert [0, 1, 2] == [int.from_bytes(content[:4]) for content in contents]
+    assert [400, 2000] == [int.from_bytes(content[20:22]) for kind, content in chunks if kind == b"fcTL"]
+
+
+def test_the_animation_of_the_readme_is_small():
+    chunks = _chunks((pages.ROOT / "docs/images/restart.png").read_bytes())
+
+    assert sum(kind == b"fcTL" for kind, _ in chunks) > 20
+    assert sum(len(content) for _, content in chunks) < 1_000_000
+
+
+def _picture(data: bytes) -> bytes:
+    """Return a file with the chunks of a PNG."""
+    chunks = ((b"IHDR", b"size8bytxxxxx"), (b"IDAT", data), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(len(part).to_bytes(4) + kind + part + bytes(4) for kind, part in chunks)
+
+
+def _chunks(picture: bytes) -> list[tuple[bytes, bytes]]:
+    at, chunks = 8, []
+    while at < len(picture):
+        size = int.from_bytes(picture[at : at + 4])
+        chunks.append((picture[at + 4 : at + 8], picture[at + 8 : at + 8 + size]))
+        at += 12 + size
+    return chunks
