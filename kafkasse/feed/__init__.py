@@ -5,6 +5,7 @@ colon: the smaller modules that it uses.
 
     feed        the ring, the position and the parked clients of a feed: ring, subscribers, epochs, stats
     reader      the position of a client, and what it reads from the ring: reader_states
+    start       where a stream starts, and what must be looked up to decide that: topics
     catch_up    what a client receives from a cursor of its own: topics
     snapshot    the newest record of each key: versions
     tail        which feeds receive a record, and which partitions they contain

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import gevent
 
 from kafkasse.feed.core.catch_up import CatchUpCore
 from kafkasse.feed.core.stats import RouteStats
 from kafkasse.feed.core.versions import Versions
-from kafkasse.feed.lookup import BackgroundLookups
+from kafkasse.feed.lookup import BackgroundLookups, known_offset_ranges
 from kafkasse.feed.topic_watch import TopicWatch, partitions_of
 from kafkasse.feed.versions import without_outdated
-from kafkasse.log import Log, OffsetOutOfRange, Partition, PartitionsFailed, known_offset_ranges
+from kafkasse.log import Log, OffsetOutOfRange, OffsetRange, Partition, PartitionsFailed
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Selector
@@ -100,7 +100,7 @@ class CatchUp(CatchUpCore):
             # All at once: between two batches of a partition, the reader may lose its slot and drop the first one.
             self.add([without_outdated(batch, self._versions, self._stats) for batch in batches])
         except OffsetOutOfRange as error:
-            resumption, gaps = self.resume(error, known_offset_ranges(self._log, error.partitions))
+            resumption, gaps = self.resume(error, self._known_offset_ranges(error.partitions))
             self._cursor.seek(resumption.offsets, resumption.epochs)
             return gaps
         except PartitionsFailed as error:
@@ -110,7 +110,10 @@ class CatchUp(CatchUpCore):
     def _check_topics(self) -> None:
         topics = self.change_topics(self._watch.check(self.ids.topic_ids))
         if added := [partition for partition in partitions_of(topics) if not self.has_partition(partition)]:
-            self._add({partition: held.start for partition, held in known_offset_ranges(self._log, added).items()})
+            self._add({partition: held.start for partition, held in self._known_offset_ranges(added).items()})
+
+    def _known_offset_ranges(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:
+        return known_offset_ranges(self._log, partitions, self.ids.topic_ids)
 
     def _find_pending(self) -> None:
         """Start to read the pending partitions that have a leader now."""

@@ -17,8 +17,16 @@ from kafkasse.errors import TopicNotAvailable
 from kafkasse.feed.catch_up import CatchUp
 from kafkasse.feed.core.feed import FeedKey
 from kafkasse.feed.core.ring import RingLimits
+from kafkasse.feed.core.start import (
+    ResolvedPosition,
+    check_partitions,
+    contradictions,
+    timestamps_at_end,
+    with_whole_topics,
+)
 from kafkasse.feed.core.stats import RouteStats
 from kafkasse.feed.core.tail import TailPartition
+from kafkasse.feed.core.topics import is_recreated
 from kafkasse.feed.core.versions import Versions
 from kafkasse.feed.epochs import EpochEnds
 from kafkasse.feed.lookup import OffsetRanges, SharedLookup
@@ -26,15 +34,7 @@ from kafkasse.feed.reader import Cursors, Reader
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.slots import CatchUpSlots, has_its_share, no_place
 from kafkasse.feed.snapshot import Snapshot
-from kafkasse.feed.start import (
-    ResolvedPosition,
-    check_partitions,
-    contradictions,
-    is_recreated,
-    resolve,
-    timestamps_at_end,
-    with_whole_topics,
-)
+from kafkasse.feed.start import resolve
 from kafkasse.feed.tail import Tail
 from kafkasse.feed.topic_watch import TopicWatch
 from kafkasse.feed.versions import read_versions
@@ -182,15 +182,20 @@ class Feeds:
         """
         if (selector is None) != (encoder.dimensions is None):
             raise ValueError("A stream has a selector if and only if its encoder has dimensions.")
-        check_partitions(position, topics)
-        position = with_whole_topics(position, topics)
-        feed = self._feed(route, position, topics, encoder, client)
-        feed.readers += 1  # count the reader before anything that waits, because a feed without readers may be dropped
-        try:
-            return self._open_reader(feed, route, position, topics, since, client, selector)
-        except BaseException:
+        while True:
+            check_partitions(position, topics)
+            whole = with_whole_topics(position, topics)
+            feed = self._feed(route, whole, topics, encoder, client)
+            feed.readers += 1  # before anything that waits, because a feed without readers may be dropped
+            try:
+                opened = self._open_reader(feed, route, whole, topics, since, client, selector)
+            except BaseException:
+                feed.readers -= 1
+                raise
+            if isinstance(opened, Reader):
+                return opened
             feed.readers -= 1
-            raise
+            topics = opened
 
     def _open_reader(
         self,
@@ -201,15 +206,26 @@ class Feeds:
         since: int | None,
         client: str,
         selector: Selector | None,
-    ) -> Reader:
+    ) -> Reader | Mapping[str, Topic]:
+        """Return the reader, or the new descriptions of the topics if some were recreated after they were described."""
         take_turn()  # with 2,500 partitions, parsing the request and finding the feed take as long as opening the reader
         ids = self._ids_in_ring(feed, route, position, topics, since)
         gaps: list[Gap] = []
         snapshot: Snapshot | None = None
         if ids is None:
             start = resolve(
-                self.log, position, topics, route.start, since, route.id_type, self._epoch_ends, self._offset_ranges
+                self.log,
+                position,
+                topics,
+                route.start,
+                since,
+                route.id_type,
+                self._epoch_ends,
+                self._offset_ranges,
+                lambda names: self._describing.get(names, since=time.monotonic()),
             )
+            if not start.topics.items() <= topics.items():
+                return {**topics, **start.topics}
             ids, gaps = _ids(start, route), start.gaps
             if start.snapshot:
                 snapshot = self._snapshot(feed)
@@ -377,7 +393,7 @@ class Feeds:
         add_ms = route.id_type is IdType.TIMESTAMP  # see IdWriter.set()
         start = ResolvedPosition(
             offsets={partition: state.offset for partition, state in states.items() if state.offset is not None},
-            topic_ids={name: topics[name].topic_id for name in sorted(topics)},
+            topics={name: topics[name] for name in sorted(topics)},
             partial_topics=key.partial_topics,
             timestamps=timestamps_at_end(states, route.id_type, now_ms)
             | {

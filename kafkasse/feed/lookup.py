@@ -13,6 +13,7 @@ import gevent
 from gevent.event import AsyncResult
 
 from kafkasse.errors import KafkasseError, KafkaUnavailable, Unavailable
+from kafkasse.feed.core.topics import is_recreated
 from kafkasse.log import Log, OffsetRange, Partition
 from kafkasse.process.event_loop import take_turn
 
@@ -204,6 +205,33 @@ class OffsetRanges(FreshLookup[Partition, OffsetRange]):
 
     def __init__(self, log: Log, timeout_s: float) -> None:
         super().__init__(log.offset_ranges, lambda partition: partition.topic, timeout_s)
+
+
+def known_offset_ranges(
+    log: Log, partitions: Iterable[Partition], topic_ids: Mapping[str, str]
+) -> dict[Partition, OffsetRange]:
+    """Return the offsets that these partitions hold; an empty dict if the log cannot answer now. The caller retries.
+
+    Partitions without a leader are absent, and those of deleted and recreated topics: the offsets are not those of the
+    topics that the caller reads.
+
+    Args:
+        log: the log that holds the topics.
+        partitions: the partitions.
+        topic_ids: the topic IDs of their topics, as far as they are known.
+    """
+    try:
+        ranges = log.offset_ranges(partitions)
+        # The topics are described last: a topic that still has its ID had it when its offsets were looked up.
+        topics = log.describe({partition.topic for partition in ranges if topic_ids.get(partition.topic)})
+    except Unavailable:
+        return {}
+    return {
+        partition: held
+        for partition, held in ranges.items()
+        if not (topic_id := topic_ids.get(partition.topic))
+        or (partition.topic in topics and not is_recreated(topic_id, topics[partition.topic]))
+    }
 
 
 def _wait_for(results: Mapping[Key, AsyncResult[Any]], timeout_s: float) -> dict[Key, Any]:

@@ -17,9 +17,10 @@ from gevent.event import Event
 from kafkasse.errors import KafkasseError, Unavailable
 from kafkasse.feed.core.feed import FeedCore
 from kafkasse.feed.core.snapshot import SnapshotCore, SnapshotVersion
+from kafkasse.feed.lookup import known_offset_ranges
 from kafkasse.feed.slots import CatchUpSlots, Slot
 from kafkasse.feed.versions import without_outdated
-from kafkasse.log import Cursor, Log, OffsetOutOfRange, Partition, PartitionsFailed, known_offset_ranges
+from kafkasse.log import Cursor, Log, OffsetOutOfRange, Partition, PartitionsFailed
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records.filter import Selector
 from kafkasse.records.frame import DecoderPending
@@ -144,7 +145,8 @@ class Snapshot(SnapshotCore):
         except PartitionsFailed as error:
             raise next(iter(error.errors.values())) from error
         except OffsetOutOfRange as error:
-            cursor.seek(self.resume(error, known_offset_ranges(self._log, error.partitions)).offsets)
+            held = known_offset_ranges(self._log, error.partitions, self._feed.ids.topic_ids)
+            cursor.seek(self.resume(error, held).offsets)
             return
         for batch in batches:
             slot.started()

@@ -21,7 +21,7 @@ import gevent
 from kafkasse.errors import KafkasseError, KafkaUnavailable, Unavailable
 from kafkasse.feed.backlog import Backlog
 from kafkasse.feed.core.tail import TailCore, TailPartition
-from kafkasse.feed.lookup import BackgroundLookups
+from kafkasse.feed.lookup import BackgroundLookups, known_offset_ranges
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.topic_watch import TopicWatch, partitions_of
 from kafkasse.log import Batch, Log, OffsetOutOfRange, OffsetRange, Partition, PartitionsFailed, Topic
@@ -206,11 +206,12 @@ class Tail(TailCore[SharedFeed]):
         states = {
             partition: self.partitions[partition] for partition in error.partitions if partition in self.partitions
         }
+        topic_ids = {partition.topic: self.topics[partition.topic].topic_id for partition in states}
 
         def look_up() -> tuple[
             OffsetOutOfRange, Mapping[Partition, TailPartition[SharedFeed]], Mapping[Partition, OffsetRange]
         ]:
-            return error, states, self._log.offset_ranges(states)
+            return error, states, known_offset_ranges(self._log, states, topic_ids)
 
         if (response := self._lookups.get("offset ranges", look_up)) is None:
             return  # the cursor will raise the error again

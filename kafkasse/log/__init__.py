@@ -22,7 +22,6 @@ from kafkasse.log.contract import (
     Resumption,
     Topic,
     Total,
-    known_offset_ranges,
 )
 
 __all__ = [
@@ -42,5 +41,4 @@ __all__ = [
     "Resumption",
     "Topic",
     "Total",
-    "known_offset_ranges",
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple, Protocol
 
-from kafkasse.errors import KafkasseError, Unavailable
+from kafkasse.errors import KafkasseError
 
 TRUNCATED = "the log was truncated"
 UNKNOWN_EPOCH = -1  # in place of a leader epoch
@@ -326,14 +326,3 @@ class Log(Protocol):
 
     def close(self) -> None:
         """Release all resources."""
-
-
-def known_offset_ranges(log: Log, partitions: Iterable[Partition]) -> Mapping[Partition, OffsetRange]:
-    """Return log.offset_ranges(), or an empty map if the log cannot answer now.
-
-    A new partition may not have a leader yet. The caller retries.
-    """
-    try:
-        return log.offset_ranges(partitions)
-    except Unavailable:
-        return {}

@@ -25,7 +25,7 @@ from kafkasse.records.encoder import Encoder
 from kafkasse.records.position import IdType, IdWriter, of_topics, parse
 from kafkasse.route import StartAt
 from kafkasse_client.sse import Event
-from tests.feed.world import Client
+from tests.feed.world import Client, recreate_in_next_lookup
 from tests.support.waiting import wait_until
 
 TIMEOUT_S = 30
@@ -108,6 +108,22 @@ def test_does_not_read_a_topic_that_is_recreated_before_the_first_read(log):
     events = client.read()
 
     assert [] == numbers(events)
+    assert StopReason.ENDED is client.reader.stop_reason
+
+
+def test_a_topic_that_is_recreated_while_its_offsets_are_looked_up_has_no_gap(log):
+    """The log of the new topic looks like one that has lost all records."""
+    log.append("t", value(1))
+    log.append("t", value(2))
+    client = Behind(log, start_at=StartAt.EARLIEST)
+    assert [1, 2] == numbers(client.read())
+    old = client.last_id
+    log.truncate("t", 1)
+    recreate_in_next_lookup(log, "t")
+
+    assert [] == client.read()
+    assert old == client.reader.position_id
+    assert [] == client.read()
     assert StopReason.ENDED is client.reader.stop_reason
 
 

@@ -9,9 +9,18 @@ from typing import Any
 
 import pytest
 
-from kafkasse.errors import InvalidPosition, TopicGone
-from kafkasse.feed.start import ResolvedPosition, check_partitions, resolve
-from kafkasse.log import Gap, Partition
+from kafkasse.errors import InvalidPosition, TopicGone, Unavailable
+from kafkasse.feed.core.start import (
+    Describe,
+    FindDiverged,
+    FindRanges,
+    FindTimestamps,
+    ResolvedPosition,
+    check_partitions,
+    find_starts,
+)
+from kafkasse.feed.start import resolve
+from kafkasse.log import Gap, OffsetRange, Partition, Topic
 from kafkasse.log.memory import MemoryLog
 from kafkasse.records.position import IdType, Place, Position, of_topics, parse
 from kafkasse.route import StartAt
@@ -208,6 +217,53 @@ def test_a_recreated_topic_is_read_from_its_start(log):
     assert {ZERO: 0} == start.offsets
     assert [Gap(ZERO, 5, 0, RECREATED), Gap(ONE, 3, 0, RECREATED)] == start.gaps
     assert {"t": topic_id_of(log)} == start.topic_ids
+
+
+def decided(start: int, end: int, described: dict[str, Topic]) -> tuple[list[type], ResolvedPosition]:
+    """Return the lookups for a client at offset 4 of t/0, which holds `[start, end)`, and where its stream starts."""
+    position = parse(json.dumps([entry(offset=4, topic_id="former", leader_epoch=2)]))
+    steps = find_starts(position, {"t": Topic(1, "former")}, StartAt.LATEST, None, IdType.OFFSET, now_ms=0)
+    answers: dict[type, Any] = {FindRanges: {ZERO: OffsetRange(start, end)}, FindTimestamps: {}, FindDiverged: {}}
+    answers[Describe] = described
+    lookups = [type(next(steps))]
+    while True:
+        try:
+            lookups.append(type(steps.send(answers[lookups[-1]])))
+        except StopIteration as end_of_lookups:
+            return lookups, end_of_lookups.value
+
+
+FIRST_LOOKUPS = [FindRanges, FindTimestamps, FindDiverged]
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 2), (8, 9)])
+def test_a_topic_that_is_recreated_during_the_lookups_is_not_a_log_that_lost_records(start, end):
+    """The topic is described again, and its offsets are looked up again."""
+    lookups, resolved = decided(start, end, {"t": Topic(1, "new")})
+
+    assert [*FIRST_LOOKUPS, Describe, *FIRST_LOOKUPS] == lookups
+    assert ([Gap(ZERO, 4, start, RECREATED)], {"t": "new"}) == (resolved.gaps, resolved.topic_ids)
+
+
+@pytest.mark.parametrize("described", [Topic(1, "former"), Topic(0, "", Unavailable("no answer"))])
+def test_a_truncated_log_is_described_once_more(described):
+    """The client receives the gap if the topic ID has not changed, or if the cluster cannot describe the topic now."""
+    lookups, resolved = decided(0, 2, {"t": described})
+
+    assert [*FIRST_LOOKUPS, Describe] == lookups
+    assert ([Gap(ZERO, 4, 2, TRUNCATED)], {"t": "former"}) == (resolved.gaps, resolved.topic_ids)
+
+
+def test_a_topic_that_is_deleted_during_the_lookups_is_gone():
+    with pytest.raises(TopicGone):
+        decided(0, 2, {})
+
+
+def test_a_position_that_the_log_holds_needs_no_second_description():
+    lookups, resolved = decided(0, 9, {})
+
+    assert FIRST_LOOKUPS == lookups
+    assert {ZERO: 4} == resolved.offsets
 
 
 def test_reports_a_recreated_topic_that_has_none_of_the_selected_partitions(log):

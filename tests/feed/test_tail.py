@@ -34,7 +34,7 @@ from kafkasse.records.position import IdType, of_topics
 from kafkasse.records.position.position import INT32_MAX
 from kafkasse.route import Route, StartAt
 from kafkasse_client.sse import Parser
-from tests.feed.world import CountingLog, ImpatientWorld
+from tests.feed.world import CountingLog, ImpatientWorld, recreate_in_next_lookup
 from tests.support.parked_client import ParkedClient
 from tests.support.sse import numbers_in
 from tests.support.turns import numbers
@@ -525,6 +525,17 @@ def test_a_truncation_right_after_another_client_returned_is_reported(world):
 
     [gap, *_] = Parser().receive(returning.begin() + returning.read(0))
     assert ("gap", 4, 2) == (gap.type, json.loads(gap.data)["from"], json.loads(gap.data)["to"])
+
+
+def test_a_topic_that_is_recreated_while_the_tail_looks_up_its_offsets_has_no_gap(world):
+    """The log of the new topic looks like one that has lost all records."""
+    reader = reader_of_four_records(world)
+    world.log.truncate("a", 2)
+    recreate_in_next_lookup(world.log, "a")
+    world.turn(2)
+
+    assert b"" == reader.read(0)
+    assert StopReason.ENDED is reader.stop_reason
 
 
 def test_a_stream_that_opens_while_gaps_are_sent_receives_only_the_records_after_them(world, monkeypatch):

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import gevent
 
@@ -52,6 +53,20 @@ class CountingLog(MemoryLog):
     def describe(self, topics: Any) -> dict[str, Topic]:
         self.described.append(list(topics))
         return super().describe(topics)
+
+
+def recreate_in_next_lookup(log: MemoryLog, topic: str) -> None:
+    """Recreate a topic just before its offsets are looked up the next time."""
+
+    def recreate(partitions: Any) -> Any:
+        patched.stop()
+        partition_count = log.describe([topic])[topic].partitions
+        log.delete(topic)
+        log.create(topic, partition_count)
+        return log.offset_ranges(partitions)
+
+    patched = patch.object(log, "offset_ranges", recreate)
+    patched.start()
 
 
 class World:

@@ -73,6 +73,11 @@ class KnownTopics:
         )
 
 
+def is_recreated(topic_id: str | None, topic: Topic) -> bool:
+    """Return whether a known topic ID is that of a former topic with the same name."""
+    return bool(topic_id) and bool(topic.topic_id) and topic_id != topic.topic_id
+
+
 def topic_gone(names: Iterable[str]) -> TopicGone:
     """Return the error for deleted topics."""
     listed = sorted(names)
