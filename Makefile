@@ -77,7 +77,7 @@ chaos: setup ## inject each fault, then random faults for SECONDS while many cli
 	@DELAYS=documented $(VENV)/bin/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 # `make test-long` runs it five times. SEED repeats the faults of an earlier run. CLUSTER=1 runs on a standalone cluster of
-# several processes and kills its workers and executors too. See docs/pipelines.md.
+# several processes and kills its workers and executors too. See tests/evidence.md.
 RUNS ?= 10
 pipeline-chaos: setup ## kill a pipeline, Spark and Kafka at random, RUNS times, and compare the results with plain Python
 	@$(VENV)/bin/python -m tests.pipelines.chaos --runs $(RUNS) --seconds 60 $(if $(SEED),--seed $(SEED)) $(if $(CLUSTER),--cluster)

@@ -65,8 +65,11 @@ def sign_in():
 
 @pages.post("/logout")
 def sign_out():
-    """Sign the customer out."""
+    """Sign the customer out, and end the streams in the customer's other tabs."""
+    name = session.get("customer")
     session.clear()
+    if name:
+        kafkasse.end_streams(name)
     return redirect(url_for("login.sign_in"))
 
 

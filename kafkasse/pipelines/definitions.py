@@ -371,7 +371,7 @@ def _registered(given: Mapping[str, Any]) -> tuple[dict[str, Type], AvroSource |
     if schema.type not in ("JSON", "AVRO"):
         raise CommandError(
             f"the schema of {subject} has the type {schema.type}, but a YAML pipeline reads only JSON and AVRO; for other "
-            "formats, define a Pipeline in Python, see docs/pipelines.md"
+            "formats, define a Pipeline in Python, see docs/pipelines-python.md"
         )
     if schema.references:
         raise CommandError(f"the schema of {subject} refers to other subjects, which a pipeline does not read")

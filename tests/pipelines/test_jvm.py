@@ -36,11 +36,11 @@ def test_has_the_options_of_sparks_launcher():
 def test_the_docs_explain_the_versions_of_spark_and_its_connector():
     """Spark and its connector have different versions, so an update of either must not go unnoticed.
 
-    docs/pipelines.md explains the pairing. Update the docs, the lock file and this test together.
+    docs/pipelines-python.md explains the pairing. Update the docs, the lock file and this test together.
     """
     lock = json.loads((ROOT / "kafkasse/tools/java/jars.lock.json").read_text())["groups"]["spark-kafka"]
     versions = {module.split(":")[1]: module.split(":")[2] for module in lock["modules"]}
-    docs = (ROOT / "docs/pipelines.md").read_text()
+    docs = (ROOT / "docs/pipelines-python.md").read_text()
 
     assert "4.3.0" == pyspark.__version__
     assert "4.2.0" == versions["spark-sql-kafka-0-10_2.13"] == versions["spark-token-provider-kafka-0-10_2.13"]

@@ -57,7 +57,7 @@ SAMPLES = [
     "README.md",
     *(f"docs/{name}.md" for name in ("clients", "command-line", "routes", "troubleshooting")),
 ]
-GUIDES = ["access", "archive", "pipelines", "routes", "schemas"]  # their samples in YAML are settings
+GUIDES = ["access", "archive", "operate-pipelines", "routes", "schemas"]  # their samples in YAML are settings
 LIMIT_S = 120.0
 
 TOPN = """
@@ -174,17 +174,21 @@ TABLE = {
     "docs/pipeline-tutorial.md": {
         "": "tutorial/test_tutorial.py::test_a_reader_who_follows_the_tutorial_gets_the_pipeline"
     },
+    "docs/operate-pipelines.md": {
+        '"France"': "a record",
+        '"nrs"': "a record",
+        "spark-submit": "pipelines/test_cluster.py::test_runs_with_spark_submit",
+    },
     "docs/pipelines.md": {
         "pipelines:\n  large-orders": PIPELINES,
         "pipelines:\n  orders-per-minute": PIPELINES,
+    },
+    "docs/pipelines-python.md": {
         "def large(": "commands/test_pipeline.py::test_runs_the_pipeline_in_the_docs",
         "shop.pipelines:large_orders\n": "commands/test_pipeline.py::test_runs_the_pipeline_in_the_docs",
         "entry-points": "pipelines/test_pipeline.py::test_finds_a_pipeline_of_an_installed_package",
-        '"France"': "a record",
-        '"nrs"': "a record",
         "def paid(": "pipelines/spark/test_records.py::test_the_query_that_rejects_records",
         "def largest_orders(": "pipelines/spark/test_records.py::test_the_query_with_an_operator",
-        "spark-submit": "pipelines/test_cluster.py::test_runs_with_spark_submit",
     },
     "docs/proxies.md": {
         "KAFKASSE_TRUSTED_PROXIES": VARIABLES,

@@ -16,7 +16,7 @@ from kafkasse.pipelines.dead_letters import bad_records
 from kafkasse.pipelines.json_records import TEXT, WHOLE_NUMBER, json_objects, validate
 from tests.pipelines.spark.rows import kafka_rows
 
-PAGE = (Path(__file__).parents[3] / "docs/pipelines.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/pipelines-python.md").read_text()
 
 FIELDS = {"code": TEXT, "size": WHOLE_NUMBER}
 
