@@ -1,6 +1,6 @@
 """Clients of Wikimedia's EventStreams read from kafkasse. The tests replace only the host in their URLs.
 
-docs/kafkasse-vs-ancestors.md lists the features of EventStreams that they use.
+docs/migrating.md lists the features of EventStreams that they use.
 """
 
 from __future__ import annotations
