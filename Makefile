@@ -119,7 +119,7 @@ clients: setup ## run SSE clients through every fault, ROUNDS times
 mutants: setup ## change kafkasse/feed and kafkasse/kafka in one place at a time for SECONDS
 	@$(VENV)/bin/python -m tests.history.mutation_run --seconds $(SECONDS) $(MUTANTS)
 
-# The time is shared by all fuzz targets. See docs/security.md.
+# The time is shared by all fuzz targets.
 fuzz: setup ## run the coverage-guided fuzzers for SECONDS
 	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r tests/attacks/requirements.txt
 	@$(VENV)/bin/python -m tests.attacks.fuzz $(SECONDS)

@@ -202,7 +202,6 @@ TABLE = {
         "value.customer": "project/test_docs.py::test_the_filter_expressions_are_valid",
         "[ERROR]": "server/test_reload.py::test_an_invalid_file_changes_nothing",
     },
-    "docs/schemas.md": {"pip install": INSTALLS},
     "docs/security.md": {
         "```python": "attacks/test_table.py::test_the_guard_of_the_example",
         "kafka-acls.sh": OTHER_PROGRAM,
