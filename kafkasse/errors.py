@@ -27,6 +27,7 @@
     │   └── ServerStopping         503
     ├── KafkaTooOld                503   a broker does not support what kafkasse needs; permanent, but has Retry-After
     ├── TopicGone                  410   the topic was deleted while a client was reading it
+    ├── OffsetGone                 410   the log no longer holds the records at an offset; has the next offset
     └── CommandError                     a command failed; the command line shows the message and exits with code 1
 
 problem() returns the body of an HTTP error, which is also the data of an `error` event. It contains no stack trace, broker
@@ -232,6 +233,17 @@ class TopicGone(KafkasseError):
         "that the client selected."
     )
     fix = "Start without an event ID, once the topic exists again."
+
+
+class OffsetGone(KafkasseError):
+    status = 410
+    title = "Offset gone"
+    name = "OffsetGoneError"
+    cause = (
+        "The records at the requested offset no longer exist: Kafka's retention has removed them, the log was truncated, or "
+        "the topic was deleted and recreated."
+    )
+    fix = "`gaps` says what is missing. Continue at `next_offset`, or start again with `offset=-1`."
 
 
 class ConfigurationError(KafkasseError):

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 from kafkasse.errors import TopicNotAvailable
 from kafkasse.feed.catch_up import CatchUp
+from kafkasse.feed.chunks import Chunks
 from kafkasse.feed.core.feed import FeedKey
 from kafkasse.feed.core.ring import RingLimits
 from kafkasse.feed.core.start import (
@@ -68,6 +69,7 @@ class Feeds:
 
     Attributes:
         stats: the totals of each route that has had a feed.
+        chunks: the finite reads of the log.
     """
 
     def __init__(
@@ -93,6 +95,9 @@ class Feeds:
         self.stats: dict[str, RouteStats] = {}
         self._slots = CatchUpSlots(settings.max_catch_ups)
         self._cursors = Cursors(self._open_catch_up, self._slots, settings.max_chunk_bytes)
+        self.chunks = Chunks(
+            log, self._epoch_ends, self._offset_ranges, self._describe_again, self._slots, settings.kafka_timeout_s
+        )
         self._ring_limits = limits or ring_limits(settings)
 
     def describe(
@@ -125,6 +130,9 @@ class Feeds:
             elif topic.error is not None:
                 raise copy.copy(topic.error)
         return described
+
+    def _describe_again(self, topics: Collection[str]) -> Mapping[str, Topic]:
+        return self._describing.get(topics, since=time.monotonic())
 
     def topic_names(self, max_age_s: float = MAX_DESCRIPTION_AGE_S, since: float = 0.0) -> set[str]:
         """Return the names of all topics that we may read. A cached result may be `max_age_s` seconds old.
@@ -222,7 +230,7 @@ class Feeds:
                 route.id_type,
                 self._epoch_ends,
                 self._offset_ranges,
-                lambda names: self._describing.get(names, since=time.monotonic()),
+                self._describe_again,
             )
             if not start.topics.items() <= topics.items():
                 return {**topics, **start.topics}

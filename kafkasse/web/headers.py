@@ -17,11 +17,14 @@ READ_METHODS = "GET, HEAD, OPTIONS"
 ALL_METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 ANY = "*"
 # A page cannot read other headers of our responses, and needs none of them.
-_EXPOSED = {"Access-Control-Expose-Headers": "Link, Retry-After, X-Request-ID"}
+_EXPOSED = {
+    "Access-Control-Expose-Headers": "ETag, Link, Retry-After, Stream-Cursor, Stream-Next-Offset, Stream-Up-To-Date, "
+    "X-Request-ID"
+}
 _PREFLIGHT = {
     "Access-Control-Allow-Methods": READ_METHODS,
     # Content-Type, so that a page that sends POST with JSON can read the error that shows the GET request to send instead.
-    "Access-Control-Allow-Headers": "Last-Event-ID, Cache-Control, Authorization, Content-Type",
+    "Access-Control-Allow-Headers": "Last-Event-ID, Cache-Control, Authorization, Content-Type, If-None-Match",
     "Access-Control-Max-Age": "86400",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import lru_cache
 
 from flask import Request
@@ -19,7 +20,7 @@ from kafkasse.errors import (
     RequestTooLarge,
 )
 from kafkasse.records.frame import JsonLines, ServerSentEvents, Wire
-from kafkasse.records.position import Limits, Position, of_topics, parse
+from kafkasse.records.position import Limits, Position, of_topics, parse, stream_offset
 from kafkasse.route import Route
 from kafkasse.settings import WebSettings
 
@@ -28,7 +29,25 @@ JSON_LINES_TYPES = ("application/x-ndjson", "application/json")
 ID_PARAMETERS = ("last_event_id", "lastEventId")  # browsers cannot set the header when they connect for the first time
 MAX_ACCEPT_CHARS = 2048
 MAX_SUGGESTED_CHARS = 8192  # of the URL and of the event ID of the request that a POST should have been
+BEGINNING, NOW = "-1", "now"  # in place of an offset
 MAX_TIMESTAMP = 2**63 - 1
+
+
+class Live(StrEnum):
+    """What a finite read does at the end of the log."""
+
+    OFF = ""  # it returns an empty chunk
+    LONG_POLL = "long-poll"  # it waits for records
+    SSE = "sse"  # it sends chunks as events
+
+
+@dataclass(frozen=True, slots=True)
+class FiniteRead:
+    """The parameters of the Durable Streams protocol."""
+
+    offset: str  # BEGINNING, NOW or the text of a position
+    live: Live
+    cursor: str  # what the client echoes of an earlier response to a live read
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +58,7 @@ class StreamRequest:
     since: int | None  # where other partitions start, in ms since the epoch; None: as the route's `start` says
     wire: Wire
     content_type: str  # of the response
+    finite: FiniteRead | None = None  # None: a stream
 
 
 def parse_request(request: Request, route: Route, topics: str, settings: WebSettings) -> StreamRequest:
@@ -51,21 +71,57 @@ def parse_request(request: Request, route: Route, topics: str, settings: WebSett
     """
     if request.method not in ("GET", "HEAD"):
         raise _method_not_allowed(request)
+    if (finite := _finite_read(request)) is not None:
+        return _parse_finite(request, finite, route, topics, settings)
     content_type, wire = _negotiate(request, settings.position_events)
     since = _since(request)
     last_event_id = _last_event_id(request, settings)
     if last_event_id is None:
-        position = Position() if route.topics is not None else of_topics(route.expand(_topic_names(topics)))
+        position = _position_of_topics(route, topics)
     else:
         limits = Limits(settings.max_last_event_id_bytes, settings.max_last_event_id_entries)
         position = parse(last_event_id, limits)
         since = since if position.named_topics else None
     if since is None:
         since = route.since()
+    _check_number_of_topics(position, route, settings)
+    return StreamRequest(position, since, wire, content_type)
+
+
+def _position_of_topics(route: Route, topics: str) -> Position:
+    return Position() if route.topics is not None else of_topics(route.expand(_topic_names(topics)))
+
+
+def _check_number_of_topics(position: Position, route: Route, settings: WebSettings) -> None:
     count, maximum = len(position.topics), settings.max_topics_per_stream
     if route.topics is None and count > maximum:
         raise InvalidParameter(f"You requested {count} topics; a stream can have {maximum} (max_topics_per_stream).")
-    return StreamRequest(position, since, wire, content_type)
+
+
+def _finite_read(request: Request) -> FiniteRead | None:
+    """Return the parameters of a finite read, or None if the client requests a stream."""
+    arguments = request.args
+    if "offset" not in arguments and "live" not in arguments:
+        return None
+    offsets, live = arguments.getlist("offset"), arguments.get("live", "")
+    if len(offsets) != 1:
+        raise InvalidParameter("Send one offset: -1, now, or the Stream-Next-Offset of a response.")
+    if live not in set(Live):
+        raise InvalidParameter("live must be long-poll or sse.")
+    return FiniteRead(offsets[0], Live(live), arguments.get("cursor", ""))
+
+
+def _parse_finite(
+    request: Request, finite: FiniteRead, route: Route, topics: str, settings: WebSettings
+) -> StreamRequest:
+    since = _since(request)
+    if finite.offset in (BEGINNING, NOW):
+        position = _position_of_topics(route, topics)
+    else:
+        limits = Limits(settings.max_last_event_id_bytes, settings.max_last_event_id_entries)
+        position, since = stream_offset.parse(finite.offset, limits), None
+    _check_number_of_topics(position, route, settings)
+    return StreamRequest(position, since, JsonLines(), "application/json", finite)
 
 
 def _method_not_allowed(request: Request) -> MethodNotAllowed:

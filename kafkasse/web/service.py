@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from sys import intern
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,7 +35,7 @@ from kafkasse.errors import (
 from kafkasse.feed import Feeds, Reader
 from kafkasse.feed.feeds import ring_limits
 from kafkasse.feed.start import resolve
-from kafkasse.log import Log, Partition
+from kafkasse.log import Log, Partition, Topic
 from kafkasse.process import runtime
 from kafkasse.process.limits import StreamLimits, TrustedProxies
 from kafkasse.process.open_streams import OPENED_KEY, OPERATIONS_KEY, StreamEnd, StreamInfo, streams
@@ -42,8 +43,10 @@ from kafkasse.process.stream_services import stream_services
 from kafkasse.process.telemetry import request_id, traces
 from kafkasse.records.filter import Selection, parse_query
 from kafkasse.records.frame.record_view import RecordView
+from kafkasse.records.position import Position
 from kafkasse.route import Route
 from kafkasse.settings import WebSettings
+from kafkasse.web import finite_reads
 from kafkasse.web.compression import IDENTITY, Coding, negotiate
 from kafkasse.web.encoders import Encoders
 from kafkasse.web.headers import ALL_METHODS, DEFAULT_HEADERS, READ_METHODS, STREAM_HEADERS, CorsPolicy
@@ -298,17 +301,23 @@ class StreamService:
         self._server.check(request.environ)
         settings, limits = self._endpoints[route.name].settings, self._endpoints[route.name].limits
         visitor, parsed, selection = self._parse(route, topics, parameters)
-        if streams.stopping and request.method == "GET":
+        if streams.stopping and request.method == "GET" and parsed.finite is None:
             return self._ended_response(route, parsed)
         feeds = self._get_feeds(route.cluster)
-        position = route.adapt(parsed.position, feeds.matching(route, parsed.position, began_at))
-        names = position.topics
-        described = feeds.describe([name for name in names if route.allows(name)], position=position, since=began_at)
-        route.check(names, described)
+        position, described = self._describe(feeds, route, parsed.position, began_at)
         check_id_size(route, position, described, settings)
         address = self._client_address()
         self._server.check_capacity(sum(service.limits.count for service in stream_services))
         limits.enter(address)
+        if parsed.finite is not None:
+            leave = partial(limits.leave, address)
+            try:
+                response = self._finite_response(feeds, route, parsed, selection, position, described, address)
+            except BaseException:
+                leave()
+                raise
+            response.call_on_close(leave)
+            return response
         coding = negotiate(request.accept_encodings, settings.compression)
         if request.method == "HEAD":
             try:
@@ -343,6 +352,45 @@ class StreamService:
         self._revocations.add(stream, visitor)
         request.environ.setdefault(OPENED_KEY, []).append(ref(stream))
         return self._stream_response(route, parsed, stream, coding)
+
+    def _describe(
+        self, feeds: Feeds, route: Route, position: Position, since: float
+    ) -> tuple[Position, dict[str, Topic]]:
+        """Complete a position, describe its topics, and check that clients may read them.
+
+        Raises:
+            TopicNotAvailable: a topic does not exist, or the route does not allow it.
+            Unavailable: Kafka does not answer.
+        """
+        position = route.adapt(position, feeds.matching(route, position, since))
+        names = position.topics
+        topics = feeds.describe([name for name in names if route.allows(name)], position=position, since=since)
+        route.check(names, topics)
+        return position, topics
+
+    def _finite_response(
+        self,
+        feeds: Feeds,
+        route: Route,
+        parsed: StreamRequest,
+        selection: Selection,
+        position: Position,
+        topics: Mapping[str, Topic],
+        address: str,
+    ) -> Response:
+        assert parsed.finite is not None  # noqa: S101 - the caller checks it
+        encoder = self._encoders.get(route, parsed.wire, selection, address, feeds.drop_idle)
+        source = finite_reads.Source(
+            feeds,
+            route,
+            encoder,
+            selection.selector,
+            address,
+            lambda position: self._describe(feeds, route, position, time.monotonic()),
+        )
+        response = finite_reads.respond(source, parsed.finite, position, topics, parsed.since)
+        response.headers.update(self.links(route))
+        return response
 
     def check_ready(self) -> None:
         """Check that this worker is not stopping, and that a Kafka cluster has answered a worker of this gunicorn once.

@@ -392,13 +392,19 @@ class ReaderCore:
     @property
     def position_id(self) -> str:
         """The event ID of everything that read() has returned; "" during a snapshot, which cannot be resumed."""
+        ids = self.ids
+        return "" if ids is None else ids.render()
+
+    @property
+    def ids(self) -> IdWriter | None:
+        """Writes the event ID of everything that read() has returned; None during a snapshot, which cannot be resumed."""
         self._skip_filtered_records()
         match self._last():
             case Live(places=places):
-                return self._feed.ids.copy_at(places).render()
+                return self._feed.ids.copy_at(places)
             case Behind() | Waiting() | CatchingUp() | Joining() as state:
-                return state.ids.render()
-        return ""
+                return state.ids
+        return None
 
     @property
     def can_park(self) -> bool:

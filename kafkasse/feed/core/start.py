@@ -70,6 +70,7 @@ class ResolvedPosition:
         epochs: the leader epoch of the record before each offset, where it is known.
         gaps: offsets that the client requested and that the log no longer holds.
         snapshot: the stream starts with a snapshot.
+        held: the offsets that the log held in each partition that has a leader.
     """
 
     offsets: dict[Partition, int]
@@ -80,6 +81,7 @@ class ResolvedPosition:
     epochs: dict[Partition, int] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
     snapshot: bool = False
+    held: Mapping[Partition, OffsetRange] = field(default_factory=dict)
 
     @property
     def topic_ids(self) -> dict[str, str]:
@@ -147,6 +149,7 @@ def find_starts(
         | {gap.partition: gap.epoch for gap in gaps if gap.epoch != UNKNOWN_EPOCH},
         gaps=gaps + _removed_partitions(position, topics),
         snapshot=start_at is StartAt.SNAPSHOT and not position.starts and since is None,
+        held=held,
     )
 
 

@@ -12,7 +12,7 @@ from kafkasse.records.frame.hooks import Deserializer, Filterer, TopicRecord
 from kafkasse.records.frame.json_text import DeserializationError
 from kafkasse.records.frame.projection import Projection
 from kafkasse.records.frame.record_view import DecoderPending
-from kafkasse.records.frame.wire import JsonLines, ServerSentEvents, Wire, error, gap
+from kafkasse.records.frame.wire import JsonLines, ServerSentEvents, Wire, error, gap, gap_members
 
 __all__ = [
     "FORMATS",
@@ -29,4 +29,5 @@ __all__ = [
     "Wire",
     "error",
     "gap",
+    "gap_members",
 ]

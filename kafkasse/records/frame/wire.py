@@ -210,9 +210,13 @@ def _replace_line_breaks(data: bytes, by: bytes) -> bytes:
 
 def gap(wire: Wire, gap: Gap, position_id: str) -> bytes:
     """Return the event that reports lost records to a client."""
+    return wire.report("gap", gap_members(gap), position_id)
+
+
+def gap_members(gap: Gap) -> dict[str, Any]:
+    """Return a gap in the form in which clients receive it."""
     topic, partition = gap.partition
-    data = {"topic": topic, "partition": partition, "from": gap.start, "to": gap.end, "reason": gap.reason}
-    return wire.report("gap", data, position_id)
+    return {"topic": topic, "partition": partition, "from": gap.start, "to": gap.end, "reason": gap.reason}
 
 
 def error(wire: Wire, error: KafkasseError, position_id: str, types: str = URN, request_id: str = "") -> bytes:

@@ -79,7 +79,7 @@ class IdWriter:
         self.epochs = dict(epochs or {})
         self.pending = dict(pending or {})
         self.topic_ids = dict(topic_ids)
-        self._partial_topics = partial_topics
+        self.partial_topics = partial_topics
         self._id_type = id_type
         self._compact = compact
         self._build_entries()
@@ -100,7 +100,7 @@ class IdWriter:
         return IdWriter(
             {partition: place.offset for partition, place in places.items() if place.offset is not None},
             self.topic_ids,
-            self._partial_topics,
+            self.partial_topics,
             self._id_type,
             {partition: place.timestamp for partition, place in places.items() if place.timestamp is not None},
             self._compact,
@@ -205,7 +205,7 @@ class IdWriter:
         layout = _compact_layout if self._is_compact else _json_layout
         self._layouts: dict[Partition, _Layout] = {}
         for topic, partitions in by_topic.items():
-            topic_id, is_partial = self.topic_ids.get(topic, ""), topic in self._partial_topics
+            topic_id, is_partial = self.topic_ids.get(topic, ""), topic in self.partial_topics
             previous: Partition | None = None
             for partition in sorted(partitions):  # the compact form omits a partition that follows the previous one
                 self._layouts[partition] = layout(partition, previous, topic_id, is_partial)

@@ -1,0 +1,266 @@
+"""Finite reads: read the chunk at a position. core/chunk.py decides what it contains."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from hashlib import blake2b
+from typing import NamedTuple
+
+from kafkasse.errors import KafkasseError, KafkaUnavailable, OffsetGone, ServerFull
+from kafkasse.feed.core.chunk import ChunkCore, plan
+from kafkasse.feed.core.start import ResolvedPosition
+from kafkasse.feed.core.versions import Versions
+from kafkasse.feed.epochs import EpochEnds
+from kafkasse.feed.lookup import OffsetRanges
+from kafkasse.feed.slots import CatchUpSlots
+from kafkasse.feed.start import resolve
+from kafkasse.feed.versions import read_versions, without_outdated
+from kafkasse.log import (
+    Batch,
+    Cursor,
+    Gap,
+    Log,
+    OffsetOutOfRange,
+    OffsetRange,
+    Partition,
+    PartitionsFailed,
+    Topic,
+    known_offset_ranges,
+)
+from kafkasse.process.event_loop import take_turn
+from kafkasse.records.encoder import Encoder
+from kafkasse.records.filter import Selector
+from kafkasse.records.frame import DecoderPending, gap_members
+from kafkasse.records.position import IdWriter, Position, stream_offset
+from kafkasse.route import NewestBy, StartAt
+
+MAX_POLL_S = 0.25
+
+
+class Chunk(NamedTuple):
+    """What one response contains.
+
+    Attributes:
+        body: a JSON array with the lines of JSON of the records.
+        next_offset: the offset of the next chunk.
+        is_full: the chunk follows from its offset and the log, so that a cache may keep it.
+        is_last: the chunk ends at the end of the log.
+    """
+
+    body: bytes
+    next_offset: str
+    is_full: bool
+    is_last: bool
+
+    @property
+    def etag(self) -> str:
+        """A digest of the chunk, for the header ETag."""
+        return blake2b(b"%b %b %d" % (self.body, self.next_offset.encode(), self.is_last), digest_size=12).hexdigest()
+
+
+class Start(NamedTuple):
+    """Where a chunk starts: the position, and the offsets that the log holds."""
+
+    ids: IdWriter
+    held: Mapping[Partition, OffsetRange]
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the position is the end of the log."""
+        return all(self.ids.offsets[partition] >= offsets.end for partition, offsets in self.held.items())
+
+    @property
+    def end_offset(self) -> str:
+        """The offset at the end of the log."""
+        ends = {partition: offsets.end for partition, offsets in self.held.items()}
+        return stream_offset.render(self.ids.offsets | ends, self.ids.topic_ids, {}, self.ids.partial_topics)
+
+
+class Chunks:
+    """Reads the chunks of one log.
+
+    Args:
+        log: the log to read.
+        epoch_ends, offset_ranges, describe: share lookups with other readers.
+        slots: limits the number of cursors.
+        timeout_s: how long a read may take.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        epoch_ends: EpochEnds,
+        offset_ranges: OffsetRanges,
+        describe: Callable[[Collection[str]], Mapping[str, Topic]],
+        slots: CatchUpSlots,
+        timeout_s: float,
+    ) -> None:
+        self._log = log
+        self._epoch_ends = epoch_ends
+        self._offset_ranges = offset_ranges
+        self._describe = describe
+        self._slots = slots
+        self._timeout_s = timeout_s
+
+    def resolve(
+        self, position: Position, topics: Mapping[str, Topic], start_at: StartAt, since: int | None = None
+    ) -> Start:
+        """Return where a chunk starts. The arguments are those of feed.start.resolve().
+
+        Raises:
+            OffsetGone: the log does not hold the records at the position.
+            KafkaUnavailable: a partition has no leader, so its offset is not known.
+            KafkasseError: see feed.start.resolve().
+        """
+        start = resolve(
+            self._log,
+            position,
+            topics,
+            start_at,
+            since,
+            epoch_ends=self._epoch_ends,
+            offset_ranges=self._offset_ranges,
+            describe=self._describe,
+        )
+        if start.pending:
+            topic, number = next(iter(start.pending))
+            raise KafkaUnavailable(f"The partition {number} of {topic} has no leader now. Retry later.")
+        ids = _ids(start)
+        if start.gaps:
+            raise _gone(start.gaps, ids)
+        return Start(ids, start.held)
+
+    def read(
+        self, start: Start, encoder: Encoder, selector: Selector | None, client: str, newest_by: NewestBy | None
+    ) -> Chunk:
+        """Read the chunk at a position.
+
+        Args:
+            start: the position. It is not modified.
+            encoder: encodes records as lines of JSON.
+            selector: the records that the client receives, if the encoder has dimensions.
+            client: the address of the client. Clients get cursors in turn.
+            newest_by: how to recognize outdated records, which are dropped; None: all records are sent.
+
+        Raises:
+            OffsetGone: the log has lost the records meanwhile.
+            KafkaUnavailable: Kafka does not send the records.
+            KafkasseError: a record cannot be encoded.
+        """
+        ids = start.ids.copy_at(start.ids.places())
+        ends, is_full = plan(ids.offsets, start.held)
+        chunk = ChunkCore(ids, ends, encoder, selector)
+        if ends:
+            self._fill(chunk, ends, self._versions(newest_by, ids, ends, start.held), client)
+        is_last = Start(ids, start.held).is_at_end
+        body = b"[%b]" % b",".join(chunk.frames).rstrip()
+        return Chunk(body, stream_offset.of(ids), is_full and chunk.is_complete and not is_last, is_last)
+
+    def _versions(
+        self,
+        newest_by: NewestBy | None,
+        ids: IdWriter,
+        ends: Mapping[Partition, int],
+        held: Mapping[Partition, OffsetRange],
+    ) -> Versions | None:
+        """Return the versions of the records before the chunk, or None if outdated records are not dropped."""
+        if newest_by is None:
+            return None
+        versions = Versions(newest_by)
+        read_versions(
+            versions, self._log, {partition: ids.offsets[partition] for partition in ends}, held, self._timeout_s
+        )
+        return versions
+
+    def _fill(self, chunk: ChunkCore, ends: Mapping[Partition, int], versions: Versions | None, client: str) -> None:
+        """Read the records of a chunk, as many as there is time for.
+
+        Raises:
+            KafkasseError: there are none. See read().
+        """
+        deadline = time.monotonic() + self._timeout_s
+        slot = self._slots.request(client, lambda: None)  # a revoked slot is soon released
+        try:
+            if not slot.wait(self._timeout_s):
+                raise ServerFull("Too many clients are catching up (max_catch_ups). Retry later.")
+            ids = chunk.ids
+            cursor = self._log.cursor(
+                {partition: ids.offsets[partition] for partition in ends}, epochs=ids.epochs, topic_ids=ids.topic_ids
+            )
+            try:
+                while not chunk.is_complete and time.monotonic() < deadline:
+                    if not self._poll(chunk, cursor, versions):
+                        break
+            finally:
+                cursor.close()
+        finally:
+            slot.release()
+        if not (chunk.has_moved or chunk.is_complete):
+            raise KafkaUnavailable(f"Kafka did not send the records within {self._timeout_s:g} s.")
+
+    def _poll(self, chunk: ChunkCore, cursor: Cursor, versions: Versions | None) -> bool:
+        """Add the next records. Return False if the chunk ends before the others, because they cannot be read.
+
+        Raises:
+            KafkasseError: the first records cannot be read.
+        """
+        try:
+            for batch in cursor.poll(MAX_POLL_S):
+                self._encode(chunk, without_outdated(batch, versions))
+        except OffsetOutOfRange as error:
+            return self._skip(chunk, cursor, error)
+        except PartitionsFailed as error:
+            if not chunk.has_moved:
+                raise next(iter(error.errors.values())) from error
+            return False
+        except KafkasseError:
+            if not chunk.has_moved:
+                raise
+            return False
+        return True
+
+    def _encode(self, chunk: ChunkCore, batch: Batch) -> None:
+        while True:
+            try:
+                for _ in chunk.add(batch):
+                    take_turn()
+                return
+            except DecoderPending:  # the decoder has waited; the chunk has not moved past the record
+                continue
+
+    def _skip(self, chunk: ChunkCore, cursor: Cursor, error: OffsetOutOfRange) -> bool:
+        """Continue after records that are unreadable. Return False if the chunk ends before records that were lost.
+
+        Raises:
+            OffsetGone: the lost records are the first ones.
+        """
+        resumption = error.resume(chunk.ids.offsets, known_offset_ranges(self._log, error.partitions))
+        lost = [gap for gap in resumption.gaps if gap.partition not in error.unreadable]
+        if lost and not chunk.has_moved:
+            for gap in lost:
+                chunk.ids.set(gap.partition, gap.end, leader_epoch=gap.epoch)
+            raise _gone(lost, chunk.ids)
+        if lost:
+            return False
+        for gap in resumption.gaps:
+            chunk.declare(gap)
+        cursor.seek(resumption.offsets, resumption.epochs)
+        return True
+
+
+def _ids(start: ResolvedPosition) -> IdWriter:
+    return IdWriter(start.offsets, start.topic_ids, start.partial_topics, epochs=start.epochs)
+
+
+def _gone(gaps: Sequence[Gap], ids: IdWriter) -> OffsetGone:
+    """Return the error of a client whose records are gone, and which may continue at the position of `ids`."""
+    topic, number = gaps[0].partition
+    next_offset = stream_offset.of(ids)
+    error = OffsetGone(
+        f"The records at this offset no longer exist: {gaps[0].reason} ({topic}/{number}). Continue at next_offset.",
+        gaps=[gap_members(gap) for gap in gaps],
+        next_offset=next_offset,
+    )
+    error.headers["Stream-Next-Offset"] = next_offset
+    return error

@@ -1,0 +1,186 @@
+"""Finite reads of a route with the Durable Streams protocol: chunks, long polls, and chunks as Server-Sent Events.
+
+    GET ?offset=…                 the chunk at an offset
+    GET ?offset=…&live=long-poll  the same, but at the end of the log, wait for records
+    GET ?offset=…&live=sse        chunks as events, for LIVE_S
+    HEAD                          the offset at the end of the log
+
+StreamService checks the request before. Equal reads of several clients share one read of the log.
+
+Source: the Durable Streams protocol, https://github.com/durable-streams/durable-streams/blob/main/PROTOCOL.md
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from flask import Response, current_app, request
+
+from kafkasse.errors import Unavailable
+from kafkasse.feed import Feeds
+from kafkasse.feed.chunks import Chunk, Start
+from kafkasse.feed.core.reader_states import ReaderState
+from kafkasse.log import Topic
+from kafkasse.process.open_streams import streams
+from kafkasse.records.encoder import Encoder
+from kafkasse.records.filter import Selector
+from kafkasse.records.position import Position, stream_offset
+from kafkasse.route import Route, StartAt
+from kafkasse.web.headers import DEFAULT_HEADERS
+from kafkasse.web.request import BEGINNING, NOW, FiniteRead, Live
+
+JSON_TYPE = "application/json"
+LONG_POLL_S = 8.0  # how long a read waits at the end of the log; some platforms end each response after 10 s
+LIVE_S = 60.0  # how long a response with events takes, as the protocol recommends
+CHECK_S = 1.0  # how often a waiting read checks whether the server is stopping
+EMPTY = b"[]"
+# A cursor is the number of an interval. See the protocol, section 10.1.
+CURSOR_EPOCH_S = 1_728_432_000  # 2024-10-09T00:00:00Z
+CURSOR_INTERVAL_S = 20
+MAX_CURSOR_JITTER_S = 3600
+MAX_CURSOR_DIGITS = 15
+
+NOT_STORED = "private, no-store"
+HEADERS = DEFAULT_HEADERS | {"Cache-Control": NOT_STORED, "Cross-Origin-Resource-Policy": "same-origin"}
+
+
+def next_cursor(now_s: float, sent: str) -> str:
+    """Return the cursor of a response to a live read. It is always later than the one that the client sent."""
+    current = int(now_s - CURSOR_EPOCH_S) // CURSOR_INTERVAL_S
+    if not (sent.isascii() and sent.isdigit() and len(sent) <= MAX_CURSOR_DIGITS) or int(sent) < current:
+        return str(current)
+    jitter_s = random.randint(CURSOR_INTERVAL_S, MAX_CURSOR_JITTER_S)  # noqa: S311 - not for secrets
+    return str(int(sent) + jitter_s // CURSOR_INTERVAL_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The records that a client has selected on a route, and how to read them."""
+
+    feeds: Feeds
+    route: Route
+    encoder: Encoder
+    selector: Selector | None
+    address: str  # of the client
+    describe: Callable[
+        [Position], tuple[Position, Mapping[str, Topic]]
+    ]  # completes a position, and describes its topics
+
+    def start(self, position: Position, topics: Mapping[str, Topic], offset: str, since: int | None) -> Start:
+        """Return where a read starts. See Chunks.resolve()."""
+        start_at = StartAt.LATEST if offset == NOW else StartAt.EARLIEST
+        return self.feeds.chunks.resolve(position, topics, start_at, since)
+
+    def read(self, start: Start) -> Chunk:
+        """Return the chunk at a position. See Chunks.read()."""
+        return self.feeds.chunks.read(start, self.encoder, self.selector, self.address, self.route.newest_by)
+
+    def snapshot(self, position: Position, topics: Mapping[str, Topic]) -> Chunk:
+        """Return the snapshot of a route, which is one chunk.
+
+        Raises:
+            Unavailable: the snapshot is not complete yet. The server continues to read it.
+        """
+        reader = self.feeds.open(self.route, position, topics, self.encoder, None, self.address, self.selector)
+        try:
+            parts: list[bytes] = []
+            deadline = time.monotonic() + LONG_POLL_S
+            while reader.state is ReaderState.SNAPSHOT and (left := deadline - time.monotonic()) > 0:
+                parts.append(reader.read(min(left, CHECK_S)))
+            if (ids := reader.ids) is None:
+                raise Unavailable("The snapshot is not complete yet. Retry later.")
+            return Chunk(_array(b"".join(parts)), stream_offset.of(ids), False, reader.can_park)
+        finally:
+            reader.close()
+
+    def next(self, offset: str) -> Chunk:
+        """Return the chunk at an offset. At the end of the log, wait for records."""
+        start = self.start(*self.describe(stream_offset.parse(offset)), offset, None)
+        return self.wait(offset) if start.is_at_end else self.read(start)
+
+    def wait(self, offset: str) -> Chunk:
+        """Return the records at the end of the log, as soon as there are some, or an empty chunk after LONG_POLL_S."""
+        position, topics = self.describe(stream_offset.parse(offset))
+        reader = self.feeds.open(self.route, position, topics, self.encoder, None, self.address, self.selector)
+        try:
+            lines = reader.begin()
+            deadline = time.monotonic() + LONG_POLL_S
+            while not lines and reader.stop_reason is None and not streams.stopping:
+                if (left := deadline - time.monotonic()) <= 0:
+                    break
+                lines = reader.read(min(left, CHECK_S))
+            ids = reader.ids
+            return Chunk(
+                _array(lines), offset if ids is None else stream_offset.of(ids), False, not lines or reader.can_park
+            )
+        finally:
+            reader.close()
+
+
+def _array(lines: bytes) -> bytes:
+    """Return lines of JSON as an array. A line contains no other line break."""
+    return b"[%b]" % lines.rstrip().replace(b"\n", b",\n")
+
+
+def respond(
+    source: Source, finite: FiniteRead, position: Position, topics: Mapping[str, Topic], since: int | None
+) -> Response:
+    """Return the response to a finite read.
+
+    Raises:
+        KafkasseError: see Chunks.resolve() and Chunks.read().
+    """
+    is_snapshot = finite.offset == BEGINNING and source.route.start is StartAt.SNAPSHOT and since is None
+    if request.method == "HEAD":
+        return _response(Chunk(b"", source.start(position, topics, NOW, None).end_offset, False, False), None)
+    if is_snapshot:
+        chunk = source.snapshot(position, topics)
+    else:
+        start = source.start(position, topics, finite.offset, since)
+        must_wait = finite.live is Live.LONG_POLL and start.is_at_end
+        chunk = source.wait(stream_offset.of(start.ids)) if must_wait else source.read(start)
+    if finite.live is Live.SSE:
+        return _events(source, chunk, finite.cursor)
+    return _response(chunk, next_cursor(time.time(), finite.cursor) if finite.live else None)
+
+
+def _response(chunk: Chunk, cursor: str | None) -> Response:
+    is_timeout = cursor is not None and chunk.body == EMPTY and chunk.is_last
+    headers = HEADERS | {"Stream-Next-Offset": chunk.next_offset}
+    if chunk.is_last:
+        headers["Stream-Up-To-Date"] = "true"
+    if cursor is not None:
+        headers["Stream-Cursor"] = cursor
+    if is_timeout:
+        return current_app.response_class(status=204, headers=headers)
+    response = current_app.response_class(chunk.body, headers=headers, content_type=JSON_TYPE)
+    if request.method == "HEAD":
+        response.automatically_set_content_length = False  # the length of a chunk is not known
+        del response.headers["Content-Length"]
+    elif request.args["offset"] != NOW:
+        response.set_etag(chunk.etag)
+        response.make_conditional(request)
+    return response
+
+
+def _events(source: Source, chunk: Chunk, cursor: str) -> Response:
+    body, headers = _event_parts(source, chunk, cursor), HEADERS | {"X-Accel-Buffering": "no"}
+    return current_app.response_class(body, headers=headers, content_type="text/event-stream")
+
+
+def _event_parts(source: Source, chunk: Chunk, cursor: str) -> Iterator[bytes]:
+    deadline = time.monotonic() + LIVE_S
+    while True:
+        cursor = next_cursor(time.time(), cursor)
+        control: dict[str, object] = {"streamNextOffset": chunk.next_offset, "streamCursor": cursor}
+        if chunk.is_last:
+            control["upToDate"] = True
+        data = b"" if chunk.body == EMPTY else b"event: data\ndata: %b\n\n" % chunk.body.replace(b"\n", b"\ndata: ")
+        yield data + b"event: control\ndata: %b\n\n" % json.dumps(control, separators=(",", ":")).encode()
+        if time.monotonic() >= deadline or streams.stopping:
+            return
+        chunk = source.next(chunk.next_offset)

@@ -1,0 +1,413 @@
+"""Finite reads: chunks contain every record once, and a full chunk follows from its offset and the log alone."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafkasse.errors import FilterError, KafkaUnavailable, OffsetGone, ServerFull, TopicGone
+from kafkasse.feed.chunks import Chunk
+from kafkasse.feed.core import chunk as core
+from kafkasse.feed.core.chunk import plan
+from kafkasse.log import OffsetOutOfRange, OffsetRange, Partition
+from kafkasse.log.memory import MemoryCursor
+from kafkasse.records.encoder import Encoder
+from kafkasse.records.frame import JsonLines
+from kafkasse.records.position import of_topics, stream_offset
+from kafkasse.route import NewestBy, StartAt
+from tests.feed.world import World
+
+BLOCK = 10
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_blocks() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core, "BLOCK_OFFSETS", BLOCK)
+        patch.setattr(core, "MAX_CHUNK_BYTES", 1500)  # about 14 records
+        yield
+
+
+class Source(World):
+    """A log with finite reads of all topics."""
+
+    def __init__(self, *partitions: int, **options: Any) -> None:
+        topics = {f"t{at}": count for at, count in enumerate(partitions or (1,))}
+        super().__init__(Encoder(wire=JsonLines(), **options), topics, kafka_timeout_s=0.2)
+        self.topics = list(topics)
+
+    def read(self, offset: str = "-1", **options: Any) -> Chunk:
+        position = of_topics(self.topics) if offset in ("-1", "now") else stream_offset.parse(offset)
+        start_at = StartAt.LATEST if offset == "now" else StartAt.EARLIEST
+        start = self.feeds.chunks.resolve(position, self.log.describe(position.topics), start_at)
+        return self.feeds.chunks.read(start, self.encoder, None, "", options.get("newest_by"))
+
+    def read_to_end(self, offset: str = "-1") -> list[Chunk]:
+        chunks = [self.read(offset)]
+        while not chunks[-1].is_last:
+            chunks.append(self.read(chunks[-1].next_offset))
+        return chunks
+
+    def fill(self, count: int, topic: str = "t0", partition: int = 0) -> None:
+        self.write(*range(count), topic=topic, partition=partition)
+
+
+def messages(*chunks: Chunk) -> list[Any]:
+    return [message for chunk in chunks for message in json.loads(chunk.body)]
+
+
+def places(*chunks: Chunk) -> list[tuple[str, int, int]]:
+    found = [message["_kafka"] for message in messages(*chunks)]
+    return [(place["topic"], place["partition"], place["offset"]) for place in found]
+
+
+# Which records a chunk contains.
+
+
+@pytest.mark.parametrize(
+    ("offsets", "ends", "expected", "is_full"),
+    [
+        ([0], [25], {0: 10}, True),
+        ([3], [25], {0: 10}, True),
+        ([3], [10], {0: 10}, True),
+        ([20], [25], {0: 25}, False),
+        ([25], [25], {}, False),
+        ([20, 10], [30, 20], {1: 20}, True),  # the lowest block
+        ([10, 10], [30, 30], {0: 20}, True),
+        ([20, 5], [30, 7], {0: 30}, True),  # an idle partition
+        ([20, 5, 7], [25, 7, 7], {0: 25, 1: 7}, False),
+        ([20, 5], [30, None], {0: 30}, True),  # no leader
+        ([20, 5], [25, None], {0: 25}, False),
+    ],
+)
+def test_plan(offsets, ends, expected, is_full):
+    """A full chunk contains one partition, the one with the lowest block. The last one contains all new records."""
+    held = {Partition("t", at): OffsetRange(0, end) for at, end in enumerate(ends) if end is not None}
+
+    planned = plan({Partition("t", at): offset for at, offset in enumerate(offsets)}, held)
+
+    assert ({Partition("t", at): end for at, end in expected.items()}, is_full) == planned
+
+
+@given(st.lists(st.integers(0, 45), min_size=1, max_size=4), st.data())
+def test_chunks_contain_every_record_once(counts, data):
+    """Also if records arrive between reads. The offsets of the chunks sort in the order of the stream."""
+    source = Source(len(counts))
+    for partition, count in enumerate(counts):
+        source.fill(count, partition=partition)
+    chunks = [source.read()]
+    for _ in range(3):
+        partition = data.draw(st.integers(0, len(counts) - 1))
+        new = data.draw(st.integers(1, 25))
+        source.fill(new, partition=partition)
+        counts[partition] += new
+        chunks += source.read_to_end(chunks[-1].next_offset)
+
+    received = defaultdict(list)
+    for _, partition, offset in places(*chunks):
+        received[partition].append(offset)
+    assert {at: list(range(count)) for at, count in enumerate(counts) if count} == received
+    offsets = [chunk.next_offset for chunk in chunks]
+    assert sorted(offsets) == offsets
+
+
+@given(st.lists(st.integers(0, 45), min_size=1, max_size=4), st.data())
+def test_a_full_chunk_is_the_same_at_every_server_and_time(counts, data):
+    """The URL of a full chunk keeps its bytes while the same partitions have records, whatever arrives at their ends."""
+    source = Source(len(counts))
+    for partition, count in enumerate(counts):
+        source.fill(count, partition=partition)
+    full = [(offset, chunk) for offset, chunk in _path(source) if chunk.is_full]
+    for partition, count in enumerate(counts):
+        source.fill(data.draw(st.integers(0, 9 - count % BLOCK)), partition=partition)  # does not complete a block
+    source.new_feeds()
+
+    assert [chunk for _, chunk in full] == [source.read(offset) for offset, _ in full]
+
+
+def _path(source: Source, offset: str = "-1") -> list[tuple[str, Chunk]]:
+    path = []
+    while True:
+        chunk = source.read(offset)
+        path.append((offset, chunk))
+        if chunk.is_last:
+            return path
+        offset = chunk.next_offset
+
+
+def test_clients_at_different_positions_request_the_same_offsets_later():
+    """After one chunk of each partition. An idle partition has no influence."""
+    source = Source(3)
+    for partition, count in enumerate((0, 0, 3)):
+        source.fill(count, partition=partition)
+    starts = []
+    for at in range(8):
+        source.fill(at % 3, partition=0)
+        source.fill(at % 2, partition=1)
+        starts.append(source.read("now").next_offset)
+    for partition in (0, 1):
+        source.fill(55, partition=partition)
+
+    paths = [[offset for offset, _ in _path(source, start)] for start in starts]
+
+    assert len(set(starts)) > 5
+    assert 1 == len({tuple(path[3:]) for path in paths})
+
+
+def test_a_chunk_is_limited_in_bytes():
+    """It ends between two records, wherever batches and pieces end, and is full, because every server cuts it there."""
+    source = Source()
+    source.write(*range(4), topic="t0")
+    source.log.append("t0", json.dumps({"text": "x" * 1400}).encode())
+    source.write(*range(20), topic="t0")
+
+    first, second, *_ = source.read_to_end()
+
+    assert (5, True, False) == (len(messages(first)), first.is_full, first.is_last)
+    assert [5, 6, 7, 8, 9] == [offset for _, _, offset in places(second)]
+    assert core.MAX_CHUNK_BYTES <= len(first.body) < core.MAX_CHUNK_BYTES + 1500
+
+
+def test_the_last_chunk_is_limited_in_bytes_too():
+    source = Source(4)
+    for partition in range(4):
+        source.fill(8, partition=partition)
+
+    first, *rest = source.read_to_end()
+
+    assert (False, False) == (first.is_full, first.is_last)
+    assert len(first.body) < core.MAX_CHUNK_BYTES + 150
+    assert 32 == len(set(places(first, *rest)))
+
+
+def test_a_chunk_that_ends_at_the_end_of_the_log_is_not_full():
+    """A stored response that says that its client is up to date would stop clients that read to the end."""
+    source = Source()
+    source.fill(BLOCK)
+
+    assert (False, True) == source.read()[2:]
+    source.fill(1)
+    assert (True, False) == source.read()[2:]
+
+
+def test_offsets_without_records_lead_to_an_empty_chunk():
+    """Transaction markers and filtered records take up offsets."""
+    source = Source(filterer=lambda message: message["n"] < 3)
+    source.fill(25)
+    for _ in range(7):
+        source.log.append_marker("t0")
+
+    chunks = source.read_to_end()
+
+    assert [3, 0, 0, 0] == [len(messages(chunk)) for chunk in chunks]
+    assert [10, 20, 30, 32] == [int(chunk.next_offset.partition(".")[0][1:]) for chunk in chunks]
+
+
+def test_an_etag_differs_if_anything_differs():
+    chunk = Chunk(b"[]", "b10.x", True, False)
+    others = chunk._replace(body=b"[1]"), chunk._replace(next_offset="b11.x"), chunk._replace(is_last=True)
+
+    assert 4 == len({each.etag for each in (chunk, *others)})
+    assert chunk.etag == Chunk(*chunk).etag
+
+
+# Offsets that are gone.
+
+
+def gone(source: Source, offset: str) -> tuple[dict[str, Any], str]:
+    """Return the first gap that the error names, and its next offset."""
+    with pytest.raises(OffsetGone) as error:
+        source.read(offset)
+    gap, *_ = error.value.extra["gaps"]
+    assert error.value.headers["Stream-Next-Offset"] == error.value.extra["next_offset"]
+    return gap, error.value.extra["next_offset"]
+
+
+def test_removed_records_are_gone():
+    source = Source()
+    source.fill(25)
+    offset = source.read().next_offset
+    source.log.drop_before("t0", 12)
+
+    gap, next_offset = gone(source, offset)
+
+    assert {"topic": "t0", "partition": 0, "from": 10, "to": 12, "reason": "removed by retention"} == gap
+    assert ("t0", 0, 12) == places(source.read(next_offset))[0]
+    assert ("t0", 0, 12) == places(source.read("-1"))[0]
+
+
+def test_truncated_records_are_gone():
+    """The offset has the leader epoch of the last record, as event IDs do. The order of the offsets starts anew."""
+    source = Source()
+    source.log.elect_leader("t0")
+    source.fill(8)
+    offset = source.read().next_offset
+    source.log.truncate("t0", 5)
+    source.fill(10)
+
+    gap, next_offset = gone(source, offset)
+
+    assert {"topic": "t0", "partition": 0, "from": 8, "to": 5, "reason": "the log was truncated"} == gap
+    assert next_offset < offset
+    assert ("t0", 0, 5) == places(source.read(next_offset))[0]
+
+
+def test_an_offset_of_a_recreated_topic_is_gone():
+    source = Source()
+    source.fill(5)
+    offset = source.read().next_offset
+    source.log.delete("t0")
+    source.log.create("t0")
+    source.fill(8)
+
+    gap, next_offset = gone(source, offset)
+
+    assert "the topic was deleted and recreated" == gap["reason"]
+    assert 8 == len(messages(source.read(next_offset)))
+
+
+def test_records_that_are_removed_during_a_read_are_gone():
+    source = Source()
+    source.fill(25)
+
+    class Cursor(MemoryCursor):
+        def poll(self, timeout_s: float) -> Any:
+            source.log.drop_before("t0", 15)
+            return super().poll(timeout_s)
+
+    source.log.cursor = lambda offsets, tail=False, epochs=None, topic_ids=None: Cursor(
+        source.log, offsets, epochs, topic_ids
+    )
+
+    gap, _ = gone(source, "-1")
+
+    assert (0, 15) == (gap["from"], gap["to"])
+
+
+def test_a_batch_that_cannot_be_read_is_a_gap():
+    source = Source()
+    source.fill(25)
+    partition = Partition("t0", 0)
+
+    class Cursor(MemoryCursor):
+        failed = False
+
+        def poll(self, timeout_s: float) -> Any:
+            if not self.failed:
+                self.failed = True
+                raise OffsetOutOfRange([partition], unreadable={partition: (4, "the batch is damaged")})
+            return super().poll(timeout_s)
+
+    source.log.cursor = lambda offsets, tail=False, epochs=None, topic_ids=None: Cursor(
+        source.log, offsets, epochs, topic_ids
+    )
+
+    gap, *rest = messages(chunk := source.read())
+
+    assert {"event": "gap", "topic": "t0", "partition": 0, "from": 0, "to": 4, "reason": "the batch is damaged"} == gap
+    assert (6, "b10") == (len(rest), chunk.next_offset.partition(".")[0])
+
+
+# Failures.
+
+
+def test_an_error_does_not_discard_the_records_before_it():
+    """The next read reports the error."""
+
+    def reject(message: Any) -> bool:
+        return bool(message["n"] / (message["n"] - 5))
+
+    source = Source(filterer=reject)
+    source.fill(9)
+
+    first = source.read()
+
+    assert ([1, 2, 3, 4], False) == ([message["n"] for message in messages(first)], first.is_last)
+    with pytest.raises(FilterError):
+        source.read(first.next_offset)
+
+
+def test_a_partition_that_cannot_be_read_is_an_error():
+    source = Source()
+    source.fill(3)
+    source.log.fail_partition("t0", TopicGone("The topic was deleted."))
+
+    with pytest.raises(TopicGone):
+        source.read()
+
+
+def test_a_partition_without_a_leader_does_not_delay_the_others():
+    """Its offset stays the same. Without a known offset, there is no position to return."""
+    source = Source(2)
+    source.fill(3, partition=0)
+    offset = source.read("now").next_offset
+    source.log.lose_leader("t0", 1)
+    source.fill(2, partition=0)
+
+    assert [("t0", 0, 3), ("t0", 0, 4)] == places(source.read(offset))
+    with pytest.raises(KafkaUnavailable, match="The partition 1 of t0 has no leader"):
+        source.read("now")
+
+
+def test_a_log_that_sends_no_records_is_unavailable():
+    source = Source()
+    source.fill(3)
+    source.log.read = lambda *_: None
+
+    with pytest.raises(KafkaUnavailable, match=r"Kafka did not send the records within 0\.2 s"):
+        source.read()
+    assert 0 == source.log.open_cursors
+
+
+def test_a_read_needs_a_slot_for_its_cursor():
+    """Readers that catch up share the slots."""
+    source = Source()
+    source.fill(3)
+    source.new_feeds(max_catch_ups=0, kafka_timeout_s=0.05)
+
+    with pytest.raises(ServerFull, match="Too many clients are catching up"):
+        source.read()
+    assert [] == source.log.cursors
+
+
+# As for streams.
+
+
+def test_new_partitions_and_topics_join():
+    source = Source()
+    source.fill(3)
+    offset = source.read().next_offset
+    source.log.create("t0", 2)
+    source.fill(2, partition=1)
+
+    assert [("t0", 1, 0), ("t0", 1, 1)] == places(source.read(offset))
+
+
+def test_outdated_records_are_dropped():
+    """The versions of the records before the chunk are read, so that each server drops the same records."""
+    source = Source()
+    for n, version in enumerate([1, 5, 2, 6, *range(7, 20)]):
+        source.log.append("t0", b'{"n":%d}' % n, key=b"k", headers=[("v", b"%d" % version)])
+    source.log.append("t0", b'{"n":17}', key=b"k", headers=[("v", b"3")])
+    newest_by = NewestBy("v")
+    first = source.read(newest_by=newest_by)
+
+    second = source.read(first.next_offset, newest_by=newest_by)
+
+    assert [0, 1, 3, *range(4, 10)] == [message["n"] for message in messages(first)]
+    assert list(range(10, 17)) == [message["n"] for message in messages(second)]
+
+
+def test_a_cursor_is_closed_after_each_read():
+    source = Source()
+    source.fill(25)
+
+    source.read_to_end()
+
+    assert (3, 0) == (len(source.log.cursors), source.log.open_cursors)

@@ -1,0 +1,414 @@
+"""Finite reads over HTTP, with the Durable Streams protocol. The log is in memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gevent
+import pytest
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from kafkasse import schemas
+from kafkasse.log.memory import MemoryLog
+from kafkasse.process.open_streams import streams
+from kafkasse.records.position import stream_offset
+from kafkasse.web import finite_reads
+from kafkasse.web.finite_reads import next_cursor
+from kafkasse_client.sse import Event, Parser
+from tests.support.issuer import SETTINGS, key_set, token
+from tests.support.sse import read_events, read_until
+from tests.web.clients import client_of
+
+NEXT, LAST, CURSOR = "Stream-Next-Offset", "Stream-Up-To-Date", "Stream-Cursor"
+# The same result as at once, so that no test waits.
+SOON_S = 0.02
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finite_reads, "LONG_POLL_S", 0.1)
+    monkeypatch.setattr(finite_reads, "LIVE_S", 0.3)
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    log = MemoryLog()
+    log.create("t")
+    for n in range(3):
+        log.append("t", b'{"n":%d}' % n, key=b"k%d" % n)
+    return log
+
+
+@pytest.fixture
+def client(log: MemoryLog) -> FlaskClient:
+    return client_of(log, None)
+
+
+def numbers(response: TestResponse) -> list[int]:
+    assert 200 == response.status_code, response.text
+    return [message["n"] for message in response.get_json()]
+
+
+def append_soon(log: MemoryLog, value: bytes = b'{"n":3}', **record: Any) -> None:
+    gevent.spawn_later(SOON_S, log.append, "t", value, **record)
+
+
+# Chunks.
+
+
+def test_a_read_from_the_beginning_returns_a_chunk(client):
+    """A JSON array of the messages, as a stream of JSON lines has them."""
+    response = client.get("/t?offset=-1")
+
+    assert [0, 1, 2] == numbers(response)
+    assert "application/json" == response.headers["Content-Type"]
+    with client.get("/t?since=1970-01-01", headers={"Accept": "application/x-ndjson"}, buffered=False) as stream:
+        lines = read_until(stream.response, b"k2").split(b"\n")
+    assert [json.loads(line) for line in lines if line] == response.get_json()
+
+
+def test_a_read_continues_at_the_next_offset(client, log):
+    first = client.get("/t?offset=-1")
+    assert "true" == first.headers[LAST]
+    log.append("t", b'{"n":3}')
+
+    second = client.get(f"/t?offset={first.headers[NEXT]}")
+    third = client.get(f"/t?offset={second.headers[NEXT]}")
+
+    assert [[3], []] == [numbers(second), numbers(third)]
+    assert b"[]" == third.data
+    assert "true" == third.headers[LAST]
+    assert first.headers[NEXT] < second.headers[NEXT] == third.headers[NEXT]
+
+
+def test_now_is_the_end_of_the_log(client):
+    response = client.get("/t?offset=now")
+
+    assert b"[]" == response.data
+    assert ("true", client.get("/t?offset=-1").headers[NEXT]) == (response.headers[LAST], response.headers[NEXT])
+    assert "ETag" not in response.headers
+
+
+def test_head_returns_the_offset_at_the_end(client):
+    for offset in ("-1", "now", client.get("/t?offset=-1").headers[NEXT]):
+        response = client.head(f"/t?offset={offset}")
+
+        assert (200, b"") == (response.status_code, response.data)
+        assert client.get("/t?offset=now").headers[NEXT] == response.headers[NEXT]
+        assert "no-store" in response.headers["Cache-Control"]
+        assert "Content-Length" not in response.headers
+
+
+def test_an_offset_converts_to_an_event_id(client, log):
+    """A client can change from one protocol to the other."""
+    offset = client.get("/t?offset=-1").headers[NEXT]
+    log.append("t", b'{"n":3}')
+
+    stream = client.get("/t", headers={"Last-Event-ID": f"~~{offset.partition('.')[2]}~"}, buffered=False)
+
+    body = read_until(stream.response, b'"n":3')
+    stream.close()
+    assert b'"n":2' not in body
+
+
+def test_tombstones_text_and_binary_values_are_events_as_in_json_lines(log):
+    client = client_of(log, None, routes={"r": {"path": "/r", "topics": ["t"], "format": "value"}})
+    offset = client.get("/r?offset=now").headers[NEXT]
+    for value in (None, b"text", b"\xff", b'{"event":"gap"}', b"[1,\n2]"):
+        log.append("t", value, key=b"k")
+
+    assert [
+        {"event": "delete", "key": "k"},
+        "text",
+        {"event": "base64", "data": "/w=="},
+        {"event": "message", "data": {"event": "gap"}},
+        [1, 2],
+    ] == client.get(f"/r?offset={offset}").get_json()
+
+
+def test_an_unchanged_chunk_is_not_sent_again(client, log):
+    response = client.get("/t?offset=-1")
+    etag = {"If-None-Match": response.headers["ETag"]}
+
+    repeated = client.get("/t?offset=-1", headers=etag)
+
+    assert (304, b"") == (repeated.status_code, repeated.data)
+    assert response.headers[NEXT] == repeated.headers[NEXT]
+    log.append("t", b"{}")
+    changed = client.get("/t?offset=-1", headers=etag)
+    assert 200 == changed.status_code
+    assert response.headers["ETag"] != changed.headers["ETag"]
+
+
+def test_a_time_can_replace_the_beginning(log):
+    for n, when in enumerate((1000, 2000, 3000)):
+        log.append("t", b'{"n":%d}' % (10 + n), timestamp=when)
+    client = client_of(log, None)
+
+    assert [11, 12] == [n for n in numbers(client.get("/t?offset=-1&timestamp=2000")) if n >= 10][-2:]
+
+
+# Rejections.
+
+
+@pytest.mark.parametrize(
+    ("query", "detail"),
+    [
+        ("offset=", "exactly as you received it"),
+        ("offset=12", "exactly as you received it"),
+        ("offset=-2", "exactly as you received it"),
+        ("offset=b3.x", "exactly as you received it"),
+        ("offset=a%2Cb", "exactly as you received it"),
+        ("offset=-1&offset=-1", "Send one offset"),
+        ("live=long-poll", "Send one offset"),
+        ("live=sse", "Send one offset"),
+        ("offset=-1&live=true", "live must be long-poll or sse"),
+        ("offset=-1&since=x", "since must be"),
+        ("offset=-1&key=k", "does not allow the filter"),
+    ],
+)
+def test_an_invalid_request_is_rejected(client, query, detail):
+    """With the body that all errors have."""
+    response = client.get(f"/t?{query}")
+
+    assert 400 == response.status_code
+    assert detail in response.get_json(force=True)["detail"]
+    assert schemas.first_error("problem", response.get_json(force=True)) is None
+    assert "nosniff" == response.headers["X-Content-Type-Options"]
+
+
+@pytest.mark.parametrize("live", ["", "&live=long-poll", "&live=sse"])
+@pytest.mark.parametrize("offset", ["-1", "now"])
+def test_a_missing_topic_is_not_found(client, offset, live):
+    assert 404 == client.get(f"/missing?offset={offset}{live}").status_code
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+def test_writes_are_not_allowed(client, method):
+    response = client.open("/t?offset=-1", method=method)
+
+    assert (405, "GET, HEAD, OPTIONS") == (response.status_code, response.headers["Allow"])
+
+
+@pytest.mark.parametrize("live", ["", "&live=long-poll", "&live=sse"])
+def test_an_offset_whose_records_were_removed_is_gone(client, log, live):
+    offset = client.get("/t?offset=-1").headers[NEXT]
+    for _ in range(4):
+        log.append("t", b"{}")
+    log.drop_before("t", 5)
+
+    response = client.get(f"/t?offset={offset}{live}")
+
+    problem = response.get_json(force=True)
+    assert (410, "OffsetGoneError") == (response.status_code, problem["name"])
+    assert [{"topic": "t", "partition": 0, "from": 3, "to": 5, "reason": "removed by retention"}] == problem["gaps"]
+    assert schemas.first_error("problem", problem) is None
+    assert 2 == len(client.get(f"/t?offset={problem['next_offset']}").get_json())
+
+
+def test_an_offset_of_a_topic_that_the_route_does_not_allow_is_not_found(log):
+    """An offset names its topics, as an event ID does."""
+    log.create("secret")
+    other = client_of(log, None).get("/secret?offset=now").headers[NEXT]
+    client = client_of(log, None, allowed_topics=["t"])
+
+    assert 404 == client.get(f"/t?offset={other}").status_code
+
+
+def test_a_finite_read_counts_as_a_stream_while_it_lasts(log):
+    client = client_of(log, None, max_streams=1)
+    with client.get("/t", buffered=False):
+        assert 503 == client.get("/t?offset=-1").status_code
+
+    for query in ("offset=-1", "offset=now&live=long-poll", "offset=now&live=sse", "offset=x"):
+        client.get(f"/t?{query}", buffered=True)
+        assert 200 == client.get("/t?offset=-1", buffered=True).status_code
+    with client.get("/t?offset=-1&live=sse", buffered=False):
+        assert 503 == client.get("/t?offset=-1").status_code
+
+
+# Long polls.
+
+
+def test_a_long_poll_returns_what_is_there(client):
+    response = client.get("/t?offset=-1&live=long-poll")
+
+    assert [0, 1, 2] == numbers(response)
+    assert "true" == response.headers[LAST]
+    assert response.headers[CURSOR].isdigit()
+
+
+def test_a_long_poll_waits_for_a_record(client, log):
+    offset = client.get("/t?offset=-1").headers[NEXT]
+    for start in (offset, "now"):
+        append_soon(log)
+
+        response = client.get(f"/t?offset={start}&live=long-poll")
+
+        assert 3 in numbers(response)
+        assert client.get("/t?offset=now").headers[NEXT] == response.headers[NEXT]
+        assert "true" == response.headers[LAST]
+
+
+def test_a_long_poll_without_records_ends_with_204(client):
+    response = client.get("/t?offset=now&live=long-poll")
+
+    assert (204, b"") == (response.status_code, response.data)
+    assert client.get("/t?offset=-1").headers[NEXT] == response.headers[NEXT]
+    assert "true" == response.headers[LAST]
+    assert response.headers[CURSOR].isdigit()
+
+
+def test_a_long_poll_moves_past_records_that_it_does_not_return(log):
+    """So that the next one does not read them again."""
+    client = client_of(log, None, client_filters=["key"])
+    append_soon(log, key=b"other")
+
+    response = client.get("/t?offset=now&live=long-poll&key=k1")
+
+    assert 204 == response.status_code
+    assert client.get("/t?offset=now&key=k1").headers[NEXT] == response.headers[NEXT]
+
+
+def test_a_long_poll_ends_when_the_server_stops(client, monkeypatch):
+    monkeypatch.setattr(finite_reads, "LONG_POLL_S", 600)
+    monkeypatch.setattr(finite_reads, "CHECK_S", 0.01)
+    gevent.spawn_later(SOON_S, monkeypatch.setattr, streams, "stopping", True)
+
+    assert 204 == client.get("/t?offset=now&live=long-poll").status_code
+
+
+def test_a_new_long_poll_has_a_later_cursor():
+    """Otherwise, a cache could answer it with the same empty response again and again."""
+    now = finite_reads.CURSOR_EPOCH_S + 20_000.0
+
+    assert "1000" == next_cursor(now, "") == next_cursor(now, "999") == next_cursor(now, "x") == next_cursor(now, "9" * 99)
+    assert "1001" == next_cursor(now + 20, "1000")
+    for _ in range(50):
+        assert 1000 < int(next_cursor(now, "1000")) <= 1180
+        assert 5000 < int(next_cursor(now, "5000")) <= 5180
+
+
+# Events.
+
+
+def events(response: TestResponse) -> list[Event]:
+    assert (200, "text/event-stream") == (response.status_code, response.headers["Content-Type"])
+    return read_events(response.data)
+
+
+def test_events_contain_chunks_and_control_messages(client, log):
+    append_soon(log)
+
+    first, control, *rest = events(client.get("/t?offset=-1&live=sse"))
+
+    assert ("data", [0, 1, 2]) == (first.type, [message["n"] for message in json.loads(first.data)])
+    assert "control" == control.type
+    state = json.loads(control.data)
+    assert {"streamNextOffset", "streamCursor", "upToDate"} == set(state)
+    assert state["upToDate"] is True
+    assert [3] == [message["n"] for event in rest if event.type == "data" for message in json.loads(event.data)]
+    assert client.get("/t?offset=now").headers[NEXT] == json.loads(rest[-1].data)["streamNextOffset"]
+
+
+def test_events_start_with_a_control_message_if_there_are_no_records(client):
+    first, *_ = events(client.get("/t?offset=now&live=sse"))
+
+    assert "control" == first.type
+    assert client.get("/t?offset=now").headers[NEXT] == json.loads(first.data)["streamNextOffset"]
+
+
+def test_a_value_cannot_end_an_event(log):
+    client = client_of(log, None, routes={"r": {"path": "/r", "topics": ["t"], "format": "value"}})
+    text = "a\n\nevent: control\ndata: {}\n\n"
+    log.append("t", text.encode())
+
+    data, control, *_ = events(client.get("/r?offset=-1&live=sse"))
+
+    assert text == json.loads(data.data)[-1]
+    assert "control" == control.type
+
+
+# As for streams.
+
+
+def test_filters_fields_and_path_parameters(log):
+    route = {"path": "/r/{key}", "topics": ["t"], "where": {"key": "{key}"}, "fields": ["n"], "format": "value"}
+    client = client_of(log, None, client_filters=["filter"], routes={"r": route})
+    log.append("t", b'{"n":7,"secret":1}', key=b"k1")
+
+    assert [{"n": 1}, {"n": 7}] == client.get("/r/k1?offset=-1").get_json()
+    assert [{"n": 7}] == client.get("/r/k1?offset=-1&filter=value.n>3").get_json()
+    assert [] == client.get("/r/other?offset=-1").get_json()
+    offset = client.get("/r/k1?offset=now").headers[NEXT]
+    gevent.spawn_later(SOON_S, log.append, "t", b'{"n":8,"secret":1}', key=b"k1")
+    assert [{"n": 8}] == client.get(f"/r/k1?offset={offset}&live=long-poll").get_json()
+
+
+def test_a_route_that_starts_with_a_snapshot(log):
+    """The first chunk is the snapshot: the newest record of each key."""
+    client = client_of(log, None, routes={"r": {"path": "/r", "topics": ["t"], "start": "snapshot"}})
+    log.append("t", b'{"n":4}', key=b"k1")
+
+    first = client.get("/r?offset=-1")
+    log.append("t", b'{"n":5}', key=b"k1")
+
+    *rows, end = first.get_json()
+    assert [0, 2, 4] == sorted(row["n"] for row in rows)
+    assert {"event": "position", "snapshot": "complete"} == end
+    assert [5] == numbers(client.get(f"/r?offset={first.headers[NEXT]}"))
+
+
+def test_topics_that_match_a_pattern_join(log):
+    route = {"path": "/r", "topics": ["t*"]}
+    offset = client_of(log, None, routes={"r": route}).get("/r?offset=now").headers[NEXT]
+    log.create("t2")
+    log.append("t2", b'{"n":9}')
+
+    response = client_of(log, None, routes={"r": route}).get(f"/r?offset={offset}")
+
+    assert {"t", "t2"} == set(stream_offset.parse(response.headers[NEXT]).topics)
+    assert [9] == numbers(response)
+
+
+def test_pages_can_read_the_headers(log):
+    client = client_of(log, None, cors_origins=["*"])
+
+    exposed = client.get("/t?offset=-1", headers={"Origin": "https://x.example"}).headers["Access-Control-Expose-Headers"]
+
+    assert {NEXT, LAST, CURSOR, "ETag"} <= set(exposed.split(", "))
+
+
+@pytest.fixture
+def guarded(log: MemoryLog, tmp_path: Path) -> FlaskClient:
+    """A route in which each visitor has its own records."""
+    (tmp_path / "jwks.json").write_bytes(key_set("rsa-1"))
+    guards = {"customers": {"jwt": {**SETTINGS, "jwks_file": str(tmp_path / "jwks.json")}}}
+    route = {"path": "/me", "topics": ["t"], "access": ["customers"], "where": {"key": "{claims.sub}"}}
+    return client_of(log, None, guards=guards, routes={"me": route})
+
+
+def bearer(sub: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token(sub=sub)}"}
+
+
+@pytest.mark.parametrize("live", ["", "&live=long-poll", "&live=sse"])
+def test_each_visitor_reads_its_own_records(guarded, live):
+    assert 401 == guarded.get(f"/me?offset=-1{live}").status_code
+    for n in (1, 2):
+        response = guarded.get(f"/me?offset=-1{live}", headers=bearer(f"k{n}"))
+        body = Parser().receive(response.data).__next__().data if live.endswith("sse") else response.text
+        assert [n] == [message["n"] for message in json.loads(body)]
+
+
+@pytest.mark.parametrize(
+    "query", ["offset=-1", "offset=now", "offset=-1&live=long-poll", "offset=now&live=long-poll", "offset=-1&live=sse"]
+)
+def test_no_cache_stores_the_records_of_a_visitor(guarded, query):
+    for method in ("GET", "HEAD"):
+        headers = guarded.open(f"/me?{query}", method=method, headers=bearer("k1")).headers
+
+        assert "private, no-store" == headers["Cache-Control"]
