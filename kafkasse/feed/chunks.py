@@ -12,7 +12,7 @@ from kafkasse.feed.core.chunk import ChunkCore, plan
 from kafkasse.feed.core.start import ResolvedPosition
 from kafkasse.feed.core.versions import Versions
 from kafkasse.feed.epochs import EpochEnds
-from kafkasse.feed.lookup import OffsetRanges
+from kafkasse.feed.lookup import OffsetRanges, known_offset_ranges
 from kafkasse.feed.slots import CatchUpSlots
 from kafkasse.feed.start import resolve
 from kafkasse.feed.versions import read_versions, without_outdated
@@ -26,7 +26,6 @@ from kafkasse.log import (
     Partition,
     PartitionsFailed,
     Topic,
-    known_offset_ranges,
 )
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records.encoder import Encoder
@@ -235,12 +234,13 @@ class Chunks:
         Raises:
             OffsetGone: the lost records are the first ones.
         """
-        resumption = error.resume(chunk.ids.offsets, known_offset_ranges(self._log, error.partitions))
+        ids = chunk.ids
+        resumption = error.resume(ids.offsets, known_offset_ranges(self._log, error.partitions, ids.topic_ids))
         lost = [gap for gap in resumption.gaps if gap.partition not in error.unreadable]
         if lost and not chunk.has_moved:
             for gap in lost:
-                chunk.ids.set(gap.partition, gap.end, leader_epoch=gap.epoch)
-            raise _gone(lost, chunk.ids)
+                ids.set(gap.partition, gap.end, leader_epoch=gap.epoch)
+            raise _gone(lost, ids)
         if lost:
             return False
         for gap in resumption.gaps:

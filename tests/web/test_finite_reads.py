@@ -285,7 +285,9 @@ def test_a_new_long_poll_has_a_later_cursor():
     """Otherwise, a cache could answer it with the same empty response again and again."""
     now = finite_reads.CURSOR_EPOCH_S + 20_000.0
 
-    assert "1000" == next_cursor(now, "") == next_cursor(now, "999") == next_cursor(now, "x") == next_cursor(now, "9" * 99)
+    assert (
+        "1000" == next_cursor(now, "") == next_cursor(now, "999") == next_cursor(now, "x") == next_cursor(now, "9" * 99)
+    )
     assert "1001" == next_cursor(now + 20, "1000")
     for _ in range(50):
         assert 1000 < int(next_cursor(now, "1000")) <= 1180
@@ -377,7 +379,9 @@ def test_topics_that_match_a_pattern_join(log):
 def test_pages_can_read_the_headers(log):
     client = client_of(log, None, cors_origins=["*"])
 
-    exposed = client.get("/t?offset=-1", headers={"Origin": "https://x.example"}).headers["Access-Control-Expose-Headers"]
+    exposed = client.get("/t?offset=-1", headers={"Origin": "https://x.example"}).headers[
+        "Access-Control-Expose-Headers"
+    ]
 
     assert {NEXT, LAST, CURSOR, "ETag"} <= set(exposed.split(", "))
 
