@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
 
-demo: setup ## run the demo: Kafka, a Spark pipeline and a web page
+demo: $(VENV)/demo ## run the demo: Kafka, a Spark pipeline and a web page
 	@$(VENV)/bin/kafkasse demo
 
 setup: $(VENV)/ready ## create the virtual environment
@@ -176,12 +176,23 @@ release: setup ## set the VERSION, and give it a section in the changelog
 # Takes more than an hour, because of `make compat`. See docs/releasing.md.
 release-check: lint site test dist audit compat ## all checks before a release
 
-# Only runs again if the requirements have changed.
-$(VENV)/ready: requirements.txt requirements-dev.txt pyproject.toml
+define check_python
 	@command -v "$(PYTHON)" >/dev/null || { echo "make: $(PYTHON) was not found. Install Python 3.11 or newer, or name another: make setup PYTHON=python3.12" >&2; exit 1; }
 	@"$(PYTHON)" -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "make: $(PYTHON) is older than Python 3.11. Name a newer one: make setup PYTHON=python3.12" >&2; exit 1; }
 	@"$(PYTHON)" -c "import ensurepip, venv" 2>/dev/null || { echo "make: $(PYTHON) cannot create virtual environments. Install its venv package (apt install python3-venv), or name another: make setup PYTHON=python3.12" >&2; exit 1; }
-	@echo "Creating $(VENV) and installing all packages. The first time, this takes a few minutes."
-	@"$(PYTHON)" -m venv $(VENV)
-	@$(VENV)/bin/python -m pip install --disable-pip-version-check -r requirements-dev.txt || { echo "make: pip could not install all packages; the reason is above. Fix it and run make again." >&2; exit 1; }
+endef
+
+# These only run again if the requirements have changed.
+$(VENV)/ready: requirements.txt requirements-dev.txt pyproject.toml
+	$(check_python)
+	@echo "Installing all packages for development into $(VENV): a download of about 700 MB, and 1.5 GB of disk."
+	@"$(PYTHON)" tests/project/install.py $(VENV) -r requirements-dev.txt
+	@touch $@ $(VENV)/demo
+
+# pip would keep two copies of Spark in its cache, 900 MB.
+$(VENV)/demo: requirements.txt pyproject.toml
+	$(check_python)
+	@echo "The demo installs itself into $(VENV): a download of 570 MB (Spark 456, Kafka 45, Java 34 MB), and 800 MB of disk."
+	@echo "This takes one to three minutes, most of them for Spark. The next start takes 15 seconds."
+	@"$(PYTHON)" tests/project/install.py $(VENV) --no-cache-dir -c requirements.txt -e '.[pipelines]'
 	@touch $@

@@ -44,6 +44,7 @@ STOP_TIMEOUT_S = 15.0
 SETTING_PREFIXES = ("KAFKASSE_", "KAFKA_")
 INHERITED_SETTINGS = ("KAFKASSE_CACHE_DIR", "KAFKASSE_IVY_SETTINGS")
 
+STOPPED = "\nEverything has stopped. The demo's data is deleted."
 EPILOG = """\b
 Example:
   kafkasse demo --port 8080
@@ -84,8 +85,10 @@ def command(port: int, rate: float) -> None:
             _create_topics(broker.bootstrap_servers)
             with Processes(broker) as processes:
                 _run(processes, port, rate)
-    except (KeyboardInterrupt, SystemExit):
-        click.echo("\nEverything has stopped. The demo's data is deleted.")
+    except KeyboardInterrupt:
+        click.echo(STOPPED)  # Ctrl-C is the usual end, so it is not a failure
+    except SystemExit:
+        click.echo(STOPPED)
         raise
 
 

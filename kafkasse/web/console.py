@@ -60,10 +60,11 @@ class Console:
         return _as_file(send_from_directory(folder, name))
 
     def features(self) -> Response:
-        """Return what this server offers to the visitor: tickets, the endpoints for operators, and the demo's page."""
+        """Return what this server offers to the visitor: guards, tickets, the endpoints for operators, and the demo's page."""
         operate = self._service.may_operate
         return _json(
             {
+                "guards": bool(self._service.config.access.guards),
                 "tickets": self._service.tickets is not None,
                 "operations": operate() if operate else None,
                 "demo": DEMO in current_app.blueprints,

@@ -96,7 +96,7 @@ def test_shows_the_largest_countries_live_and_leaves_nothing_behind(tmp_path):
 
         demo.send_signal(signal.SIGINT)
 
-        assert 130 == demo.wait(60)
+        assert 0 == demo.wait(60)
         wait_for_exit(started)
     assert [] == list((tmp_path / "files").iterdir())
     calls = (tmp_path / "programs" / "calls").read_text().splitlines()
@@ -212,3 +212,34 @@ def test_make_rejects_an_unsuitable_python(tmp_path, script, sentence):
     assert done.returncode != 0
     assert sentence in done.stderr.splitlines()[0]
     assert not (tmp_path / ".venv").exists()
+
+
+def test_make_demo_ends_without_an_error_after_ctrl_c(tmp_path):
+    """Ctrl-C reaches make and the demo. The demo ends with 0, so make reports no error."""
+    for name in ("Makefile", "requirements.txt", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    program = tmp_path / ".venv/bin/kafkasse"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\ntrap 'echo stopped; exit 0' INT\necho started\nwhile :; do sleep 0.1; done\n")
+    program.chmod(0o755)
+    (tmp_path / ".venv/demo").touch()  # all packages are installed
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+
+    with subprocess.Popen(["make", "demo"], cwd=tmp_path, start_new_session=True, **pipes) as make:
+        assert "started\n" == make.stdout.readline()
+        os.killpg(make.pid, signal.SIGINT)
+        rest = make.communicate(timeout=60)[0]
+
+    assert "stopped\n" == rest
+
+
+def test_an_installation_shows_the_reason_of_its_failure(tmp_path):
+    """Not hundreds of lines: only the end of pip's output, and what to do."""
+    script = ROOT / "tests/project/install.py"
+    words = [tmp_path / "venv", "--no-index", "a-package-that-does-not-exist"]
+
+    done = subprocess.run([sys.executable, script, *words], capture_output=True, text=True, timeout=120)
+
+    assert (1, "") == (done.returncode, done.stdout)
+    assert "No matching distribution found for a-package-that-does-not-exist" in done.stderr
+    assert "Fix it and run make again." == done.stderr.rstrip()[-26:]

@@ -23,6 +23,7 @@ TIMESTAMP_MS = 1_790_000_000_000
 KEPT = 20_000  # records during a long test
 MARKUP = "<img src=x onerror=\"document.title='caught'\">"
 ROUTES: dict[str, Any] = {
+    "values": {"path": "/values", "topics": ["orders"], "access": "public", "format": "value", "start": "earliest"},
     "orders": {
         "path": "/orders",
         "topics": ["orders"],
@@ -30,7 +31,6 @@ ROUTES: dict[str, Any] = {
         "description": f"All orders. {MARKUP}",
         "client_filters": ["key", "header.*", "field.n", "filter"],
     },
-    "values": {"path": "/values", "topics": ["orders"], "access": "public", "format": "value", "start": "earliest"},
     "envelopes": {"path": "/envelopes", "topics": ["orders"], "access": "public", "format": "envelope"},
     "cloudevents": {"path": "/cloudevents", "topics": ["orders"], "access": "public", "format": "cloudevents"},
     "pipelines": {"path": "/pipelines", "topics": ["_pipelines"], "access": ["staff"], "start": "snapshot"},

@@ -141,7 +141,12 @@ class TestFeatures:
             return client.get("/-/console/features", headers=headers).get_json()["operations"]
 
         assert (False, True) == (operations(), operations(Authorization="Bearer ann"))
-        assert app().get("/-/console/features").get_json() == {"tickets": False, "operations": None, "demo": False}
+        assert app().get("/-/console/features").get_json() == {
+            "guards": True,
+            "tickets": False,
+            "operations": None,
+            "demo": False,
+        }
         at_second_address = app().get("/-/console/features", environ_overrides={OPERATIONS_KEY: True})
         assert at_second_address.get_json()["operations"]
 

@@ -17,6 +17,9 @@ from typing import Any
 import gevent
 import pytest
 
+from kafkasse.app import create_app
+from kafkasse.config import Config
+from kafkasse.log.memory import MemoryLog
 from tests.chaos.network import Network
 from tests.history import checker
 from tests.history.cluster import Witness, Writer
@@ -30,6 +33,8 @@ from tests.web.accessibility import violations
 from tests.web.conftest import AnyBrowser
 from tests.web.console import MAX_EVENTS, MAX_NODES, Console, change
 from tests.web.console_app import MARKUP, ROUTES, SHORT_TOKEN, TIMESTAMP_MS, TOKEN
+from tests.web.document import Document
+from tests.web.serve import serve
 
 KEY = b"\xff\x00"
 BINARY_RECORDS = [
@@ -88,7 +93,7 @@ def console(any_browser: AnyBrowser, server: Server) -> Console:
 class TestSignIn:
     def test_shows_guarded_streams_after_the_sign_in(self, console):
         """The token is neither in the URL nor in the browser's storage, and a reload forgets it. Markup stays text."""
-        public = ["/orders", "/values", "/envelopes", "/cloudevents"]
+        public = ["/values", "/orders", "/envelopes", "/cloudevents"]
         console.open()
         assert public == console.texts(".card h2")
         assert MARKUP in console.text("#stream-orders")
@@ -116,6 +121,23 @@ class TestSignIn:
         assert TOKEN not in kept
         console.open()
         assert public == console.texts(".card h2")
+
+    def test_a_server_without_guards_offers_no_sign_in(self, any_browser, console):
+        """It has nothing that a token opens. A server with guards offers it."""
+        log = MemoryLog()
+        log.create("orders")
+        server = serve(create_app(Config(allowed_topics=["orders"], public=True), log))
+        document = Document(any_browser)
+
+        any_browser.get(f"http://127.0.0.1:{server.server_port}/#/streams")
+        document.wait_for(".card h2", "/{topics}")
+
+        assert "" == document.text("#sign-in") == document.text("#sign-in-hint")
+        console.open()
+        assert "Sign in" == document.text("#sign-in")
+        assert "sign in to see more" in document.text("#sign-in-hint")
+        server.shutdown()
+        server.server_close()
 
     @pytest.mark.parametrize("with_ticket", [False, True])
     def test_reads_a_guarded_stream(self, console, with_ticket):
@@ -199,6 +221,21 @@ class TestSignIn:
 
 
 class TestExplorer:
+    def test_opens_on_a_stream_whose_events_show_their_topic_and_time(self, console):
+        """The format of the first stream of the catalog, `value`, has neither, so its list has no columns for them."""
+        columns = (
+            "return [...document.querySelectorAll('.columns span')].filter((e) => e.checkVisibility())"
+            ".map((e) => e.textContent)"
+        )
+        console.resize(1600)
+        console.open("explore")
+        assert "orders" == console.run("return document.querySelector('#stream').value")
+        assert ["#", "Time", "Event", "Topic and offset", "Key", "Value"] == console.run(columns)
+
+        console.explore("stream=values")
+
+        assert ["#", "Event", "Key", "Value"] == console.run(columns)
+
     def test_shows_an_event_in_three_ways(self, console):
         """Large numbers stay as they are, and the frame is the text that the server sent."""
         console.explore("stream=orders")

@@ -49,9 +49,9 @@ async function load() {
 
 /** Show whether the visitor is signed in. A token counts only after the server has accepted it. */
 function showSession() {
-  element("sign-in").hidden = session.signedIn;
+  element("sign-in").hidden = session.signedIn || !features.guards;
   element("sign-out").hidden = !session.signedIn;
-  element("sign-in-hint").hidden = session.signedIn;
+  element("sign-in-hint").hidden = element("sign-in").hidden;
   setText(element("session-state"), session.signedIn ? "Signed in" : "");
 }
 

@@ -129,6 +129,7 @@ export class Explorer {
     }
     this.#pause(false);
     this.clear();
+    element("list").dataset.format = this.#query.stream?.format ?? "";
     const link = this.#query.link().toString();
     this.#filled = link;
     history.replaceState(null, "", `#/explore?${link}`);

@@ -79,7 +79,7 @@ export class Operations {
       ["Events sent", perSecond(rate("kafkasse_events_sent_total")), perSecond(rate("kafkasse_bytes_sent_total"), bytes)],
       ["Catching up", number.format(state("catching_up") + state("joining")), `${number.format(state("behind"))} waiting for a slot`],
       ["Rings", bytes(sum(metrics, "kafkasse_ring_bytes")), "memory of recent events"],
-      ["Event loop stalls", number.format(sum(metrics, "kafkasse_event_loop_stall_seconds_count")), stall === null ? "longer than 10 ms: none" : `99 % shorter than ${duration(stall)}`],
+      ["Event loop stalls", number.format(sum(metrics, "kafkasse_event_loop_stall_seconds_count")), `over 10 ms since the start${stall === null ? "" : `; 99 % under ${duration(stall)}`}`],
       ["Rejections", perSecond(rate("kafkasse_requests_rejected_total")), `${number.format(sum(metrics, "kafkasse_requests_rejected_total"))} in total`],
     ]);
     element("kafka").replaceChildren(...status.clusters.map(cluster));
@@ -145,7 +145,7 @@ export class Operations {
 }
 
 function showPipelines(statuses) {
-  const columns = ["Pipeline", "State", "Updated", "Lag", "Records", "Batch", "Commit", "Restarts", "Dead letters", "Groups", "Memory"];
+  const columns = ["Pipeline", "State", "Updated", "Lag", "Records", "Batch", "Commit", "Restarts", "Dead letters", "Rows of state", "Memory"];
   const rows = [...statuses.values()].sort((one, other) => (one.pipeline < other.pipeline ? -1 : 1));
   table(element("pipelines"), columns, rows.map((status) => [
     status.pipeline,

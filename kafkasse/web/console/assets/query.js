@@ -1,6 +1,7 @@
 // The form of the explorer: the stream, its start and the filters.
 
 import { create, element, setText } from "./dom.js";
+import { statusStream } from "./pipelines.js";
 import { session } from "./session.js";
 
 const FAR_FUTURE_MS = "253402300799000"; // no record has a later time, so the stream starts at the end
@@ -31,10 +32,9 @@ export class Query {
 
   setCatalog(catalog, { tickets }) {
     this.#catalog = catalog;
-    const names = catalog.map((stream) => stream.name);
     element("stream").replaceChildren(...catalog.map(({ name, path }) => create("option", { value: name }, `${name} (${path})`)));
     this.#offersTickets = tickets && session.signedIn;
-    this.#choose(names.includes(this.#stream?.name) ? this.#stream.name : names[0], true);
+    this.#choose(this.#stream?.name, true);
   }
 
   /** Fill the form with the parameters of a link, such as `stream=orders&start=earliest`. */
@@ -135,7 +135,7 @@ export class Query {
   }
 
   #choose(name, isQuiet = false) {
-    this.#stream = this.#catalog.find((stream) => stream.name === name) ?? this.#catalog[0] ?? null;
+    this.#stream = this.#catalog.find((stream) => stream.name === name) ?? firstOf(this.#catalog) ?? null;
     element("stream").value = this.#stream?.name ?? "";
     setText(element("start").options[0], `the stream's default: ${this.#stream?.start ?? ""}`);
     element("parameters").replaceChildren(...(this.#stream ? parameterFields(this.#stream) : []));
@@ -160,6 +160,12 @@ export class Query {
     element("time").required = start === "time";
     element("event-id").required = start === "id";
   }
+}
+
+/** Return the stream that the form shows first: if possible, one of records with their topic and time, and not of the pipelines. */
+function firstOf(catalog) {
+  const status = statusStream(catalog);
+  return catalog.find((stream) => stream.format !== "value" && stream !== status) ?? catalog[0];
 }
 
 function parameterFields(stream) {
