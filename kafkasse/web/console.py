@@ -60,7 +60,7 @@ class Console:
         return _as_file(send_from_directory(folder, name))
 
     def features(self) -> Response:
-        """Return what this server offers to the visitor: guards, tickets, the endpoints for operators, and the demo's page."""
+        """Return what this server offers to the visitor, such as tickets and the endpoints for operators."""
         operate = self._service.may_operate
         return _json(
             {

@@ -1,15 +1,16 @@
 """The demo page, which displays the Top 3 as they change. This module serves static files; the page reads the stream.
 
 All URLs in the files are relative, so that the page works under any prefix, including one that only a proxy knows. All paths
-start with `/-/`, so they cannot be topic names.
+except `/about` start with `/-/`, so they cannot be topic names.
 """
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from flask import Blueprint, Response, send_from_directory
+from flask import Blueprint, Response, redirect, send_from_directory
 
 PAGE = Path(__file__).parent / "page"
 CLIENT = Path(__file__).parents[1] / "javascript/kafkasse.js"
@@ -33,10 +34,18 @@ def pages() -> Blueprint:
     """Create a blueprint with the page and its assets."""
     blueprint = Blueprint(NAME, __name__, static_folder=PAGE / "assets", static_url_path="/-/page")
     blueprint.add_url_rule("/-/demo", "index", partial(send_from_directory, PAGE, "index.html"))
+    blueprint.add_url_rule("/about", "about", _about)
     client = partial(send_from_directory, CLIENT.parent, CLIENT.name)
     blueprint.add_url_rule(f"/-/page/{CLIENT.name}", "client", client)
     blueprint.after_request(_add_headers)
     return blueprint
+
+
+def _about() -> Any:
+    """Lead to the part of the page that explains what it shows and how it works, as the first Top-N demo's `/about` did."""
+    response = redirect("-/demo#how")
+    response.autocorrect_location_header = False  # old versions of Werkzeug add a host, which a proxy may have changed
+    return response
 
 
 def _add_headers(response: Response) -> Response:

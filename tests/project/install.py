@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "kafkasse/tools"))
 
-from progress import Progress  # noqa: E402 - `import kafkasse` needs the packages that this script installs
+from progress import Progress
 
 POLL_INTERVAL_S = 0.2
 SHOWN_LINES = 20

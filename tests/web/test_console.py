@@ -123,6 +123,15 @@ class TestFiles:
     def test_serves_only_its_own_files(self, client, folder, name):
         assert 404 == client.get(f"/-/{folder}/{name}").status_code
 
+    def test_about_leads_to_what_the_demo_shows_and_how_it_works(self, client):
+        """The URL is relative, so that it is right under any prefix."""
+        response = client.get("/about")
+
+        assert (302, "-/demo#how") == (response.status_code, response.headers["Location"])
+        page = client.get("/-/demo").text
+        assert "The three largest countries of each continent" in page
+        assert '<section class="how" id="how"' in page
+
     def test_the_demo_credits_the_data(self, client):
         """The page names GeoNames and its license, and Natural Earth, and loads nothing from other sites."""
         text = client.get("/-/demo").text
