@@ -19,16 +19,6 @@ from kafkasse import errors, schemas
 from kafkasse.records.frame import FORMATS
 
 ROOT = Path(__file__).parents[2]
-NO_VARIABLE = {
-    "kafka": "see [Kafka](#kafka)",
-    "guards": "file or code only",
-    "clusters": "see [Kafka](#kafka)",
-    "schema_registry": "file or code only",
-    "schema_registries": "file or code only",
-    "archives": "file or code only",
-    "topic_groups": "file or code only",
-    "routes": "file or code only",
-}  # these settings are not single values
 
 
 class Table(NamedTuple):
@@ -42,7 +32,7 @@ class Table(NamedTuple):
 
 def _settings() -> Iterator[tuple[str, ...]]:
     for name, setting in schemas.read("config")["properties"].items():
-        yield f"`{name}`", f"`{json.dumps(setting['default'])}`", NO_VARIABLE.get(name, f"`KAFKASSE_{name.upper()}`")
+        yield f"`{name}`", f"`{json.dumps(setting['default'])}`"
 
 
 def _errors() -> Iterator[tuple[str, ...]]:
@@ -81,7 +71,7 @@ def _project() -> dict[str, dict[str, list[str]]]:
 
 
 TABLES = [
-    Table("docs/configuration.md", "setting | default | environment", _settings),
+    Table("docs/configuration.md", "setting | default | purpose", _settings),
     Table("docs/wire.md", "status | name", _errors, key=1),
     Table("docs/wire.md", "format", _formats),
     Table("docs/install.md", "package | supported versions", _dependencies),
