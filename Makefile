@@ -169,11 +169,11 @@ dist: setup ## build and check the wheels, the sdists and the SBOM in build/rele
 	@$(VENV)/bin/python -m pip --python $(VENV)/web install --disable-pip-version-check -q --no-compile -r requirements.txt
 	@$(VENV)/release/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o $(RELEASE)/sbom.cdx.json $(VENV)/web
 
-# Commits and uploads nothing. See docs/releasing.md.
+# Commits and uploads nothing. See RELEASING.md.
 release: setup ## set the VERSION, and give it a section in the changelog
 	@$(VENV)/bin/python -m tests.project.release $(VERSION)
 
-# Takes more than an hour, because of `make compat`. See docs/releasing.md.
+# Takes more than an hour, because of `make compat`. See RELEASING.md.
 release-check: lint site test dist audit compat ## all checks before a release
 
 define check_python

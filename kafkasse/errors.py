@@ -58,7 +58,7 @@ class KafkasseError(Exception):
         status: the HTTP status.
         title: the same short text for all errors of a class.
         name: KafkaSSE's name of the error. Clients compare it, so it never changes.
-        cause: why the error occurs. docs/errors.md and the page of the error show it.
+        cause: why the error occurs. The page of the error shows it.
         fix: how the client or the operator can correct it.
         reason: the cause, for the log and for commands; may be "". It may contain addresses, so clients never see it.
         headers: the HTTP header fields that the response needs.

@@ -22,6 +22,7 @@ HOME = "index.md"
 OTHERS = {
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",
+    "RELEASING.md": "releasing.md",
     "SECURITY.md": "reporting.md",
     "bench/RESULTS.md": "results.md",
     "bench/soak/README.md": "soak.md",

@@ -155,7 +155,8 @@ def problem(name: str) -> str:
     each = pages_of_errors()[name]
     return (
         f"# {each.title}\n\n`{name}`, status {each.status}, name `{each.name}`\n\n- **Cause:** {each.cause}\n"
-        f"- **Fix:** {each.fix}\n\n[Errors](../errors.md) lists all errors, and [the wire protocol](../wire.md#errors) says "
+        f"- **Fix:** {each.fix}\n\n[Problem types](../problems.md) lists all errors, and [the wire protocol]"
+        "(../wire.md#errors) says "
         "which of them a client should retry.\n"
     )
 

@@ -77,7 +77,7 @@ def main() -> int:
         print(f"make release: {error}", file=sys.stderr)
         return 1
     if is_new:
-        print(f"Set the version to {version}. Read the change (git diff), then follow docs/releasing.md.")
+        print(f"Set the version to {version}. Read the change (git diff), then follow RELEASING.md.")
     else:
         print(f"CHANGELOG.md already has a section for {version}. Nothing was changed.")
     return 0
