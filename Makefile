@@ -7,7 +7,7 @@ VENV := .venv
 # Without stored bytecode, each process of the tests compiles all tests and kafkasse again, which takes 5 s of CPU time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: compat compat-kafka image help demo setup test test-fast test-long tools lint bench soak chaos pipeline-chaos attacks
+.PHONY: compat compat-kafka image help demo setup test test-fast test-long tools lint bench figures soak chaos pipeline-chaos attacks
 .PHONY: clients mutants simulate test-random fuzz audit dist jar links release release-check site diagrams animation
 
 help: ## list the commands
@@ -59,15 +59,18 @@ lint: setup ## check the style, the layers and the types
 	$(VENV)/bin/lint-imports --no-logo
 	$(VENV)/bin/mypy
 
-# About an hour. BENCH="--only fan_out latency" repeats only these parts. BENCH=--quick only tests that they run.
+# About half an hour on an idle machine. Writes bench/results.json and the figures in the docs. Uses Go, Node and npm if they are
+# installed. BENCH="--only live.1x200 opening" only prints these figures.
 bench: setup ## run the benchmarks
 	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r bench/requirements.txt
 	@$(VENV)/bin/python -m bench $(BENCH)
 
+figures: setup ## fail if the figures are older than the code that they measure
+	@$(VENV)/bin/python -m bench.results
+
 # Many different clients read from one worker. Fails if the worker's resources grow. SOAK=--keep updates bench/soak/README.md.
 MINUTES ?= 15
 soak: setup ## run the soak test for MINUTES
-	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r bench/requirements.txt
 	@$(VENV)/bin/python -m bench.soak --minutes $(MINUTES) $(SOAK)
 
 # First one fault at a time: all records must arrive as soon as docs/faults.md says. SEED repeats the order of an earlier run.
@@ -174,7 +177,7 @@ release: setup ## set the VERSION, and give it a section in the changelog
 	@$(VENV)/bin/python -m tests.project.release $(VERSION)
 
 # Takes more than an hour, because of `make compat`. See RELEASING.md.
-release-check: lint site test dist audit compat ## all checks before a release
+release-check: figures lint site test dist audit compat ## all checks before a release
 
 define check_python
 	@command -v "$(PYTHON)" >/dev/null || { echo "make: $(PYTHON) was not found. Install Python 3.11 or newer, or name another: make setup PYTHON=python3.12" >&2; exit 1; }

@@ -1,30 +1,42 @@
-"""Measure how fast one client reads the stored records of a topic, and the CPU time of the server."""
+"""Catch-up: how fast one client reads the stored records of a topic, and the CPU time of the server.
+
+Every server reads the same number of records twice, and the second time is measured. The poll loop shows how fast
+kafka-python alone can read.
+"""
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Iterator
+from functools import partial
 
 from kafka import KafkaConsumer, TopicPartition
 
 from bench.figures import Figures, Row
 from bench.remote import Remote
-from bench.testbed import PARTITIONS, RECORD_BYTES, Measured, Testbed
-from kafkasse.kafka.batches import CompiledDecoder
+from bench.servers import CONFLUENT, KAFKA_SSE, KAFKASSE
+from bench.testbed import PARTITIONS, RECORD_BYTES, Testbed
 
-BASELINE_SHARE = 10  # the HTTP baselines are so slow that they read only one tenth of the records
-ALL_FROM_0 = dict.fromkeys(range(PARTITIONS), 0)
+POLL_LOOP = "poll loop of kafka-python"
+RECORDS = 100_000
+LIMIT = "one core: fetch, decode, format IDs, write"
+MANY_PARTITIONS = 500
+GOALS = {"rate": 200_000, "cpu": 2.5}
 
 
 class PollLoop:
     """A loop over KafkaConsumer.poll() with kafka-python's default settings. It discards the records."""
 
-    def read(self, bootstrap_servers: str, topic: str, records: int) -> tuple[float, float]:
-        """Read `records` records from the beginning. Returns seconds and CPU seconds, including the connection."""
-        began_s, began_cpu_s = time.monotonic(), time.process_time()
+    def read(self, bootstrap_servers: str, topic: str, partitions: int, records: int) -> tuple[float, float]:
+        """Read `records` records from the beginning. Returns seconds and CPU seconds, without connecting."""
         consumer = KafkaConsumer(bootstrap_servers=bootstrap_servers)
-        partitions = [TopicPartition(topic, each) for each in range(PARTITIONS)]
-        consumer.assign(partitions)
+        assigned = [TopicPartition(topic, number) for number in range(partitions)]
+        consumer.assign(assigned)
         consumer.seek_to_beginning()
+        for partition in assigned:
+            consumer.position(partition)
+        began_s, began_cpu_s = time.monotonic(), time.process_time()
         while records > 0:
             records -= sum(map(len, consumer.poll(1_000).values()))
         took = time.monotonic() - began_s, time.process_time() - began_cpu_s
@@ -32,42 +44,42 @@ class PollLoop:
         return took
 
 
-def measure(testbed: Testbed) -> Figures:
-    """Rows: records per second and CPU per record, compared with the poll loop and the other servers."""
-    topic = testbed.topic()
-    count = testbed.producer.call("fill", topic, PARTITIONS, testbed.scale.catch_up_records, RECORD_BYTES)
+def measurements() -> Iterator[tuple[str, partial[Figures]]]:
+    """Yield the name and the function of each measurement."""
+    yield "catch_up", partial(_catch_up, key="catch_up")
+    for id_frequency in ("event", "run"):  # with an ID in every event, or in the last of a run of events
+        key = f"catch_up.{MANY_PARTITIONS}.{id_frequency}"
+        yield key, partial(_catch_up, key=key, partitions=MANY_PARTITIONS, id_frequency=id_frequency)
+
+
+def _catch_up(testbed: Testbed, key: str, partitions: int = PARTITIONS, id_frequency: str = "") -> Figures:
+    figures = Figures()
+    what = f"catch-up, 1 client, {partitions} partitions" + f", ID in every {id_frequency}" * bool(id_frequency)
+    goals = {} if id_frequency else GOALS
+    with testbed.topics(1, partitions) as topics:
+        wanted = testbed.scale.records(RECORDS)
+        records = testbed.producer.call("fill", topics[0], partitions, wanted, RECORD_BYTES)
+        settings = {"id_frequency": id_frequency} if id_frequency else {}
+        others = () if id_frequency else (CONFLUENT, KAFKA_SSE)
+        for name in testbed.shuffled((KAFKASSE, POLL_LOOP, *others)):
+            if name == POLL_LOOP:
+                seconds, cpu_s = _poll_loop(testbed, topics[0], partitions, records)
+            else:
+                with testbed.server(name, topics, **settings) as server:
+                    testbed.catch_up(server, topics[0], records, partitions)
+                    run = testbed.catch_up(server, topics[0], records, partitions)
+                seconds, cpu_s = run.seconds if run.delivered.complete else math.nan, run.cpu_s
+            own = goals if name == KAFKASSE else {}
+            figures += [
+                Row(f"{key}.rate", name, what, records / seconds, "records/s", own.get("rate", math.nan), LIMIT),
+                Row(f"{key}.cpu", name, f"{what}: CPU per record", cpu_s / records * 1e6, "µs",
+                    own.get("cpu", math.nan), LIMIT),
+            ]  # fmt: skip
+    return figures
+
+
+def _poll_loop(testbed: Testbed, topic: str, partitions: int, records: int) -> tuple[float, float]:
     with Remote(PollLoop) as loop:
-        poll_s, poll_cpu_s = loop.call("read", testbed.bootstrap_servers, topic, count)
-    with testbed.kafkasse() as server:
-        # Discard the first run, which includes the server's first connection to Kafka.
-        testbed.catch_up(server, topic, ALL_FROM_0, count)
-        run = testbed.catch_up(server, topic, ALL_FROM_0, count)
-    decoder = "compiled decoder" if CompiledDecoder else "pure Python decoder, because aiokafka is not installed"
-    limit = f"one core: fetch, decode ({decoder}), format IDs, write; the client is faster"
-    rows = [
-        Row("catch_up.rate", "catch-up, 1 client", _rate(run), "records/s", count / poll_s, "poll loop",
-            200_000, limit),
-        Row("catch_up.cpu", "catch-up, 1 client: CPU per record", run.cpu_us, "µs", poll_cpu_s / count * 1e6,
-            "poll loop", 2.5, limit),
-    ]  # fmt: skip
-    rows += _against_servers(testbed, topic, count, run)
-    testbed.drop(topic)
-    return Figures(rows)
-
-
-def _against_servers(testbed: Testbed, topic: str, count: int, own: Measured) -> list[Row]:
-    rows = []
-    few = count // BASELINE_SHARE // PARTITIONS * PARTITIONS
-    offsets = dict.fromkeys(range(PARTITIONS), (count - few) // PARTITIONS)
-    for name, running in testbed.baselines().items():
-        with running() as server:
-            other = testbed.catch_up(server, topic, offsets, few)
-        rows += [
-            Row(f"catch_up.rate.{name}", "catch-up, 1 client", _rate(own), "records/s", _rate(other), name),
-            Row(f"catch_up.cpu.{name}", "catch-up, 1 client: CPU per record", own.cpu_us, "µs", other.cpu_us, name),
-        ]
-    return rows
-
-
-def _rate(run: Measured) -> float:
-    return run.delivered.records / run.seconds
+        loop.call("read", testbed.bootstrap_servers, topic, partitions, records)
+        seconds, cpu_s = loop.call("read", testbed.bootstrap_servers, topic, partitions, records)
+    return seconds, cpu_s

@@ -1,7 +1,7 @@
 """Many HTTP clients in a few processes. They use raw sockets and epoll instead of an HTTP library to save CPU time.
 
 The clients count records by a byte that each record contains exactly once. Measuring latency requires parsing, so the
-clients parse only a random sample of all reads. fan_out.ceiling measures how many records the clients can receive.
+clients parse only a random sample of all reads. load_generator.py measures how many records the clients can receive.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import random
 import re
 import select
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +20,10 @@ from bench.records import MARK, PROBE
 from bench.remote import Remote
 
 PROCESSES = 2
-SAMPLED_CLIENTS = 20  # per process: the sample has about as many reads as this many clients have
 MAX_READ_BYTES = 262_144
 OPEN_TIMEOUT_S = 60.0
+_TLS = ssl.create_default_context()
+_TLS.check_hostname, _TLS.verify_mode = False, ssl.CERT_NONE
 _AT = re.compile(rb'"at": ?(\d+),')
 
 
@@ -34,12 +36,14 @@ class Request:
         path: the path of the stream.
         opened: the stream is open when the response contains these bytes.
         headers: more header lines, each with its line end.
+        tls: connect with TLS, and do not check the certificate.
     """
 
     port: int
     path: str
     opened: bytes
     headers: str = ""
+    tls: bool = False
 
     @property
     def encoded(self) -> bytes:
@@ -75,11 +79,6 @@ class Delivered:
         """Records per second."""
         return self.records / self.seconds if self.seconds else 0.0
 
-    def latency_ms(self, share: float) -> float:
-        """Return the latency that this share of the records did not exceed."""
-        ordered = sorted(self.latencies)
-        return ordered[min(len(ordered) - 1, int(len(ordered) * share))] / 1e6 if ordered else float("nan")
-
 
 @dataclass(slots=True, eq=False)
 class _Client:
@@ -99,7 +98,6 @@ class ClientProcess:
     def __init__(self) -> None:
         self._poll = select.epoll()
         self._clients: dict[int, _Client] = {}
-        self._stalled: list[socket.socket] = []
         self._buffer = bytearray(MAX_READ_BYTES)
         self._closed_by_server = 0
         self._latencies: list[int] | None = None
@@ -116,17 +114,11 @@ class ClientProcess:
         for request in requests:
             self._connect(request)
 
-    def stall(self, count: int) -> None:
-        """Let `count` of the clients stop reading permanently."""
-        for client in list(self._clients.values())[:count]:
-            self._poll.unregister(client.socket)
-            self._stalled.append(self._clients.pop(client.socket.fileno()).socket)
-
     def probed(self, within_s: float) -> bool:
         """Read until each client has received a probe, or for `within_s` seconds. Returns whether all have received one."""
         return self._until(lambda: all(client.probes for client in self._clients.values()), within_s)
 
-    def receive(self, records: int, within_s: float, timed: bool) -> Delivered:
+    def receive(self, records: int, within_s: float, sampled_share: float) -> Delivered:
         """Read until each client has received `records` records, or for `within_s` seconds.
 
         Records that arrived while the streams were opened are counted; records that an earlier call counted are not.
@@ -134,14 +126,14 @@ class ClientProcess:
         Args:
             records: the number of records that each client should receive.
             within_s: how long to wait for them.
-            timed: measure the latency of a sample of the records, which costs this process CPU time.
+            sampled_share: the share of the reads whose records' latencies are measured, which costs this process CPU time.
 
         Raises:
             RuntimeError: a client received more records than expected: the server sent duplicates, or the count is wrong.
         """
         done = Delivered()
-        self._latencies = done.latencies if timed else None
-        self._sampled_share = min(1.0, SAMPLED_CLIENTS / max(1, len(self._clients)))
+        self._latencies = done.latencies if sampled_share else None
+        self._sampled_share = sampled_share
         began_cpu_s = time.process_time()
         clients = list(self._clients.values())
         waiting = {client for client in clients if client.records < records}
@@ -168,16 +160,17 @@ class ClientProcess:
 
     def close_all(self) -> int:
         """Close all clients. Returns the number of clients that the server had already closed."""
-        for each in [*(client.socket for client in self._clients.values()), *self._stalled]:
-            each.close()
+        for client in self._clients.values():
+            client.socket.close()
         self._clients.clear()
-        self._stalled.clear()
         closed, self._closed_by_server = self._closed_by_server, 0
         return closed
 
     def _connect(self, request: Request) -> _Client:
         began = time.monotonic_ns()
         connected = socket.create_connection(("127.0.0.1", request.port), OPEN_TIMEOUT_S)
+        if request.tls:
+            connected = _TLS.wrap_socket(connected)
         connected.sendall(request.encoded)
         connected.setblocking(False)
         client = _Client(connected, request, began)
@@ -201,6 +194,10 @@ class ClientProcess:
             client = self._clients[fd]
             try:
                 size = client.socket.recv_into(buffer)
+                while client.request.tls and client.socket.pending():  # epoll does not know what OpenSSL has decrypted
+                    size += client.socket.recv_into(memoryview(buffer)[size:])
+            except ssl.SSLWantReadError:
+                continue
             except ConnectionError:
                 size = 0
             if not size:
@@ -260,10 +257,6 @@ class Clients:
         self._each("connect", [(requests[at :: len(self._processes)],) for at in range(len(self._processes))])
         return began
 
-    def stall(self, count: int) -> None:
-        """See ClientProcess.stall. All these clients are in the first process."""
-        self._processes[0].call("stall", count)
-
     def probed(self, within_s: float) -> bool:
         """See ClientProcess.probed."""
         return all(self._each("probed", [(within_s,)] * len(self._processes)))
@@ -272,10 +265,10 @@ class Clients:
         """See ClientProcess.heads."""
         return [head for part in self._each("heads") for head in part]
 
-    def expect(self, records: int, within_s: float, timed: bool = False) -> None:
+    def expect(self, records: int, within_s: float, sampled_share: float = 0.0) -> None:
         """Start to read; delivered() waits for the end. See ClientProcess.receive."""
         for process in self._processes:
-            process.start("receive", records, within_s, timed)
+            process.start("receive", records, within_s, sampled_share)
 
     def delivered(self) -> Delivered:
         """Return what the clients received since expect()."""

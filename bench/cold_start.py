@@ -1,14 +1,11 @@
 """The time until a new web process serves, and its memory. Some platforms start a process only when a visitor comes.
 
-    python -m bench.cold_start [--runs N]
-
-Runs the Procfile's command against an embedded broker. Times are from exec to the first bytes that a client receives.
+Runs the Procfile's command. Times are from exec to the first bytes that a client receives.
 Memory is that of gunicorn's two processes, before the first client connects and after the first client has left.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -22,16 +19,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
-from statistics import median
-
-from kafka import KafkaAdminClient
 
 from bench.figures import Figures, Row
-from bench.machine import ROOT, commit, machine
+from bench.machine import ROOT
+from bench.servers import KAFKASSE
 from bench.testbed import Testbed
-from kafkasse.tools.broker import EmbeddedBroker
 
-TOPIC = "coldstart"
 RESPONSE_TIMEOUT_S = 30.0
 MAX_HEALTH_CHECKS = 1000
 LIMIT = "importing Python modules"
@@ -45,30 +38,14 @@ FIGURES = (
 )
 
 
-def main() -> None:
-    """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5)
-    args = parser.parse_args()
-    with EmbeddedBroker() as broker:
-        admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-        admin.create_topics({TOPIC: {"num_partitions": 3, "replication_factor": 1}}, wait_for_metadata=True)
-        admin.close()
-        runs = [run(broker.bootstrap_servers, TOPIC) for _ in range(args.runs)]
-    print(f"{machine()}; commit {commit()}; {args.runs} runs\n\n| figure | unit | goal | median | worst |")
-    print("| --- | --- | --- | ---: | ---: |")
-    for (_, name, unit, goal), values in zip(FIGURES, zip(*runs, strict=True), strict=True):
-        goal_text = "" if math.isnan(goal) else f"{goal:g}"
-        print(f"| {name} | {unit} | {goal_text} | {median(values):.2f} | {max(values):.2f} |")
-
-
 def measure(testbed: Testbed) -> Figures:
     """Measure one start."""
-    values = run(testbed.bootstrap_servers, testbed.topic())
-    return Figures([
-        Row(key, name, value, unit, goal=goal, limit=LIMIT)
+    with testbed.topics(1) as (topic,):
+        values = run(testbed.bootstrap_servers, topic)
+    return [
+        Row(key, KAFKASSE, name, value, unit, goal, LIMIT)
         for (key, name, unit, goal), value in zip(FIGURES, values, strict=True)
-    ])  # fmt: skip
+    ]
 
 
 def run(bootstrap_servers: str, topic: str) -> tuple[float, ...]:
@@ -140,7 +117,3 @@ def cpu_s(pid: int) -> float:
 def family(pid: int) -> list[str]:
     """Return the process IDs of a process and its children."""
     return [str(pid), *Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-if __name__ == "__main__":
-    main()

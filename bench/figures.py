@@ -1,145 +1,128 @@
-"""The results of a measurement: rows for the tables and curves for the charts."""
+"""What a measurement returns, and the rows that several runs of it become."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import median
 
-HIGHER_IS_BETTER = ("deliveries/s", "records/s", "MB/s", "clients")  # the units of such figures
+HIGHER_IS_BETTER = ("deliveries/s", "records/s", "%")  # the units of such figures
+MIN_SAMPLES_BEYOND = 1_000  # a percentile is a figure only if at least so many samples are above it
+PERCENTILES = (50, 99, 95, 90)  # the first two for which there are enough samples
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure.
+    """One figure of one server.
 
     Attributes:
-        key: a stable name for programs: words with dots between them, without the unit.
+        key: a stable name for programs: words with dots between them. Rows with the same key differ only in the server.
+        server: what was measured: kafkasse, or a baseline under the same load in the same run.
         what: the name in the tables.
-        value: the measured value, in `unit`; the median if there were several runs. NaN if it could not be measured.
-        baseline: the same figure of the baseline, measured under the same load in the same run; NaN if there is none.
-        against: the name of the baseline.
-        goal: the design's goal; NaN if there is none.
+        value: the median of the runs, in `unit`. A percentile: of the samples of all runs together.
+        goal: the goal of kafkasse; NaN if there is none.
         limit: what limits the value.
-        runs: how often the figure was measured.
-        low, high: the lowest and the highest value of all runs.
-        ratio_low, ratio_high: the lowest and the highest value / baseline of all runs.
+        runs: the number of runs.
+        samples: the number of values, in all runs.
+        low, high: the lowest and the highest value of a run.
     """
 
     key: str
+    server: str
     what: str
     value: float
     unit: str
-    baseline: float = math.nan
-    against: str = ""
     goal: float = math.nan
     limit: str = ""
     runs: int = 1
+    samples: int = 1
     low: float = math.nan
     high: float = math.nan
-    ratio_low: float = math.nan
-    ratio_high: float = math.nan
-
-    @property
-    def ratio(self) -> float:
-        """value / baseline."""
-        return self.value / self.baseline if self.baseline else math.nan
-
-    @property
-    def higher_is_better(self) -> bool:
-        return self.unit in HIGHER_IS_BETTER
 
     @property
     def misses_goal(self) -> bool:
-        """Whether the figure has a goal and does not reach it. A figure that could not be measured misses its goal."""
+        """Whether the figure has a goal and does not reach it."""
         if math.isnan(self.goal):
             return False
-        reached = self.value >= self.goal if self.higher_is_better else self.value <= self.goal
-        return not reached
+        return self.value < self.goal if self.unit in HIGHER_IS_BETTER else self.value > self.goal
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """One chart: named lines of (x, y) points."""
+class Latencies:
+    """The latencies of one run, in milliseconds.
 
-    name: str
-    title: str
-    x: str
-    y: str
-    lines: dict[str, list[tuple[float, float]]]
+    Attributes:
+        key, server, what: as in Row, without the percentile.
+        goals: the goals of kafkasse by percentile.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """The rows and the curves of one measurement."""
-
-    rows: list[Row] = field(default_factory=list)
-    curves: list[Curve] = field(default_factory=list)
+    key: str
+    server: str
+    what: str
+    values_ms: Sequence[float]
+    goals: dict[int, float]
 
 
-def merged(runs: Sequence[Figures]) -> Figures:
-    """Return the median and the spread of each figure over several runs of one measurement."""
-    by_key: dict[str, list[Row]] = {}
-    for row in (row for run in runs for row in run.rows):
-        by_key.setdefault(row.key, []).append(row)
-    return Figures([_merged_row(rows) for rows in by_key.values()], _merged_curves(runs))
+Figures = list[Row | Latencies]
 
 
-def _merged_row(rows: Sequence[Row]) -> Row:
-    values, ratios = _known(row.value for row in rows), _known(row.ratio for row in rows)
-    return replace(
-        rows[0],
-        value=_median(values),
-        baseline=_median(_known(row.baseline for row in rows)),
-        runs=len(values),
-        low=min(values, default=math.nan),
-        high=max(values, default=math.nan),
-        ratio_low=min(ratios, default=math.nan),
-        ratio_high=max(ratios, default=math.nan),
-    )
+def merged(runs: Iterable[Figures]) -> list[Row]:
+    """Return one row for each figure of each server. A value that could not be measured (NaN) does not count."""
+    by_key: dict[tuple[str, str], Figures] = {}
+    for figure in (figure for run in runs for figure in run):
+        by_key.setdefault((figure.key, figure.server), []).append(figure)
+    rows: list[Row] = []
+    for figures in by_key.values():
+        same = [figure for figure in figures if isinstance(figure, Row) and not math.isnan(figure.value)]
+        latencies = [figure for figure in figures if isinstance(figure, Latencies)]
+        rows += [_median_row(same)] if same else []
+        rows += _percentile_rows(latencies) if latencies else []
+    return rows
 
 
-def _merged_curves(runs: Sequence[Figures]) -> list[Curve]:
-    found = []
-    for same in zip(*(run.curves for run in runs), strict=True):
-        lines = {
-            name: [
-                (x, _median(_known(y for curve in same for at, y in curve.lines[name] if at == x))) for x, _ in points
-            ]
-            for name, points in same[0].lines.items()
-        }
-        found.append(replace(same[0], lines=lines))
-    return found
+def _median_row(rows: Sequence[Row]) -> Row:
+    values = [row.value for row in rows]
+    samples = sum(row.samples for row in rows)
+    return replace(rows[0], value=median(values), runs=len(rows), samples=samples, low=min(values), high=max(values))
+
+
+def _percentile_rows(runs: Sequence[Latencies]) -> list[Row]:
+    """Return the median and the 99th percentile, or the highest percentile for which there are enough samples."""
+    pooled = sorted(value for run in runs for value in run.values_ms)
+    ordered = [sorted(run.values_ms) for run in runs if run.values_ms]
+    percents = [percent for percent in PERCENTILES if _rests(percent, len(pooled))][:2]
+    rows = []
+    for percent in percents:
+        of_runs = [_percentile(values, percent) for values in ordered]
+        rows.append(
+            Row(
+                f"{runs[0].key}.p{percent}", runs[0].server, f"{runs[0].what}: {_NAMES[percent]} latency",
+                _percentile(pooled, percent), "ms", runs[0].goals.get(percent, math.nan), "", len(ordered), len(pooled),
+                min(of_runs), max(of_runs),
+            )
+        )  # fmt: skip
+    return rows
+
+
+_NAMES = {50: "median", 90: "90th percentile", 95: "95th percentile", 99: "99th percentile"}
+
+
+def _rests(percent: int, samples: int) -> bool:
+    return samples * (100 - percent) / 100 >= MIN_SAMPLES_BEYOND
+
+
+def _percentile(ordered: Sequence[float], percent: int) -> float:
+    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
 
 
 def worse(now: Row, before: Row) -> str:
-    """Return a sentence if a figure got worse by more than the spread of its runs, else "".
-
-    Figures with a baseline are compared by their ratio, because it depends less on the machine. The spread of a single run
-    counts as 10 %.
-    """
-    by_ratio = not (math.isnan(now.ratio) or math.isnan(before.ratio)) and now.against == before.against
-    new, old = (now.ratio, before.ratio) if by_ratio else (now.value, before.value)
-    if math.isnan(old) or new == old:
+    """Return a sentence if a figure got worse by more than the spread of both, else "". A single run spreads by 10 %."""
+    loss = before.value - now.value if now.unit in HIGHER_IS_BETTER else now.value - before.value
+    if loss <= max(_spread(now), _spread(before)):
         return ""
-    loss = old - new if now.higher_is_better else new - old
-    if not math.isnan(new) and loss <= max(_spread(now, by_ratio), _spread(before, by_ratio)):
-        return ""
-    what = f"{now.what} / {now.against}" if by_ratio else f"{now.what} [{now.unit}]"
-    return f"{what}: {new:.3g}, was {old:.3g}"
+    return f"{now.server}: {now.what} [{now.unit}]: {now.value:.3g}, was {before.value:.3g}"
 
 
-def _spread(row: Row, by_ratio: bool) -> float:
-    low, high = (row.ratio_low, row.ratio_high) if by_ratio else (row.low, row.high)
-    if row.runs > 1 and not math.isnan(high - low):
-        return high - low
-    return 0.1 * abs(row.ratio if by_ratio else row.value)
-
-
-def _known(values: Iterable[float]) -> list[float]:
-    return [value for value in values if not math.isnan(value)]
-
-
-def _median(values: Sequence[float]) -> float:
-    return median(values) if values else math.nan
+def _spread(row: Row) -> float:
+    return row.high - row.low if row.runs > 1 else 0.1 * abs(row.value)

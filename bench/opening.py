@@ -1,129 +1,114 @@
-"""How long a client waits until its stream is open, and until it receives the first stored event."""
+"""Clients that connect: how long it takes until their streams are open, and what an open stream costs."""
 
 from __future__ import annotations
 
-import json
 import math
-import re
-import socket
 import time
+from collections.abc import Iterator
+from functools import partial
 
-from bench.figures import Curve, Figures, Row
-from bench.records import MARK
-from bench.servers import Server
-from bench.testbed import PARTITIONS, RECORD_BYTES, Testbed, median_or_nan
+from bench.figures import Figures, Row
+from bench.servers import CONFLUENT, GO, KAFKA_SSE, KAFKASSE, STARLETTE, Server
+from bench.testbed import CATCH_UP_TIMEOUT_S, PARTITIONS, RECORD_BYTES, Testbed
 
-BASELINE_CLIENTS = 100
-EVENT_TIMEOUT_S = 30.0
-GOAL_CLIENTS = 500
-
-
-def measure(testbed: Testbed) -> Figures:
-    """Rows and a curve: seconds until N clients that connect at the same time have received their first event ID."""
-    sizes = testbed.scale.opening_clients
-    few = [clients for clients in sizes if clients <= BASELINE_CLIENTS]
-    with testbed.kafkasse() as server:
-        took = {clients: _all_open_s(testbed, server, clients) for clients in sizes}
-    others = {}
-    for name, running in testbed.baselines().items():
-        with running() as server:
-            others[name] = {clients: _all_open_s(testbed, server, clients) for clients in few}
-    rows = [row for clients, seconds in took.items() for row in _rows(clients, seconds, others)]
-    lines = {name: [*found.items()] for name, found in {"kafkasse": took, **others}.items()}
-    return Figures(rows, [Curve("opening", "Time until all streams are open", "clients", "s", lines)])
+STREAMS = 500
+SINGLE_STREAMS = 100
+FIRST_CLIENTS = 20  # after them, memory that a server allocates only once is not counted
+IDLE_S = 10.0
+MISSED_RECORDS = 100
+LIMIT = "one core: the request handling of Flask and gunicorn"
 
 
-def _rows(clients: int, seconds: float, others: dict[str, dict[int, float]]) -> list[Row]:
-    """Baselines send :ok before they have found the client's position, which is earlier than kafkasse's first event ID."""
-    what = f"open {clients:,} stream{'s' * (clients > 1)} at the same time"
-    goal = 0.2 if clients == GOAL_CLIENTS else math.nan
-    limit = "one core: the request handling of Flask and gunicorn"
-    compared = [
-        (f".{name}", found[clients], f"{name}, until :ok") for name, found in others.items() if clients in found
-    ]
-    return [
-        Row(f"opening.{clients}{suffix}", what, seconds, "s", baseline, against, goal, limit)
-        for suffix, baseline, against in compared or [("", math.nan, "")]
-    ]
+def measurements() -> Iterator[tuple[str, partial[Figures]]]:
+    """Yield the name and the function of each measurement."""
+    yield "opening", partial(_opening)
+    yield "idle.50", partial(_idle, clients=50, servers=(CONFLUENT, KAFKA_SSE))
+    yield "idle.1000", partial(_idle, clients=1000, servers=(KAFKASSE, GO, STARLETTE))
+    yield "idle.10000", partial(_idle, clients=10_000, servers=(KAFKASSE,))
+    yield "returning", partial(_returning, clients=1000)
 
 
-def _all_open_s(testbed: Testbed, server: Server, clients: int) -> float:
-    """Return the time, after one stream has already been opened. NaN if not all streams could be opened."""
-    topic = testbed.topic()
-    testbed.open(server, [topic], 1)
-    began = time.monotonic()
-    took = testbed.clients.open([server.request(f"/{topic}")] * clients)
-    all_open_s = time.monotonic() - began
-    testbed.clients.close_all()
-    return all_open_s if len(took) == clients else math.nan
+def _opening(testbed: Testbed) -> Figures:
+    """Open many streams at the same time, and others one after the other while one stream is open.
 
-
-def first_event(testbed: Testbed) -> Figures:
-    """Rows: the time from connecting to the first stored event, for positions in the ring and older ones."""
-    with testbed.kafkasse() as server:
-        in_ring, older = _in_ring(testbed, server), _older_than_ring(testbed, server)
-    found = {}
-    for name, running in testbed.baselines().items():
-        with running() as server:
-            found[name] = _of_baseline(testbed, server)
-    rows = []
-    for name, other in found.items():
-        rows += [
-            Row(f"first_event.outside.{name}", "first stored event, position older than the ring: median",
-                older * 1000, "ms", other * 1000, name, 5.0, "three requests to the broker: metadata, offsets, fetch"),
-            Row(f"first_event.inside.{name}", "first stored event, position in the ring: median", in_ring * 1000, "ms",
-                other * 1000, name, 5.0, "request handling; no request to Kafka"),
+    The baselines send :ok at once. kafkasse sends its first event after it has found the position.
+    """
+    figures, streams = Figures(), testbed.scale.clients(STREAMS)
+    for name in testbed.shuffled((KAFKASSE, GO, STARLETTE)):
+        with testbed.topics(1) as topics, testbed.server(name, topics) as server:
+            testbed.open(server, topics, 1)
+            request, began, before_s = server.request(f"/{topics[0]}"), time.monotonic(), server.cpu_s()
+            opened = testbed.clients.open([request] * streams)
+            seconds = time.monotonic() - began if len(opened) == streams else math.nan
+            cpu_s = server.cpu_s() - before_s
+            testbed.clients.close_all()
+            single_cpu_s = _single(testbed, server, topics)
+        goals = (0.2, 0.4) if name == KAFKASSE else (math.nan, math.nan)
+        what = f"open {streams:,} streams at the same time"
+        figures += [
+            Row("opening.seconds", name, what, seconds, "s", goals[0], LIMIT),
+            Row("opening.cpu", name, f"{what}: CPU per stream", cpu_s / streams * 1e3, "ms", limit=LIMIT),
+            Row("opening.single.cpu", name, "open and close one stream on an idle server: CPU", single_cpu_s * 1e3, "ms",
+                goals[1], LIMIT),
         ]  # fmt: skip
-    return Figures(rows)
+    return figures
 
 
-def _in_ring(testbed: Testbed, server: Server) -> float:
-    """Resume before a record that the server has just delivered to other clients."""
-    topic = testbed.topic()
-    testbed.clients.open([server.request(f"/{topic}")])
-    before = _id_of(testbed.clients.heads()[0])
-    testbed.producer.call("fill", topic, 1, 1, RECORD_BYTES)
-    testbed.clients.expect(1, EVENT_TIMEOUT_S)
-    testbed.clients.delivered()
-    took = _median_first(testbed, server, topic, before)
+def _single(testbed: Testbed, server: Server, topics: list[str]) -> float:
+    """Return the CPU time to open and close one stream."""
+    testbed.open(server, topics, 1)
+    request, streams = server.request(f"/{topics[0]}"), testbed.scale.clients(SINGLE_STREAMS)
+    before_s = server.cpu_s()
+    for _ in range(streams):
+        testbed.one_client.open([request])
+        testbed.one_client.close_all()
+    cpu_s = server.cpu_s() - before_s
     testbed.clients.close_all()
-    return took
+    return cpu_s / streams
 
 
-def _older_than_ring(testbed: Testbed, server: Server) -> float:
-    """Resume before a record that was stored while the topic had no readers."""
-    topic = testbed.topic()
-    testbed.producer.call("fill", topic, 1, 2, RECORD_BYTES)
-    testbed.clients.open([server.request(f"/{topic}")])
-    entries = json.loads(_id_of(testbed.clients.heads()[0]))
-    testbed.clients.close_all()
-    before = json.dumps([{**entry, "offset": 1} if entry["partition"] == 0 else entry for entry in entries])
-    return _median_first(testbed, server, topic, before)
+def _idle(testbed: Testbed, clients: int, servers: tuple[str, ...]) -> Figures:
+    """Measure the memory, the CPU time and the connections to Kafka of a server whose clients only wait."""
+    figures, key, clients = Figures(), f"idle.{clients}", testbed.scale.clients(clients)
+    for name in testbed.shuffled(servers):
+        with testbed.topics(1) as topics, testbed.server(name, topics, max_streams=str(2 * clients + 1)) as server:
+            first = min(FIRST_CLIENTS, clients)
+            testbed.open(server, topics, first)
+            base_bytes = server.memory_bytes()
+            opened = len(testbed.clients.open([server.request(f"/{topics[0]}")] * clients))
+            added_bytes = server.memory_bytes() - base_bytes
+            sockets, before_s = server.sockets_to(testbed.broker_port), server.cpu_s()
+            time.sleep(testbed.scale.seconds(IDLE_S))
+            cores = (server.cpu_s() - before_s) / testbed.scale.seconds(IDLE_S)
+            testbed.clients.close_all()
+        what = f"{clients:,} idle clients"
+        figures += [
+            Row(f"{key}.memory", name, f"{what}: memory per client", added_bytes / opened / 1024, "KiB",
+                3.0 if name == KAFKASSE else math.nan, "a stream, a reader, a socket and its watcher; no greenlet"),
+            Row(f"{key}.cpu", name, f"{what}: server CPU", cores * 100, "% of a core", limit="heartbeats"),
+            Row(f"{key}.base", name, f"memory of the server with {first} clients", base_bytes / 2**20, "MiB"),
+            Row(f"{key}.sockets", name, f"{what}: connections to Kafka", sockets, "connections"),
+        ]  # fmt: skip
+    return figures
 
 
-def _of_baseline(testbed: Testbed, server: Server) -> float:
-    topic = testbed.topic()
-    testbed.producer.call("fill", topic, 1, 2, RECORD_BYTES)
-    entries = [{"topic": topic, "partition": each, "offset": 0 if each else 1} for each in range(PARTITIONS)]
-    return _median_first(testbed, server, topic, json.dumps(entries))
-
-
-def _id_of(head: bytes) -> str:
-    found = re.search(rb"^id: (.+)$", head, re.MULTILINE)
-    assert found, head
-    return found[1].decode().strip()
-
-
-def _median_first(testbed: Testbed, server: Server, topic: str, position: str) -> float:
-    request = server.request(f"/{topic}", f"Last-Event-ID: {position}\r\n").encoded
-    _first_event_s(server.port, request)
-    return median_or_nan([_first_event_s(server.port, request) for _ in range(testbed.scale.first_events)])
-
-
-def _first_event_s(port: int, request: bytes) -> float:
-    began = time.monotonic()
-    with socket.create_connection(("127.0.0.1", port), EVENT_TIMEOUT_S) as connection:
-        connection.sendall(request)
-        while MARK not in (data := connection.recv(65_536)):
-            assert data, "the server closed the connection"
-        return time.monotonic() - began
+def _returning(testbed: Testbed, clients: int) -> Figures:
+    """All clients of a worker return after a deploy. The new worker's ring is empty, so it reads what they have missed."""
+    clients = testbed.scale.clients(clients)
+    with testbed.topics(2) as (topic, other), testbed.server(KAFKASSE, [topic]) as server:
+        missed = testbed.producer.call("fill", topic, PARTITIONS, MISSED_RECORDS, RECORD_BYTES)
+        testbed.open(server, [other], 1)  # the server's first connection to Kafka is not measured
+        testbed.clients.close_all()
+        entries = ",".join(f'{{"topic":"{topic}","partition":{number},"offset":0}}' for number in range(PARTITIONS))
+        request, before_s = server.request(f"/{topic}", f"Last-Event-ID: [{entries}]\r\n"), server.cpu_s()
+        began = testbed.clients.connect([request] * clients)
+        testbed.clients.expect(missed, CATCH_UP_TIMEOUT_S)
+        delivered = testbed.clients.delivered()
+        cpu_s = server.cpu_s() - before_s
+        testbed.clients.close_all()
+    seconds = delivered.ended / 1e9 - began if delivered.complete == clients else math.nan
+    what = f"{clients:,} clients return, {missed} records behind"
+    return [
+        Row("returning.seconds", KAFKASSE, f"{what}: time until the last has all of them", seconds, "s"),
+        Row("returning.cpu", KAFKASSE, f"{what}: CPU per client", cpu_s / clients * 1e3, "ms"),
+    ]

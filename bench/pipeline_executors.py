@@ -15,29 +15,13 @@ import os
 import tempfile
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
-from bench.figures import Figures, Row
 from bench.machine import commit, machine
 from bench.pipeline_state import KEYS_PER_GROUP, Running, Topics, broker_with_topics
 from tests.pipelines.standalone import Standalone
 
-if TYPE_CHECKING:
-    from bench.testbed import Testbed
-
 SLOTS = 8  # 3 source partitions and 2 stages with 2 state partitions need 7
 WARM_UP_BURSTS = 2
-
-
-def measure(testbed: Testbed) -> Figures:
-    """Return the throughput with one and with two executors."""
-    one, two = (throughput(executors, testbed.scale.state_keys[0]) for executors in (1, 2))
-    key = "pipeline_executors.throughput"
-    limit = "the broker and the driver share the cores"
-    return Figures([
-        Row(f"{key}.1", "burst, 1 executor", one, "records/s"),
-        Row(f"{key}.2", "burst, 2 executors", two, "records/s", one, "1 executor", limit=limit),
-    ])  # fmt: skip
 
 
 def throughput(executors: int, keys: int) -> float:

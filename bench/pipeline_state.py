@@ -1,12 +1,11 @@
 """The latency of a Top 3 with a large state, and how long the pipeline takes to resume.
 
-    python -m bench.pipeline_state [--keys 10000 1000000] [--updates 600] [--state-partitions 2]
+    python -m bench.pipeline_state [--keys 10000 1000000] [--updates 2000] [--state-partitions 2]
         [--commit-interval 10] [--one-group]
 
 Runs an embedded broker and `kafkasse pipeline run`, and writes KEYS records with 1,000 keys for each group, or with a single
-group. Then it sends 20 updates per second. Each update makes a random key the largest of its group. The latency of an update
-is the time from when it is due until the sink contains the result, so a stall counts for all updates that are due during the
-stall. With --one-group, each update of a second series removes the largest key, after the result of the previous update.
+group. Then it sends updates at a steady rate. Each makes a random key the largest of its group. The latency of an update is
+the time from when it was due until the sink contains the result.
 """
 
 from __future__ import annotations
@@ -23,9 +22,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from bench.figures import Figures, Row
+from bench.figures import Latencies, Row
 from bench.machine import commit, machine
 from kafkasse.pipelines import Pipeline
 
@@ -34,26 +34,23 @@ if TYPE_CHECKING:
 
 SOURCE, SINK, PARTITIONS = "members", "tops", 3
 KEYS_PER_GROUP = 1000
-WARM_UP = 2  # times as many updates as are measured: the first commits are slow, whatever the size of the state
-MAX_WARM_UP = 1_200
-LONG_INTERVAL_S = 60
-LONG = 4  # times as many updates, so that there is more than one commit
-UPDATES_PER_S = 20.0
+KEYS = 1_000_000
+UPDATES_PER_S = 500.0
+UPDATES = 110_000  # enough for the 99th percentile
+WARM_UP_S = 30  # the first commits are slow, whatever the size of the state
 RESULT_TIMEOUT_S = 200.0
-STOP_TIMEOUT_S = LONG_INTERVAL_S + 60.0  # a pipeline ends after its next commit
+STOP_TIMEOUT_S = 120.0  # a pipeline ends after its next commit
 BURST = 20_000
 MAX_LOG_BYTES = 1_000_000
-# The name, the unit and the goal with the largest state.
-FIGURES = (
-    ("load", "records/s", math.nan),
-    ("update, p50", "ms", 50.0),
-    ("update, p99", "ms", 150.0),
-    ("burst", "records/s", math.nan),
-    ("cores used in the burst", "cores", math.nan),
-    ("memory", "MB", math.nan),
-    ("restart until ready", "s", math.nan),
-    ("restart until the first result", "s", 15.0),
-)
+GOALS = {50: 50.0, 99: 150.0}  # milliseconds
+UNITS_AND_GOALS = {
+    "load": ("records/s", math.nan),
+    "burst": ("records/s", math.nan),
+    "cores used in the burst": ("cores", math.nan),
+    "memory": ("MB", math.nan),
+    "restart until ready": ("s", math.nan),
+    "restart until the first result": ("s", 15.0),
+}
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -174,16 +171,6 @@ class Topics:
         shown = [each for each in waiting if each[0] in group and (each[1] in ranks or each[1] < min(ranks))]
         return [(time.perf_counter() - waiting.pop(each)) * 1000 for each in shown]
 
-    def removals(self, keys: int, count: int) -> Iterator[float]:
-        """Make the largest key of the only group the smallest. Yields the latencies in milliseconds."""
-        for key in range(count):
-            self._wait(self._send(key, self._next_rank(), key % PARTITIONS))
-        for removed in range(count - 1, 3, -1):
-            began_s = time.perf_counter()
-            self._send(removed, -removed, removed % PARTITIONS)
-            self._wait(f'member {removed - 3}"'.encode())
-            yield (time.perf_counter() - began_s) * 1000
-
     def burst(self, keys: int) -> float:
         """Send BURST corrections of random keys. Returns how many the pipeline processes per second."""
         chance = random.Random(2)
@@ -279,38 +266,20 @@ def broker_with_topics() -> Iterator[str]:
         yield broker.bootstrap_servers
 
 
-def measure(testbed: Testbed) -> Figures:
-    """Return the latencies with states of different sizes, and with a single group."""
-    rows = []
-    smallest, *_, largest = testbed.scale.state_keys
-    small, large = (state(keys, testbed.scale.state_updates, one_group=False) for keys in (smallest, largest))
-    single = state(largest, testbed.scale.state_updates, one_group=True)
-    os.environ["COMMIT_INTERVAL_S"] = str(LONG_INTERVAL_S)
-    seldom = state(largest, LONG * testbed.scale.state_updates, one_group=False)
-    del os.environ["COMMIT_INTERVAL_S"]
-    for name, unit, goal in FIGURES:
-        key = f"pipeline_state.{name.replace(', ', '.').replace(' ', '_')}"
-        rows += [
-            Row(f"{key}.{smallest}", f"{name}, {smallest:,} keys", small[name], unit),
-            Row(
-                f"{key}.{largest}",
-                f"{name}, {largest:,} keys",
-                large[name],
-                unit,
-                small[name],
-                f"{smallest:,} keys",
-                goal,
-            ),
-            Row(f"{key}.group", f"{name}, a group of {largest:,} keys", single[name], unit),
-        ]
-        if name.startswith("update"):
-            label = f"{name}, {largest:,} keys, a commit every {LONG_INTERVAL_S} s"
-            rows.append(Row(f"{key}.{largest}.long", label, seldom[name], unit))
-    return Figures(rows)
+def measure(testbed: Testbed) -> list[Row | Latencies]:
+    """Return the latency, the throughput, the memory and the restart with a large state."""
+    keys, updates = (1_000, 100) if testbed.scale.quick else (KEYS, UPDATES)
+    latencies, figures = state(keys, updates, one_group=False)
+    what = f"a pipeline with {keys:,} keys"
+    rows = [
+        Row(f"pipeline.{name.replace(' ', '_')}", "kafkasse", f"{what}: {name}", value, *UNITS_AND_GOALS[name])
+        for name, value in figures.items()
+    ]
+    return [*rows, Latencies("pipeline", "kafkasse", f"{what}, {UPDATES_PER_S:.0f} updates/s", latencies, GOALS)]
 
 
-def state(keys: int, updates: int, one_group: bool) -> dict[str, float]:
-    """Measure a state of this many keys."""
+def state(keys: int, updates: int, one_group: bool) -> tuple[list[float], dict[str, float]]:
+    """Return the latencies of updates in milliseconds, and the other figures, with a state of this many keys."""
     groups = 1 if one_group else max(1, keys // KEYS_PER_GROUP)
     with broker_with_topics() as servers, tempfile.TemporaryDirectory() as checkpoint:
         topics = Topics(servers, groups)
@@ -319,11 +288,8 @@ def state(keys: int, updates: int, one_group: bool) -> dict[str, float]:
             began_s = time.perf_counter()
             topics.load(keys)
             figures = {"load": keys / (time.perf_counter() - began_s)}
-            print(f"{keys:,} keys: loaded", file=sys.stderr, flush=True)
-            warm_up = min(MAX_WARM_UP, WARM_UP * updates)
-            figures |= _percentiles("update", topics.promotions(keys, warm_up + updates)[-updates:])
-            if one_group:
-                figures |= _percentiles("removal of the largest", list(topics.removals(keys, updates)))
+            warm_up = min(updates, int(WARM_UP_S * UPDATES_PER_S))
+            latencies_ms = topics.promotions(keys, warm_up + updates)[-updates:]
             cpu_s, at_s = running.cpu_s(), time.perf_counter()
             figures["burst"] = topics.burst(keys)
             figures["cores used in the burst"] = (running.cpu_s() - cpu_s) / (time.perf_counter() - at_s)
@@ -337,19 +303,14 @@ def state(keys: int, updates: int, one_group: bool) -> dict[str, float]:
             figures["restart until the first result"] = running.since_start_s()
         finally:
             running.stop()
-    return figures
-
-
-def _percentiles(name: str, latencies_ms: list[float]) -> dict[str, float]:
-    ordered = sorted(latencies_ms)
-    return {f"{name}, p{share}": ordered[int(len(ordered) * share / 100)] for share in (50, 99)}
+    return latencies_ms, figures
 
 
 def main() -> None:
-    """Print a table."""
+    """Print the figures of each state."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--keys", type=int, nargs="+", default=[10_000, 1_000_000])
-    parser.add_argument("--updates", type=int, default=600)
+    parser.add_argument("--keys", type=int, nargs="+", default=[10_000, KEYS])
+    parser.add_argument("--updates", type=int, default=2_000)
     parser.add_argument("--state-partitions", type=int, default=2)
     parser.add_argument("--commit-interval", type=int, default=10)
     parser.add_argument("--heap", default="1g")
@@ -360,16 +321,11 @@ def main() -> None:
         "HEAP": args.heap,
         "COMMIT_INTERVAL_S": str(args.commit_interval),
     }
-    load = os.getloadavg()[0]
-    columns = {keys: state(keys, args.updates, args.one_group) for keys in args.keys}
-    print(f"{machine()}; commit {commit()}; load average {load:.1f} before, {os.getloadavg()[0]:.1f} after")
-    print(f"| {args.state_partitions} state partitions | {' | '.join(f'{keys:,} keys' for keys in columns)} |")
-    print("| --- |" + " ---: |" * len(columns))
-    units = {name: unit for name, unit, _ in FIGURES}
-    for name in columns[args.keys[0]]:
-        print(
-            f"| {name} [{units.get(name, 'ms')}] | {' | '.join(f'{column[name]:,.1f}' for column in columns.values())} |"
-        )
+    print(f"{machine()}; commit {commit()}; load average {os.getloadavg()[0]:.1f}")
+    for keys in args.keys:
+        latencies_ms, figures = state(keys, args.updates, args.one_group)
+        print(f"{keys:,} keys: median of the latency {median(latencies_ms):.0f} ms")
+        print("".join(f"    {name}: {value:,.1f} {UNITS_AND_GOALS[name][0]}\n" for name, value in figures.items()))
 
 
 if __name__ == "__main__":

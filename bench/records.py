@@ -2,8 +2,8 @@
 
 kafka-python builds the record batches, and the producer sends them over one socket. fill() builds a batch once and sends it
 many times. Each counted record contains one MARK, so that clients can count records without parsing them. A probe, which
-only tests whether a stream delivers, contains a PROBE instead. The field `at` is the time when the record was created, from
-a clock that all processes share.
+only tests whether a stream delivers, contains a PROBE instead. The field `at` is the time when the record was due, from a
+clock that all processes share. So if the producer is late, the latency contains its delay.
 """
 
 from __future__ import annotations
@@ -83,27 +83,17 @@ class Producer:
             keys: the records have the keys 0 to `keys` - 1 in turn. 0: they have no keys.
         """
         template = value(size)
-        began = time.monotonic()
+        began_ns = time.monotonic_ns()
         count = int(rate * seconds)
         for number in range(count):
-            time.sleep(max(0.0, began + number / rate - time.monotonic()))
+            due_ns = began_ns + int(number / rate * 1e9)
+            time.sleep(max(0, due_ns - time.monotonic_ns()) / 1e9)
             turn = number % (len(topics) * partitions)
-            records = batch([_with_current_time(template)], b"%d" % (number % keys) if keys else None)
+            records = batch([_with_time(template, due_ns)], b"%d" % (number % keys) if keys else None)
             self._send(topics[turn % len(topics)], turn // len(topics), records)
             self._read_response(socket.MSG_DONTWAIT)
         self._await_responses()
         return count
-
-    def burst(self, topic: str, partitions: int, records: int, size: int) -> int:
-        """Append `records` records at once, in a few large batches with the time of sending. Returns their number."""
-        template = value(size)
-        batch_size = max(1, MAX_BATCH_BYTES // size)
-        each = records // partitions
-        for begin in range(0, each, batch_size):
-            for partition in range(partitions):
-                self._send(topic, partition, batch([_with_current_time(template)] * min(batch_size, each - begin)))
-        self._await_responses()
-        return each * partitions
 
     def probe(self, topic: str, partition: int) -> None:
         """Append a record that is not counted."""
@@ -136,7 +126,7 @@ class Producer:
         self._in_flight -= 1
 
 
-def _with_current_time(template: bytes) -> bytes:
-    """Return the record with the current time in its field `at`."""
+def _with_time(template: bytes, due_ns: int) -> bytes:
+    """Return the record with this time in its field `at`."""
     begin = template.index(b":") + 2
-    return template[:begin] + b"%d" % time.monotonic_ns() + template[template.index(b",") :]
+    return template[:begin] + b"%d" % due_ns + template[template.index(b",") :]

@@ -9,8 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,17 +18,17 @@ from pathlib import Path
 from bench.clients import Request
 
 ROOT = Path(__file__).parents[1]
-KAFKA_SSE = Path(__file__).with_name(".kafka-sse")
-CONSUMER_PER_CLIENT = "consumer-per-client"
-CONFLUENT = "confluent-kafka"
-NODE = "KafkaSSE"
-GUNICORN = ("-m", "gunicorn", "-c", os.devnull)  # otherwise gunicorn reads the gunicorn.conf.py of kafkasse
+RIVALS = Path(__file__).with_name("rivals")
+KAFKA_SSE_FOLDER = RIVALS / ".kafka-sse"
+FRANZ = RIVALS / "franz/.build"
+KAFKASSE, STARLETTE, GO = "kafkasse", "Starlette", "Go"
+CONFLUENT, KAFKA_SSE = "confluent-kafka", "KafkaSSE"
 MAX_CONFLUENT_CLIENTS = 200  # each takes one of gthread's threads
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
-NPM_TIMEOUT_S = 600.0
+BUILD_TIMEOUT_S = 600.0
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_LISTENING = re.compile(r"Listening at: http://127\.0\.0\.1:(\d+)")
+_LISTENING = re.compile(r"(?:Listening at:|running on) https?://127\.0\.0\.1:(\d+)")
 _BOOTED = re.compile(r"Booting worker with pid: (\d+)")
 
 
@@ -41,16 +41,18 @@ class Server:
         port: its port on 127.0.0.1.
         pids: the processes that serve clients.
         opened: a stream is open when the response contains these bytes.
+        tls: the server expects TLS.
     """
 
     name: str
     port: int
     pids: tuple[int, ...]
     opened: bytes
+    tls: bool = False
 
     def request(self, path: str, headers: str = "") -> Request:
         """Return the request for a stream of this server."""
-        return Request(self.port, path, self.opened, headers)
+        return Request(self.port, path, self.opened, headers, self.tls)
 
     def cpu_s(self) -> float:
         """Return the CPU time of its processes so far: user and system, all threads."""
@@ -77,71 +79,85 @@ def _target(link: Path) -> str:
 
 
 @contextmanager
-def kafkasse(bootstrap_servers: str, workers: int = 1, **settings: str) -> Iterator[Server]:
-    """`kafkasse serve`. Settings are those of the schema, as text."""
-    words = ["-m", "kafkasse", "serve", "--bind", "127.0.0.1:0", "--workers", str(workers)]
-    environment = {
-        f"KAFKASSE_{name.upper()}": text for name, text in {"allowed_topics": "*", "public": "true", **settings}.items()
-    }
+def kafkasse(bootstrap_servers: str, workers: int = 1, tls: Sequence[str] = (), **settings: str) -> Iterator[Server]:
+    """`kafkasse serve`. Settings are those of the schema, as text. `tls`: the options that make it serve TLS."""
+    words = ["-m", "kafkasse", "serve", "--bind", "127.0.0.1:0", "--workers", str(workers), *tls]
+    settings = {"allowed_topics": "*", "public": "true", "max_streams_per_client": "1000000", **settings}
+    environment = {f"KAFKASSE_{name.upper()}": text for name, text in settings.items()}
     with _running([sys.executable, *words, "--bootstrap-servers", bootstrap_servers], environment) as output:
         port, pids = output.wait_for(_LISTENING, 1), output.wait_for(_BOOTED, workers)
-        yield Server("kafkasse", port[0], tuple(pids), b"\nid: ")
+        yield Server(KAFKASSE, port[0], tuple(pids), b"\nid: ", bool(tls))
 
 
 @contextmanager
-def consumer_per_client(bootstrap_servers: str) -> Iterator[Server]:
-    """bench.consumer_per_client: one KafkaConsumer for each client."""
-    words = [*GUNICORN, "-k", "gevent", "--worker-connections", "10000", "-b", "127.0.0.1:0"]
-    environment = {"BENCH_BOOTSTRAP_SERVERS": bootstrap_servers}
-    with _running(
-        [sys.executable, *words, "--no-control-socket", "bench.consumer_per_client:app"], environment
-    ) as output:
-        port, pids = output.wait_for(_LISTENING, 1), output.wait_for(_BOOTED, 1)
-        yield Server(CONSUMER_PER_CLIENT, port[0], tuple(pids), b":ok")
+def starlette(bootstrap_servers: str, topics: Sequence[str]) -> Iterator[Server]:
+    """bench.rivals.starlette_app: one consumer of aiokafka for all clients."""
+    options = ["--loop", "uvloop", "--http", "httptools", "--no-access-log", "--host", "127.0.0.1", "--port", "0"]
+    environment = {"BENCH_BOOTSTRAP_SERVERS": bootstrap_servers, "BENCH_TOPICS": ",".join(topics)}
+    command = [sys.executable, "-m", "uvicorn", *options, "bench.rivals.starlette_app:app"]
+    with _running(command, environment) as output:
+        yield Server(STARLETTE, output.wait_for(_LISTENING, 1)[0], (output.pid,), b":ok")
 
 
 @contextmanager
-def confluent(bootstrap_servers: str) -> Iterator[Server]:
-    """bench.confluent_server: one consumer of confluent-kafka for each client."""
-    require("confluent_kafka")
-    words = [*GUNICORN, "-k", "gthread", "--threads", str(MAX_CONFLUENT_CLIENTS), "-b", "127.0.0.1:0"]
-    environment = {"BENCH_BOOTSTRAP_SERVERS": bootstrap_servers}
-    with _running([sys.executable, *words, "--no-control-socket", "bench.confluent_server:app"], environment) as output:
+def go(bootstrap_servers: str, topics: Sequence[str]) -> Iterator[Server]:
+    """bench/rivals/franz: one consumer of franz-go for all clients, on one core."""
+    with _running([str(FRANZ), bootstrap_servers, ",".join(topics)], {"GOMAXPROCS": "1"}) as output:
+        yield Server(GO, output.wait_for(_LISTENING, 1)[0], (output.pid,), b":ok")
+
+
+@contextmanager
+def confluent(bootstrap_servers: str, _topics: Sequence[str]) -> Iterator[Server]:
+    """bench.rivals.confluent_app: one consumer of confluent-kafka for each client."""
+    words = ["-c", os.devnull, "-k", "gthread", "--threads", str(MAX_CONFLUENT_CLIENTS), "-b", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "gunicorn", *words, "--no-control-socket", "bench.rivals.confluent_app:app"]
+    with _running(command, {"BENCH_BOOTSTRAP_SERVERS": bootstrap_servers}) as output:
         port, pids = output.wait_for(_LISTENING, 1), output.wait_for(_BOOTED, 1)
         yield Server(CONFLUENT, port[0], tuple(pids), b":ok")
 
 
 @contextmanager
-def kafka_sse(bootstrap_servers: str, modules: Path) -> Iterator[Server]:
-    """KafkaSSE, from `modules`/node_modules."""
-    script = Path(__file__).with_name("kafka_sse_server.js")
+def kafka_sse(bootstrap_servers: str, _topics: Sequence[str]) -> Iterator[Server]:
+    """KafkaSSE, as npm has installed it."""
+    command = ["node", str(RIVALS / "kafka_sse.js"), str(KAFKA_SSE_FOLDER), bootstrap_servers]
     # Each consumer of node-rdkafka blocks a thread of libuv's pool. KafkaSSE's own tests enlarge the pool too.
-    with _running(["node", str(script), str(modules), bootstrap_servers], {"UV_THREADPOOL_SIZE": "128"}) as output:
-        port = output.wait_for(_LISTENING, 1)
-        yield Server(NODE, port[0], (output.pid,), b":ok")
+    with _running(command, {"UV_THREADPOOL_SIZE": "128"}) as output:
+        yield Server(KAFKA_SSE, output.wait_for(_LISTENING, 1)[0], (output.pid,), b":ok")
 
 
-def require(*modules: str) -> None:
-    """Exit if one of these modules is not installed, and print how to install it."""
-    if missing := [each for each in modules if find_spec(each) is None]:
-        sys.exit(f"python -m bench: {', '.join(missing)} not found. Run: pip install -r bench/requirements.txt")
+BASELINES: dict[str, Callable[[str, Sequence[str]], AbstractContextManager[Server]]] = {
+    GO: go,
+    STARLETTE: starlette,
+    CONFLUENT: confluent,
+    KAFKA_SSE: kafka_sse,
+}
 
 
-def kafka_sse_missing(modules: Path, install: bool) -> str:
-    """Build KafkaSSE with npm in `modules` if it is missing and `install`. Returns why it cannot be measured, or ""."""
-    if not shutil.which("node") or not shutil.which("npm"):
-        return "node and npm are not installed"
-    if (modules / "node_modules" / "kafka-sse").exists():
-        return ""
-    if not install:
-        return "a full run builds it"
-    modules.mkdir(parents=True, exist_ok=True)
-    try:
-        command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(modules), "kafka-sse@0.4.2"]
-        subprocess.run(command, check=True, capture_output=True, timeout=NPM_TIMEOUT_S)
-    except (subprocess.SubprocessError, OSError) as error:
-        return f"npm failed to build it ({type(error).__name__})"
-    return ""
+def missing(build: bool) -> dict[str, str]:
+    """Build the baselines that need it, if `build`. Returns why baselines cannot be measured, by name."""
+    npm = ["npm", "install", "--no-audit", "--no-fund", "--prefix"]
+    found = {
+        GO: _unbuilt(FRANZ, ["go", "build", "-C", str(FRANZ.parent), "-o", str(FRANZ), "."], build),
+        STARLETTE: _not_installed("starlette", "uvicorn", "uvloop", "httptools", "aiokafka"),
+        CONFLUENT: _not_installed("confluent_kafka"),
+        KAFKA_SSE: _unbuilt(
+            KAFKA_SSE_FOLDER / "node_modules/kafka-sse", [*npm, str(KAFKA_SSE_FOLDER), "kafka-sse@0.4.2"], build
+        ),
+    }
+    return {name: reason for name, reason in found.items() if reason}
+
+
+def _not_installed(*modules: str) -> str:
+    missing = [module for module in modules if find_spec(module) is None]
+    return f"{', '.join(missing)} not found. Run: pip install -r bench/requirements.txt" if missing else ""
+
+
+def _unbuilt(result: Path, command: list[str], build: bool) -> str:
+    if build and shutil.which(command[0]):
+        result.parent.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False)
+        return done.stderr[-500:] if done.returncode else ""
+    return "" if result.exists() else f"{result.name} is not built. `make bench` builds it if {command[0]} is installed"
 
 
 class _Output:

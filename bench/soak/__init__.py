@@ -5,6 +5,6 @@ clients.py       the clients: they connect, read, stall, disconnect and reconnec
 stream_check.py  checks what one client receives: no record is lost or duplicated
 sampler.py       samples the resources that the worker holds, every few seconds
 growth.py        decides whether a resource has grown
-report.py        prints lines, draws a chart and writes the page
+report.py        prints lines and writes the page
 app.py           the app that gunicorn serves
 """

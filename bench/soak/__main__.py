@@ -1,6 +1,6 @@
 """Run the soak test: `make soak MINUTES=15`. The exit code is 1 if the worker's resources grew or a client found an error.
 
---keep draws bench/images/soak.png and updates the generated section of bench/soak/README.md.
+--keep updates the generated section of bench/soak/README.md.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _conclude(summary: str, samples: Sequence[Sample], problems: list[str], keep
         print("types with more objects:", ", ".join(growth.types_that_grew(samples[len(samples) // 4], samples[-1])))
     print(f"{len(problems) + len(grown)} errors")
     if keep:
-        report.keep(samples, checks, summary)
+        report.keep(checks, summary)
     return 1 if problems or grown else 0
 
 
@@ -172,7 +172,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=15, help="duration of the load")
     parser.add_argument("--quick", action="store_true", help="use few clients, to test that the soak test works")
-    parser.add_argument("--keep", action="store_true", help="draw the chart and update bench/soak/README.md")
+    parser.add_argument("--keep", action="store_true", help="update bench/soak/README.md")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Report a soak test: lines for the terminal, a chart, and the generated section of bench/soak/README.md."""
+"""Report a soak test: lines for the terminal, and the generated section of bench/soak/README.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from bench.soak.growth import FIGURES, GrowthCheck
 from bench.soak.sampler import Sample
 
 PAGE = Path(__file__).with_name("README.md")
-CHART = Path(__file__).parents[1] / "images" / "soak.png"
 BARS = "▁▂▃▄▅▆▇█"
 MAX_BARS = 60
 MAX_LINE_CHARS = 125
@@ -50,28 +49,7 @@ def table(checks: Sequence[GrowthCheck]) -> str:
     return "\n".join(rows)
 
 
-def keep(samples: Sequence[Sample], checks: Sequence[GrowthCheck], summary: str) -> None:
-    """Draw the chart, and write the section of the page."""
-    _draw(samples)
-    chart = f"![Resources of the worker](../bench/images/{CHART.name})"
-    section = "\n\n".join([textwrap.fill(summary, MAX_LINE_CHARS), chart, table(checks)]) + "\n"
+def keep(checks: Sequence[GrowthCheck], summary: str) -> None:
+    """Write the section of the page."""
+    section = "\n\n".join([textwrap.fill(summary, MAX_LINE_CHARS), table(checks)]) + "\n"
     PAGE.write_text(_SECTION.sub(lambda found: found[1] + section + found[2], PAGE.read_text()))
-
-
-def _draw(samples: Sequence[Sample]) -> None:
-    import matplotlib as mpl  # imported here because only keep() needs it
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    minutes = [each.at_s / 60 for each in samples]
-    figure, panes = pyplot.subplots(len(FIGURES), 1, sharex=True, figsize=(8, 9), layout="constrained")
-    for resource, axes in zip(FIGURES, panes, strict=True):
-        values = [getattr(each, resource.name) for each in samples]
-        axes.plot(minutes, values, linewidth=1)
-        axes.set(ylim=(0, max(*values, 1) * 1.2))
-        axes.set_title(resource.what, fontsize=9, loc="left")
-        axes.grid(alpha=0.3)
-    panes[-1].set_xlabel("minutes")
-    figure.savefig(CHART, dpi=110)
-    pyplot.close(figure)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
+from bench import results
 from docs.site import reference
 
 HERE = Path(__file__).parent
@@ -24,7 +25,7 @@ OTHERS = {
     "CHANGELOG.md": "changelog.md",
     "RELEASING.md": "releasing.md",
     "SECURITY.md": "reporting.md",
-    "bench/RESULTS.md": "results.md",
+    "bench/results.json": "results.md",
     "bench/soak/README.md": "soak.md",
     "docs/site/README.md": "site.md",
     "tests/attacks/README.md": "attacks.md",
@@ -50,7 +51,12 @@ def write(folder: Path) -> None:
     generated = reference.pages()
     linked: dict[str, None] = {}
     for path, page in files().items():
-        text = rewrite((ROOT / path).read_text(), path, linked)
+        if page == "results.md":
+            text, pictures = results.page()
+            for name, picture in pictures.items():
+                _write(folder / name, picture)
+        else:
+            text = rewrite((ROOT / path).read_text(), path, linked)
         if page == HOME:
             text += "\n" + reference.LIST
             text += "".join(toctree(heading, entries) for heading, entries in entries_of(text))

@@ -1,7 +1,8 @@
-"""The benchmark runs, merges several runs, judges goals and finds figures that got worse."""
+"""The benchmark runs, merges several runs, and finds figures that got worse; the docs quote its results."""
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
@@ -9,110 +10,168 @@ from pathlib import Path
 
 import pytest
 
-from bench import __main__, capacity, report
-from bench.figures import HIGHER_IS_BETTER, Curve, Figures, Row, merged, worse
-from bench.report import table
-
-
-def latency(value: float, baseline: float = math.nan, goal: float = math.nan) -> Row:
-    return Row("p99", "latency", value, "ms", baseline, "other" if baseline == baseline else "", goal)
-
-
-def runs(*values: float, baseline: float = math.nan) -> Row:
-    (row,) = merged([Figures([latency(value, baseline)]) for value in values]).rows
-    return row
-
-
-def test_a_figure_is_the_median_of_its_runs_with_their_spread():
-    found = runs(3.0, 1.0, 2.0, baseline=2.0)
-
-    assert (2.0, 1.0, 3.0, 3) == (found.value, found.low, found.high, found.runs)
-    assert (1.0, 0.5, 1.5) == (found.ratio, found.ratio_low, found.ratio_high)
-
-
-def test_a_run_that_measured_nothing_does_not_count():
-    found = runs(math.nan, 1.0, 3.0)
-
-    assert (2.0, 2) == (found.value, found.runs)
-
-
-def test_a_curve_has_the_median_at_each_point():
-    def run(y: float) -> Figures:
-        return Figures([], [Curve("c", "", "x", "y", {"line": [(1.0, y), (10.0, 2 * y)]})])
-
-    found = merged([run(1.0), run(5.0), run(3.0)])
-
-    assert {"line": [(1.0, 3.0), (10.0, 6.0)]} == found.curves[0].lines
-
-
-def test_a_missed_goal_is_marked():
-    assert "10, **missed**" in table([latency(11.0, goal=10.0)])
-    assert "10, **missed**" in table([latency(math.nan, goal=10.0)])
-    assert "10, reached" in table([latency(10.0, goal=10.0)])
-
-
-@pytest.mark.parametrize("unit", HIGHER_IS_BETTER)
-def test_a_rate_or_a_number_of_clients_below_its_goal_misses_it(unit):
-    figure = Row("key", "figure", 90.0, unit, goal=100.0)
-
-    assert figure.misses_goal
-
-
-@pytest.mark.parametrize(
-    ("after", "before", "found"),
-    [
-        (runs(13.5, 14.0, 14.5), runs(10.0, 11.0, 12.0), "latency [ms]: 14, was 11"),
-        (runs(12.0, 12.5, 13.0), runs(10.0, 11.0, 12.0), ""),  # within the spread
-        (runs(1.0, 1.0, 1.0), runs(10.0, 11.0, 12.0), ""),
-        (runs(10.0, 10.0, baseline=5.0), runs(20.0, 20.0, baseline=10.0), ""),  # the ratio to the baseline counts
-        (runs(15.0, 15.0, baseline=5.0), runs(10.0, 10.0, baseline=5.0), "latency / other: 3, was 2"),
-        (latency(10.9), latency(10.0), ""),  # the spread of a single run counts as ten percent
-        (latency(11.5), latency(10.0), "latency [ms]: 11.5, was 10"),
-        (latency(math.nan), runs(10.0, 11.0), "latency [ms]: nan, was 10.5"),  # it can no longer be measured
-    ],
-)
-def test_a_figure_got_worse_if_it_changed_by_more_than_its_spread(after, before, found):
-    assert found == (worse(after, before) or "")
-
+from bench import quoted, results
+from bench.figures import HIGHER_IS_BETTER, Latencies, Row, merged, worse
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.long
+def latency(value: float, goal: float = math.nan, server: str = "kafkasse") -> Row:
+    return Row("load.cpu", server, "a load: CPU", value, "µs", goal)
+
+
+def runs(*values: float) -> Row:
+    (row,) = merged([latency(value)] for value in values)
+    return row
+
+
+def percentiles(*runs_ms: list[float]) -> dict[str, Row]:
+    rows = merged([Latencies("load", "kafkasse", "a load", values, {99: 5.0})] for values in runs_ms)
+    return {row.key: row for row in rows}
+
+
+def test_a_figure_is_the_median_of_its_runs_with_their_spread():
+    row = runs(3.0, 1.0, 2.0)
+
+    assert (2.0, 1.0, 3.0, 3) == (row.value, row.low, row.high, row.runs)
+
+
+def test_a_run_that_measured_nothing_does_not_count():
+    row = runs(math.nan, 1.0, 3.0)
+
+    assert (2.0, 2) == (row.value, row.runs)
+
+
+def test_the_rows_of_a_baseline_are_its_own():
+    rows = merged([[latency(1.0), latency(5.0, server="Go")], [latency(3.0), latency(7.0, server="Go")]])
+
+    assert {("kafkasse", 2.0), ("Go", 6.0)} == {(row.server, row.value) for row in rows}
+
+
+def test_a_percentile_is_that_of_the_samples_of_all_runs():
+    """Each run alone has too few samples for a 99th percentile; the spread is that of the runs."""
+    rows = percentiles([1.0] * 60_000, [3.0] * 60_000)
+
+    assert {"load.p50", "load.p99"} == set(rows)
+    assert (3.0, 1.0, 3.0, 2, 120_000, 5.0) == (
+        rows["load.p99"].value, rows["load.p99"].low, rows["load.p99"].high, rows["load.p99"].runs,
+        rows["load.p99"].samples, rows["load.p99"].goal,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("samples", "keys"),
+    [
+        (1_999, set()),
+        (2_000, {"load.p50"}),
+        (19_999, {"load.p50", "load.p90"}),
+        (99_999, {"load.p50", "load.p95"}),
+        (100_000, {"load.p50", "load.p99"}),
+    ],
+)
+def test_at_least_a_thousand_samples_are_above_a_percentile(samples, keys):
+    assert keys == set(percentiles([1.0] * samples))
+
+
+def test_a_missed_goal_is_marked():
+    assert "10, **missed**" in results.table([latency(11.0, goal=10.0)])
+    assert "10, reached" in results.table([latency(10.0, goal=10.0)])
+
+
+@pytest.mark.parametrize("unit", HIGHER_IS_BETTER)
+def test_a_rate_or_a_share_below_its_goal_misses_it(unit):
+    row = Row("key", "kafkasse", "figure", 90.0, unit, goal=100.0)
+
+    assert row.misses_goal
+
+
+@pytest.mark.parametrize(
+    ("after", "before", "sentence"),
+    [
+        (runs(13.5, 14.0, 14.5), runs(10.0, 11.0, 12.0), "kafkasse: a load: CPU [µs]: 14, was 11"),
+        (runs(12.0, 12.5, 13.0), runs(10.0, 11.0, 12.0), ""),  # within the spread
+        (runs(1.0, 1.0, 1.0), runs(10.0, 11.0, 12.0), ""),
+        (latency(10.9), latency(10.0), ""),  # the spread of a single run counts as ten percent
+        (latency(11.5), latency(10.0), "kafkasse: a load: CPU [µs]: 11.5, was 10"),
+    ],
+)
+def test_a_figure_got_worse_if_it_changed_by_more_than_its_spread(after, before, sentence):
+    assert sentence == worse(after, before)
+
+
+def test_results_have_one_row_per_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "DATA", tmp_path / "results.json")
+    rows = [latency(1.0, goal=2.0), latency(3.0, server="Go")]
+
+    results.write({"commit": "abc", "code": "def"}, rows, {})
+
+    lines = results.DATA.read_text().splitlines()
+    assert 4 == len(lines)
+    assert [("load.cpu", "kafkasse"), ("load.cpu", "Go")] == list(results.rows_of(json.loads("\n".join(lines))))
+
+
+def test_the_code_has_changed_if_more_than_comments_and_docstrings_change(tmp_path):
+    module = tmp_path / "kafkasse" / "feed.py"
+    module.parent.mkdir()
+
+    hashes = []
+    for text in ('"""A."""\nx = 1\n', '"""B."""\n\n# why\nx = 1\n', '"""A."""\nx = 2\n'):
+        module.write_text(text)
+        hashes.append(results.code(tmp_path))
+
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_results_of_other_code_are_reported(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(results, "DATA", tmp_path / "results.json")
+
+    for stored in (results.code(), "of an earlier commit"):
+        results.DATA.write_text(json.dumps({"commit": "abc", "code": stored}))
+        print(results.main())
+
+    assert ["0", "bench/results.json is of commit abc. The measured code has changed: run make bench.", "1"] == (
+        capsys.readouterr().out.splitlines()
+    )
+
+
+ROWS = {(row.key, row.server): row for row in (latency(1234.0), latency(617.0, server="Go"))}
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("It takes 1,200 µs<!-- load.cpu --> or 1.2 ms of CPU<!-- load.cpu -->.", 0),
+        ("twice as much, 2 times as much<!-- load.cpu / load.cpu@Go --> as Go", 0),
+        ("? µs<!-- other.cpu -->", 0),
+        ("`1,300 µs` in code", 0),
+        ("1,300 µs<!-- load.cpu -->", 1),
+        ("17 µs<!-- other.cpu -->", 1),
+        ("Each costs 17 µs.", 1),
+        ("Each costs 17 µs<!-- by hand -->.", 0),
+        ("1.2 ms<!-- load.cpu --> for clients at 200 records/s, not 5 ms", 1),
+        ("a timeout of 5 ms", 0),
+    ],
+)
+def test_a_quoted_figure_equals_its_row(text, count):
+    assert count == len(list(quoted.problems(text, ROWS)))
+
+
+def test_new_figures_replace_those_in_a_text():
+    text = "9 ms<!-- load.cpu -->, 3 µs<!-- by hand -->, ?<!-- load.cpu / load.cpu@Go --> times"
+
+    assert "1.2 ms<!-- load.cpu -->, 3 µs<!-- by hand -->, 2<!-- load.cpu / load.cpu@Go --> times" == quoted.rewritten(
+        text, ROWS
+    )
+
+
 @pytest.mark.processes
-def test_a_quick_run_prints_tables_and_keeps_the_results():
-    before = report.DATA.read_bytes()
-    command = [sys.executable, "-m", "bench", "--quick", "--only", "ceiling", "stalled"]
+def test_every_measurement_runs():
+    """In its quick form, with the baselines that are installed. The pipelines have tests of their own."""
+    before = results.DATA.read_bytes()
+    command = [sys.executable, "-m", "bench", "--quick", "--without", "pipeline"]
 
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert 0 == done.returncode, done.stderr
-    assert "limit of the load generator" in done.stdout
-    assert "clients that received all records | 99 |" in done.stdout
-    assert before == report.DATA.read_bytes()
-
-
-def test_a_missing_package_ends_the_run_with_the_command_that_installs_it(monkeypatch):
-    monkeypatch.setattr("sys.argv", ["bench"])
-    monkeypatch.setattr("bench.servers.find_spec", lambda name: None if name == "confluent_kafka" else name)
-
-    with pytest.raises(SystemExit, match=r"confluent_kafka not found\. Run: pip install -r bench/requirements\.txt"):
-        __main__.main()
-
-
-def test_a_fleet_grows_with_its_clients():
-    """With the stored costs, 100 times the clients need 100 times the bandwidth and at least 50 times the workers."""
-    costs = capacity.costs()
-
-    small, large = (capacity.fleet(costs, clients, 1.0) for clients in (10_000, 1_000_000))
-
-    assert large.workers >= 50 * small.workers
-    assert 100 == round(large.sent_bytes_per_s / small.sent_bytes_per_s)
-
-
-def test_a_longer_retry_shortens_the_wait_for_a_stream():
-    """Clients whose reconnects are spread over a longer time wait less for the worker."""
-    short_retry = capacity.reconnect_storm(8_000, 0.0005, 0.5)
-    long_retry = capacity.reconnect_storm(8_000, 0.0005, 20.0)
-
-    assert long_retry.wait_p99_s < short_retry.wait_p99_s
+    assert 0 == done.stdout.count("| 0 % |"), done.stdout
+    assert before == results.DATA.read_bytes()

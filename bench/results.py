@@ -1,0 +1,206 @@
+"""bench/results.json, and the page of the documentation that is generated from it.
+
+`python -m bench.results` fails if the results are older than the last change of the code that they measure: results.json
+contains a hash of this code. Comments and docstrings do not count, so the check needs no Git, and works in any copy.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import os
+import platform
+import resource
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from bench.figures import Row, worse
+from bench.machine import ROOT, commit, machine
+from bench.servers import KAFKASSE
+
+DATA = Path(__file__).with_name("results.json")
+MIN_BARS = 2
+INTRODUCTION = """\
+# Benchmark results
+
+`make bench` measures all figures on one commit; `python -m bench --only NAME` repeats one measurement. The server, the
+broker, the producer and the clients share one machine and its loopback interface. The absolute values depend on the machine;
+the ratios between servers should hold on other machines too. Unless stated otherwise: records of 1 KiB (JSON, 24 members),
+3 partitions, one worker.
+
+- A value is the median of the runs. The order of the servers changes from run to run.
+- A percentile is computed from the samples of all runs, and only if at least 1,000 samples are above it. Latency counts from
+  the time when a record was due.
+- In catch-up, every server reads the same records twice; the second time is measured.
+
+The servers beside kafkasse, of which the first two share one consumer among all clients, encode each record once, and have
+no resume, no checks and no limits:
+
+- **Go**: net/http with franz-go, `GOMAXPROCS=1` (`bench/rivals/franz`)
+- **Starlette** on uvicorn with uvloop and httptools, with aiokafka (`bench/rivals/starlette_app.py`)
+- **confluent-kafka**: Flask on gunicorn's threads, with a consumer for each client (`bench/rivals/confluent_app.py`)
+- **KafkaSSE** 0.4.2: Wikimedia's Node.js library, which has a consumer for each client
+- **poll loop of kafka-python**: a loop over `KafkaConsumer.poll()` that discards the records"""
+# Without commands and tools, which the measured processes only start with, and without pages that no measurement requests.
+MEASURED = (
+    "kafkasse/**/*.py",
+    "kafkasse/**/*.java",
+    "bench/*.py",
+    "bench/rivals/*.*s",
+    "bench/rivals/*.py",
+    "bench/rivals/franz/*go*",
+    "requirements*.txt",
+)
+NOT_MEASURED = tuple(
+    f"kafkasse/{folder}/" for folder in ("commands", "tools", "web/console", "web/describe", "web/page")
+)
+HEAD = "| figure | server | value | lowest to highest run | goal | runs | samples | limited by |"
+RULE = "| --- | --- | ---: | ---: | --- | ---: | ---: | --- |"
+
+
+def origin() -> dict[str, str]:
+    """Return what the results depend on. Call this before the measurements, because the files may change meanwhile."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return {
+        "commit": commit(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "machine": f"{machine()}, {memory:.0f} GiB, Linux {platform.release().split('-')[0]}, {files:,} open files",
+        "code": code(),
+        "load average before": f"{os.getloadavg()[0]:.1f}",
+    }
+
+
+def code(root: Path = ROOT) -> str:
+    """Return a hash of the code that the benchmark measures, and of the benchmark, without comments and docstrings."""
+    hashed = sha256()
+    for file in sorted(file for pattern in MEASURED for file in root.glob(pattern)):
+        name = file.relative_to(root).as_posix()
+        if not name.startswith(NOT_MEASURED):
+            hashed.update(f"{name}\n{_without_comments(file)}\n".encode())
+    return hashed.hexdigest()[:16]
+
+
+def _without_comments(file: Path) -> str:
+    text, skipped = file.read_text(), set()
+    if file.suffix == ".py":
+        for node in ast.walk(ast.parse(text)):
+            if (
+                isinstance(node, ast.Expr)
+                and isinstance(node.value, ast.Constant)
+                and isinstance(node.value.value, str)
+            ):
+                skipped |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    lines = (line for number, line in enumerate(text.splitlines(), 1) if number not in skipped)
+    return "\n".join(line for line in lines if line.strip() and not line.lstrip().startswith(("#", "//")))
+
+
+def write(origin: dict[str, str], rows: list[Row], before: dict[tuple[str, str], Row]) -> None:
+    """Store the results, and print what is worse than before."""
+    lines = [
+        json.dumps({name: _plain(value) for name, value in asdict(row).items()}, ensure_ascii=False) for row in rows
+    ]
+    head = json.dumps(origin, ensure_ascii=False)[1:-1]
+    DATA.write_text(f'{{{head}, "rows": [\n' + ",\n".join(lines) + "\n]}\n")
+    losses = [worse(row, before[row.key, row.server]) for row in rows if (row.key, row.server) in before]
+    print("\n".join(["Worse than in the last commit by more than the spread:", *(filter(None, losses))]))
+
+
+def rows_of(stored: dict[str, Any]) -> dict[tuple[str, str], Row]:
+    """Return the rows of a results.json by key and server."""
+    plain = [{name: math.nan if value is None else value for name, value in row.items()} for row in stored["rows"]]
+    return {(row.key, row.server): row for row in (Row(**values) for values in plain)}
+
+
+def committed() -> dict[tuple[str, str], Row]:
+    """Return the rows of the last commit."""
+    shown = subprocess.run(
+        ["git", "show", "HEAD:./results.json"], cwd=DATA.parent, capture_output=True, text=True, check=False
+    )
+    stored = json.loads(shown.stdout) if shown.returncode == 0 else {}
+    return rows_of(stored) if "rows" in stored else {}
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Return the rows as a Markdown table, with all servers of a figure below each other."""
+    order = {row.key: None for row in rows}
+    ordered = sorted(rows, key=lambda row: (list(order).index(row.key), row.server != KAFKASSE, row.server))
+    return "\n".join([HEAD, RULE, *map(_line, ordered)])
+
+
+def _line(row: Row) -> str:
+    goal = "" if math.isnan(row.goal) else f"{number(row.goal)}, {'**missed**' if row.misses_goal else 'reached'}"
+    spread = "" if row.runs == 1 else f"{number(row.low)} to {number(row.high)}"
+    cells = [
+        row.what, row.server, f"{number(row.value)} {row.unit}", spread, goal, f"{row.runs}", f"{row.samples:,}",
+        row.limit if row.server == KAFKASSE else "",
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def number(value: float) -> str:
+    """Return a number with three digits or more."""
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def _plain(value: Any) -> Any:
+    """Round to five digits, and replace NaN by None, because JSON has no NaN."""
+    if not isinstance(value, float):
+        return value
+    return None if math.isnan(value) else float(f"{value:.5g}")
+
+
+def page() -> tuple[str, dict[str, str]]:
+    """Return the page about all results, and the pictures in it: SVG by path."""
+    stored = json.loads(DATA.read_text())
+    groups: dict[str, list[Row]] = {}
+    for row in rows_of(stored).values():
+        groups.setdefault(row.key.rpartition(".")[0], []).append(row)
+    origin = "\n".join(f"- {name}: {text}" for name, text in stored.items() if name != "rows")
+    parts, pictures = [INTRODUCTION, origin], {}
+    for key, rows in groups.items():
+        parts += [f"## {key}", table(rows)]
+        for figure in dict.fromkeys(row.key for row in rows):
+            same = [row for row in rows if row.key == figure]
+            if len(same) > MIN_BARS:
+                pictures[f"images/{figure}.svg"] = _bars(same)
+                parts.append(f"![{same[0].what}, {same[0].unit}](images/{figure}.svg)")
+    return "\n\n".join(parts) + "\n", pictures
+
+
+def _bars(rows: list[Row]) -> str:
+    """Return a bar chart of one figure of several servers."""
+    longest = max(row.value for row in rows) or 1
+    lines = [f'<text x="0" y="14" font-weight="bold">{rows[0].what}, {rows[0].unit}</text>']
+    for line, row in enumerate(rows, 1):
+        y, width = 26 * line, 340 * row.value / longest
+        lines += [
+            f'<text x="0" y="{y + 14}">{row.server}</text>',
+            f'<rect x="180" y="{y}" width="{width:.0f}" height="18" fill="{"#2a7" if line == 1 else "#999"}"/>',
+            f'<text x="{190 + width:.0f}" y="{y + 14}">{number(row.value)}</text>',
+        ]
+    height = 26 * (len(rows) + 1)
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 620 {height}" font-family="sans-serif" font-size="13">'
+    )
+    return "\n".join([head, '<rect width="620" height="100%" fill="#fff"/>', *lines, "</svg>\n"])
+
+
+def main() -> int:
+    """Check that the results are of this code. Returns the exit code."""
+    stored = json.loads(DATA.read_text())
+    if stored["code"] == code():
+        return 0
+    print(f"bench/results.json is of commit {stored['commit']}. The measured code has changed: run make bench.")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
