@@ -59,6 +59,7 @@ SAMPLES = [
 ]
 GUIDES = ["access", "archive", "operate-pipelines", "routes", "schemas"]  # their samples in YAML are settings
 LIMIT_S = 120.0
+MAX_WORDS = 1_500  # of a path on the start page
 
 TOPN = """
 from gevent import monkey; monkey.patch_all()
@@ -589,6 +590,30 @@ def test_the_messages_in_the_guide_to_problems_exist():
     assert [] == [text for text in quoted if text not in source]
 
 
+PATHS = re.findall(r"^\| [^|]+ \| (\[.+\)) \| [^|]+ \|$", read("docs/index.md"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_each_path_of_the_start_page_is_short(path):
+    """A reader reaches a result after 1,500 words. A link with a heading counts the text up to the next heading."""
+    words = sum(
+        len((_section(read(f"docs/{page}"), heading) if heading else read(f"docs/{page}")).split())
+        for page, heading in re.findall(r"\]\(([\w.-]+)#?([\w-]*)\)", path)
+    )
+
+    assert 300 < words <= MAX_WORDS
+
+
+def test_the_start_page_has_four_paths():
+    assert 4 == len(PATHS)
+
+
+def _section(text: str, heading: str) -> str:
+    """Return the text below a heading, which is spelled as links spell it."""
+    _, *parts = re.split(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return dict(zip(map(_anchor, parts[::2]), parts[1::2], strict=True))[heading]
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_are_valid(page):
     for target, heading in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", read(page)):
@@ -599,8 +624,11 @@ def test_links_are_valid(page):
 
 def _headings(page: Path) -> set[str]:
     """Return the headings of a page as links spell them."""
-    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return {*map(_anchor, re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE))}
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
 def _app(config: Any, url_prefix: str | None = None, **topics: Iterable[bytes]) -> Flask:
