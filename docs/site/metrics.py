@@ -1,25 +1,36 @@
-"""The tables of docs/metrics.md, generated from the metrics in the code: `python -m docs.site.metrics` updates the file."""
+"""The page of all metrics, from the metrics in the code. `/-/metrics` has the same texts."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from prometheus_client import Counter
 
 from kafkasse.pipelines import metrics as pipelines
 from kafkasse.process.telemetry.metrics import METRICS, PREFIX
 
-PAGE = Path(__file__).parents[1] / "metrics.md"
 HEAD = "| metric | type | labels | meaning |\n| --- | --- | --- | --- |\n"
-TABLE = re.compile(re.escape(HEAD) + r"(?:\|.*\n)*")
+PAGE = """\
+# Metrics
+
+The metrics at `/-/metrics`. [Operate](operations.md#metrics) describes how to scrape them, and what their labels mean.
+
+{server}
+## Pipelines
+
+`kafkasse pipeline run --metrics-bind HOST:PORT` serves these metrics; see [Operate pipelines](operate-pipelines.md#observe).
+
+{pipeline}"""
 
 
-def updated(text: str) -> str:
-    """Replace the two tables of the page: first the metrics of a server, then those of a pipeline."""
-    tables = iter([HEAD + "".join(_server()), HEAD + "".join(_pipeline())])
-    return TABLE.sub(lambda _: next(tables), text)
+def page() -> str:
+    """Return the page with its two tables."""
+    return PAGE.format(server=HEAD + "".join(_server()), pipeline=HEAD + "".join(_pipeline()))
+
+
+def names() -> set[str]:
+    """Return the names of all metrics."""
+    return {row.split("`")[1] for row in (*_server(), *_pipeline())}
 
 
 def _server() -> Iterator[str]:
@@ -38,7 +49,3 @@ def _pipeline() -> Iterator[str]:
 def _row(name: str, type_: str, labels: tuple[str, ...], description: str) -> str:
     meaning = description[0].lower() + description[1:].removesuffix(".")
     return f"| `{name}` | {type_} | {', '.join(f'`{each}`' for each in labels)} | {meaning} |\n"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(updated(PAGE.read_text()))

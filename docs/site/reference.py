@@ -14,6 +14,7 @@ import click
 from pygments.lexers import get_lexer_for_filename
 from pygments.util import ClassNotFound
 
+from docs.site import metrics
 from kafkasse import schemas
 from kafkasse.commands import SUMMARIES
 from kafkasse.config.messages import expected
@@ -26,6 +27,7 @@ LIST = """
 
 - [Commands](commands.md): all commands and their options, from the command line itself
 - [Settings](settings.md): why you would change each setting, from `schemas/config.schema.json`
+- [Metrics](metrics.md): the names, labels and meanings, from the code
 - [Python API](api.md): the classes and functions for your app, from their docstrings
 - [Problem types](problems.md): one page for each `type` of an error
 """
@@ -48,6 +50,7 @@ def pages() -> dict[str, str]:
         "commands.md": commands(),
         "settings.md": settings(),
         "api.md": api(),
+        "metrics.md": metrics.page(),
         "problems.md": problem_list(),
         **{f"problems/{name}.md": problem(name) for name in pages_of_errors()},
     }

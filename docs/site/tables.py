@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from packaging.requirements import Requirement
 
-from docs.site import metrics
 from kafkasse import errors, schemas
 from kafkasse.records.frame import FORMATS
 
@@ -77,14 +76,12 @@ TABLES = [
     Table("docs/install.md", "package | supported versions", _dependencies),
     Table("docs/install.md", "extra | packages", _extras),
 ]
-PAGES = ["docs/metrics.md", *dict.fromkeys(table.page for table in TABLES)]
+PAGES = [*dict.fromkeys(table.page for table in TABLES)]
 
 
 def updated(page: str) -> str:
     """Return the text of a page with tables that agree with the code. Rows keep their order."""
     text = (ROOT / page).read_text()
-    if page == "docs/metrics.md":
-        return metrics.updated(text)
     for table in TABLES:
         if table.page == page:
             pattern = re.compile(rf"(^\| {re.escape(table.head)} \|.*\n\| -.*\n)((?:\|.*\n)+)", re.M)

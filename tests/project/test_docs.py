@@ -29,7 +29,7 @@ from flask.testing import FlaskClient
 from kafka import KafkaAdminClient
 
 import kafkasse
-from docs.site import tables
+from docs.site import metrics, tables
 from kafkasse import errors, schemas
 from kafkasse.commands import main
 from kafkasse.config.hooks import Hooks
@@ -572,7 +572,7 @@ def test_the_names_in_a_guide_exist(page):
         for word in re.findall(r"(?<![\w.-])[A-Za-z]+(?:_[a-z0-9]+)+|\w+Error\b|Kafkasse\w+", span)
     }
     known = {*re.findall(r"\w+", json.dumps(schemas.read("config"))), *Hooks.__dataclass_fields__, *OTHER_NAMES}
-    known |= {rule["alert"] for rule in alerts()} | {*re.findall(r"^\| `(\w+)`", read("docs/metrics.md"), re.M)}
+    known |= {rule["alert"] for rule in alerts()} | metrics.names()
     known |= {each.value for each in EndReason} | {each.name for each in errors.documented()}
     known |= KafkaAdminClient.DEFAULT_CONFIG.keys()
 
