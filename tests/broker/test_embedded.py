@@ -99,6 +99,15 @@ def test_keeps_its_port_and_its_data(tmp_path, monkeypatch, fresh_name):
             broker.kill()
 
 
+def test_the_indexes_of_a_partition_are_small(broker, cluster, fresh_name):
+    """Linux may fill a mapped file with zeros, and all clients wait meanwhile. So an index maps 1 MiB instead of 10."""
+    # The index gets entries after log.index.interval.bytes.
+    cluster.send(cluster.create(fresh_name), *[b"x" * 5_000] * 3)
+
+    files = (broker._home() / "data" / f"{fresh_name}-0").glob("*index")
+    assert 2**20 == max(file.stat().st_size for file in files)
+
+
 def test_runs_without_gevent_and_ends_with_a_killed_parent():
     """If SIGKILL ends the parent process, the broker stops, its port is free and its temporary directory is removed."""
     with child("-c", UNPATCHED) as process:
