@@ -133,12 +133,12 @@ audit: ## check the pinned packages for known vulnerabilities
 	@$(VENV)/audit/bin/python -m pip install --disable-pip-version-check -q pip-audit==2.10.1
 	@$(VENV)/audit/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r requirements.txt
 
-# A warning, a broken link or a file from another origin is an error. See docs/site/README.md.
+# A warning, a broken link or a file from another origin is an error. See docs/site/__init__.py.
 site: setup ## build the documentation site in build/site
 	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r docs/site/requirements.txt
 	@$(VENV)/bin/python -m docs.site
 
-# Not part of `make test` or CI, because other sites fail now and then. See docs/site/README.md.
+# Not part of `make test` or CI, because other sites fail now and then.
 links: setup ## check the links of the documentation to other sites
 	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r docs/site/requirements.txt
 	@$(VENV)/bin/python -m docs.site.links

@@ -27,7 +27,6 @@ OTHERS = {
     "SECURITY.md": "reporting.md",
     "bench/results.json": "results.md",
     "bench/soak/README.md": "soak.md",
-    "docs/site/README.md": "site.md",
     "tests/attacks/README.md": "attacks.md",
     "tests/chaos/README.md": "fault-tests.md",
     "tests/evidence.md": "evidence.md",
