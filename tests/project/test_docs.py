@@ -175,8 +175,6 @@ TABLE = {
         "": "tutorial/test_tutorial.py::test_a_reader_who_follows_the_tutorial_gets_the_pipeline"
     },
     "docs/operate-pipelines.md": {
-        '"France"': "a record",
-        '"nrs"': "a record",
         "spark-submit": "pipelines/test_cluster.py::test_runs_with_spark_submit",
     },
     "docs/pipelines.md": {
