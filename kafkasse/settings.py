@@ -50,6 +50,7 @@ class WebSettings:
     heartbeat_s: float
     retry_ms: int
     max_stream_age_s: float
+    shared_cache_s: int
     write_timeout_s: float
     max_streams: int
     max_streams_per_client: int

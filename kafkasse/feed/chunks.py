@@ -10,6 +10,7 @@ from typing import NamedTuple
 from kafkasse.errors import KafkasseError, KafkaUnavailable, OffsetGone, ServerFull
 from kafkasse.feed.core.chunk import ChunkCore, plan
 from kafkasse.feed.core.start import ResolvedPosition
+from kafkasse.feed.core.topics import is_recreated
 from kafkasse.feed.core.versions import Versions
 from kafkasse.feed.epochs import EpochEnds
 from kafkasse.feed.lookup import OffsetRanges, known_offset_ranges
@@ -56,6 +57,18 @@ class Chunk(NamedTuple):
     def etag(self) -> str:
         """A digest of the chunk, for the header ETag."""
         return blake2b(b"%b %b %d" % (self.body, self.next_offset.encode(), self.is_last), digest_size=12).hexdigest()
+
+
+class TopicsChanged(Exception):
+    """Topics were recreated after they were described, so a position in them must be resolved again.
+
+    Attributes:
+        topics: the new descriptions of the topics.
+    """
+
+    def __init__(self, topics: Mapping[str, Topic]) -> None:
+        super().__init__()
+        self.topics = topics
 
 
 class Start(NamedTuple):
@@ -144,6 +157,7 @@ class Chunks:
 
         Raises:
             OffsetGone: the log has lost the records meanwhile.
+            TopicsChanged: a topic was recreated meanwhile.
             KafkaUnavailable: Kafka does not send the records.
             KafkasseError: a record cannot be encoded.
         """
@@ -205,7 +219,10 @@ class Chunks:
             KafkasseError: the first records cannot be read.
         """
         try:
-            for batch in cursor.poll(MAX_POLL_S):
+            batches = cursor.poll(MAX_POLL_S)
+            if not batches:
+                self._check_topics(chunk.ids)
+            for batch in batches:
                 self._encode(chunk, without_outdated(batch, versions))
         except OffsetOutOfRange as error:
             return self._skip(chunk, cursor, error)
@@ -218,6 +235,16 @@ class Chunks:
                 raise
             return False
         return True
+
+    def _check_topics(self, ids: IdWriter) -> None:
+        """Check that the topics are still the same. A cursor does not read those that were recreated.
+
+        Raises:
+            TopicsChanged: a topic was recreated.
+        """
+        topics = self._describe(list(ids.topic_ids))
+        if any(is_recreated(ids.topic_ids[name], topic) for name, topic in topics.items()):
+            raise TopicsChanged(topics)
 
     def _encode(self, chunk: ChunkCore, batch: Batch) -> None:
         while True:

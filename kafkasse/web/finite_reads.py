@@ -15,15 +15,17 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
 from flask import Response, current_app, request
 
 from kafkasse.errors import Unavailable
 from kafkasse.feed import Feeds
-from kafkasse.feed.chunks import Chunk, Start
+from kafkasse.feed.chunks import Chunk, Start, TopicsChanged
 from kafkasse.feed.core.reader_states import ReaderState
+from kafkasse.feed.core.start import contradictions
+from kafkasse.feed.shared_chunks import SharedChunks
 from kafkasse.log import Topic
 from kafkasse.process.open_streams import streams
 from kafkasse.records.encoder import Encoder
@@ -36,6 +38,7 @@ from kafkasse.web.request import BEGINNING, NOW, FiniteRead, Live
 JSON_TYPE = "application/json"
 LONG_POLL_S = 8.0  # how long a read waits at the end of the log; some platforms end each response after 10 s
 LIVE_S = 60.0  # how long a response with events takes, as the protocol recommends
+MAX_READ_S = 60.0  # how long clients wait for a read that they share
 CHECK_S = 1.0  # how often a waiting read checks whether the server is stopping
 EMPTY = b"[]"
 # A cursor is the number of an interval. See the protocol, section 10.1.
@@ -45,6 +48,9 @@ MAX_CURSOR_JITTER_S = 3600
 MAX_CURSOR_DIGITS = 15
 
 NOT_STORED = "private, no-store"
+LAST_CHUNK_AGE_S = (
+    1  # how long a shared cache may keep a chunk that another one replaces soon, so that it can collapse requests
+)
 HEADERS = DEFAULT_HEADERS | {"Cache-Control": NOT_STORED, "Cross-Origin-Resource-Policy": "same-origin"}
 
 
@@ -59,27 +65,75 @@ def next_cursor(now_s: float, sent: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The records that a client has selected on a route, and how to read them."""
+    """The records that a client has selected on a route, and how to read them.
+
+    Attributes:
+        key: equal for all clients that have selected the same records, and only for them.
+        address: the address of the client.
+        max_age_s: how long a shared cache may keep a chunk that stays the same. 0: it must not keep any chunk.
+        describe: completes a position, and describes its topics.
+    """
 
     feeds: Feeds
+    shared: SharedChunks
     route: Route
     encoder: Encoder
     selector: Selector | None
-    address: str  # of the client
-    describe: Callable[
-        [Position], tuple[Position, Mapping[str, Topic]]
-    ]  # completes a position, and describes its topics
+    key: Hashable
+    address: str
+    max_age_s: int
+    describe: Callable[[Position], tuple[Position, Mapping[str, Topic]]]
+
+    def chunk(
+        self,
+        offset: str,
+        position: Position,
+        topics: Mapping[str, Topic],
+        since: int | None = None,
+        must_wait: bool = False,
+    ) -> Chunk:
+        """Return the chunk at an offset. Clients that request the same one share it.
+
+        Args:
+            offset: the offset as the client sent it.
+            position: the position of the offset.
+            topics: the topics of the position.
+            since: see Chunks.resolve().
+            must_wait: at the end of the log, wait for records.
+
+        Raises:
+            KafkasseError: see Chunks.resolve() and Chunks.read().
+        """
+        is_fixed = offset not in (BEGINNING, NOW) and not contradictions(position, topics)
+
+        def read() -> Chunk:
+            return self._read(offset, position, topics, since, must_wait)
+
+        return self.shared.get((self.key, position.topics, offset, since), read, is_fixed, way=must_wait)
+
+    def next(self, offset: str) -> Chunk:
+        """Return the chunk at an offset of an earlier chunk. At the end of the log, wait for records."""
+        return self.chunk(offset, *self.describe(stream_offset.parse(offset)), must_wait=True)
 
     def start(self, position: Position, topics: Mapping[str, Topic], offset: str, since: int | None) -> Start:
         """Return where a read starts. See Chunks.resolve()."""
         start_at = StartAt.LATEST if offset == NOW else StartAt.EARLIEST
         return self.feeds.chunks.resolve(position, topics, start_at, since)
 
-    def read(self, start: Start) -> Chunk:
-        """Return the chunk at a position. See Chunks.read()."""
-        return self.feeds.chunks.read(start, self.encoder, self.selector, self.address, self.route.newest_by)
+    def _read(
+        self, offset: str, position: Position, topics: Mapping[str, Topic], since: int | None, must_wait: bool
+    ) -> Chunk:
+        if offset == BEGINNING and self.route.start is StartAt.SNAPSHOT and since is None:
+            return self._snapshot(position, topics)
+        start = self.start(position, topics, offset, since)
+        if must_wait and start.is_at_end:
+            return self._wait(stream_offset.of(start.ids))
+        try:
+            return self.feeds.chunks.read(start, self.encoder, self.selector, self.address, self.route.newest_by)
+        except TopicsChanged as change:
+            return self._read(offset, position, change.topics, since, must_wait)
 
-    def snapshot(self, position: Position, topics: Mapping[str, Topic]) -> Chunk:
+    def _snapshot(self, position: Position, topics: Mapping[str, Topic]) -> Chunk:
         """Return the snapshot of a route, which is one chunk.
 
         Raises:
@@ -97,12 +151,7 @@ class Source:
         finally:
             reader.close()
 
-    def next(self, offset: str) -> Chunk:
-        """Return the chunk at an offset. At the end of the log, wait for records."""
-        start = self.start(*self.describe(stream_offset.parse(offset)), offset, None)
-        return self.wait(offset) if start.is_at_end else self.read(start)
-
-    def wait(self, offset: str) -> Chunk:
+    def _wait(self, offset: str) -> Chunk:
         """Return the records at the end of the log, as soon as there are some, or an empty chunk after LONG_POLL_S."""
         position, topics = self.describe(stream_offset.parse(offset))
         reader = self.feeds.open(self.route, position, topics, self.encoder, None, self.address, self.selector)
@@ -114,9 +163,8 @@ class Source:
                     break
                 lines = reader.read(min(left, CHECK_S))
             ids = reader.ids
-            return Chunk(
-                _array(lines), offset if ids is None else stream_offset.of(ids), False, not lines or reader.can_park
-            )
+            is_last = not lines or reader.can_park
+            return Chunk(_array(lines), offset if ids is None else stream_offset.of(ids), False, is_last)
         finally:
             reader.close()
 
@@ -134,41 +182,44 @@ def respond(
     Raises:
         KafkasseError: see Chunks.resolve() and Chunks.read().
     """
-    is_snapshot = finite.offset == BEGINNING and source.route.start is StartAt.SNAPSHOT and since is None
     if request.method == "HEAD":
-        return _response(Chunk(b"", source.start(position, topics, NOW, None).end_offset, False, False), None)
-    if is_snapshot:
-        chunk = source.snapshot(position, topics)
-    else:
-        start = source.start(position, topics, finite.offset, since)
-        must_wait = finite.live is Live.LONG_POLL and start.is_at_end
-        chunk = source.wait(stream_offset.of(start.ids)) if must_wait else source.read(start)
-    if finite.live is Live.SSE:
-        return _events(source, chunk, finite.cursor)
-    return _response(chunk, next_cursor(time.time(), finite.cursor) if finite.live else None)
-
-
-def _response(chunk: Chunk, cursor: str | None) -> Response:
-    is_timeout = cursor is not None and chunk.body == EMPTY and chunk.is_last
-    headers = HEADERS | {"Stream-Next-Offset": chunk.next_offset}
-    if chunk.is_last:
-        headers["Stream-Up-To-Date"] = "true"
-    if cursor is not None:
-        headers["Stream-Cursor"] = cursor
-    if is_timeout:
-        return current_app.response_class(status=204, headers=headers)
-    response = current_app.response_class(chunk.body, headers=headers, content_type=JSON_TYPE)
-    if request.method == "HEAD":
+        end = Chunk(b"", source.start(position, topics, NOW, None).end_offset, is_full=False, is_last=False)
+        response = _response(end, None)
         response.automatically_set_content_length = False  # the length of a chunk is not known
         del response.headers["Content-Length"]
-    elif request.args["offset"] != NOW:
+        return response
+    chunk = source.chunk(finite.offset, position, topics, since, must_wait=finite.live is Live.LONG_POLL)
+    if finite.live is Live.SSE:
+        return _events(source, chunk, finite.cursor)
+    cursor = next_cursor(time.time(), finite.cursor) if finite.live else None
+    response = _response(chunk, cursor)
+    if finite.offset != NOW:
+        response.headers["Cache-Control"] = _cache_control(
+            source.max_age_s, chunk.is_full and finite.offset != BEGINNING
+        )
         response.set_etag(chunk.etag)
         response.make_conditional(request)
     return response
 
 
+def _cache_control(max_age_s: int, is_fixed: bool) -> str:
+    return f"public, max-age={max_age_s if is_fixed else min(max_age_s, LAST_CHUNK_AGE_S)}" if max_age_s else NOT_STORED
+
+
+def _response(chunk: Chunk, cursor: str | None) -> Response:
+    headers = HEADERS | {"Stream-Next-Offset": chunk.next_offset}
+    if chunk.is_last:
+        headers["Stream-Up-To-Date"] = "true"
+    if cursor is not None:
+        headers["Stream-Cursor"] = cursor
+    if cursor is not None and chunk.body == EMPTY and chunk.is_last:
+        return current_app.response_class(status=204, headers=headers)
+    return current_app.response_class(chunk.body, headers=headers, content_type=JSON_TYPE)
+
+
 def _events(source: Source, chunk: Chunk, cursor: str) -> Response:
-    body, headers = _event_parts(source, chunk, cursor), HEADERS | {"X-Accel-Buffering": "no"}
+    body = _event_parts(source, chunk, cursor)
+    headers = HEADERS | {"Cache-Control": f"{NOT_STORED}, no-cache", "X-Accel-Buffering": "no"}
     return current_app.response_class(body, headers=headers, content_type="text/event-stream")
 
 
@@ -179,8 +230,8 @@ def _event_parts(source: Source, chunk: Chunk, cursor: str) -> Iterator[bytes]:
         control: dict[str, object] = {"streamNextOffset": chunk.next_offset, "streamCursor": cursor}
         if chunk.is_last:
             control["upToDate"] = True
-        data = b"" if chunk.body == EMPTY else b"event: data\ndata: %b\n\n" % chunk.body.replace(b"\n", b"\ndata: ")
-        yield data + b"event: control\ndata: %b\n\n" % json.dumps(control, separators=(",", ":")).encode()
+        data = b"" if chunk.body == EMPTY else b"event: data\ndata:%b\n\n" % chunk.body.replace(b"\n", b"\ndata:")
+        yield data + b"event: control\ndata:%b\n\n" % json.dumps(control, separators=(",", ":")).encode()
         if time.monotonic() >= deadline or streams.stopping:
             return
         chunk = source.next(chunk.next_offset)

@@ -34,6 +34,7 @@ from kafkasse.errors import (
 )
 from kafkasse.feed import Feeds, Reader
 from kafkasse.feed.feeds import ring_limits
+from kafkasse.feed.shared_chunks import SharedChunks
 from kafkasse.feed.start import resolve
 from kafkasse.log import Log, Partition, Topic
 from kafkasse.process import runtime
@@ -135,6 +136,7 @@ class StreamService:
             {route.cluster for route in config.routes if route.topics or route.allowed}
         )
         self._ring_limits = ring_limits(config.feed)
+        self._shared_chunks = SharedChunks(finite_reads.MAX_READ_S)
         self._routes = {route.name: route for route in config.routes}
         web = config.web
         self.limits = StreamLimits(web.max_streams, web.max_streams_per_client)
@@ -382,10 +384,13 @@ class StreamService:
         encoder = self._encoders.get(route, parsed.wire, selection, address, feeds.drop_idle)
         source = finite_reads.Source(
             feeds,
+            self._shared_chunks,
             route,
             encoder,
             selection.selector,
+            (route.name, selection.filter, selection.dimensions, selection.selector),
             address,
+            0 if route.access else self._endpoints[route.name].settings.shared_cache_s,
             lambda position: self._describe(feeds, route, position, time.monotonic()),
         )
         response = finite_reads.respond(source, parsed.finite, position, topics, parsed.since)

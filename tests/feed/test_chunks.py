@@ -258,6 +258,37 @@ def test_truncated_records_are_gone():
     assert ("t0", 0, 5) == places(source.read(next_offset))[0]
 
 
+def test_lost_records_are_noticed_without_new_records():
+    """The log has as many records again, so that the client seems to be at its end."""
+    source = Source()
+    source.log.elect_leader("t0")
+    source.fill(8)
+    offset = source.read().next_offset
+    source.log.truncate("t0", 5)
+    source.fill(3)
+
+    assert 5 == gone(source, offset)[0]["to"]
+
+
+def test_records_that_are_lost_during_a_read_are_gone(monkeypatch):
+    """The cursor knows the leader epoch of the offset."""
+    source = Source()
+    source.log.elect_leader("t0")
+    source.fill(8)
+    offset = source.read().next_offset
+    source.fill(1)
+
+    class Cursor(MemoryCursor):
+        def poll(self, timeout_s: float) -> Any:
+            source.log.truncate("t0", 5)
+            source.fill(10)
+            return super().poll(timeout_s)
+
+    monkeypatch.setattr(source.log, "cursor", lambda *args, **options: Cursor(source.log, *args, **options))
+
+    assert 5 == gone(source, offset)[0]["to"]
+
+
 def test_an_offset_of_a_recreated_topic_is_gone():
     source = Source()
     source.fill(5)
@@ -353,6 +384,22 @@ def test_a_partition_without_a_leader_does_not_delay_the_others():
     assert [("t0", 0, 3), ("t0", 0, 4)] == places(source.read(offset))
     with pytest.raises(KafkaUnavailable, match="The partition 1 of t0 has no leader"):
         source.read("now")
+
+
+def test_a_chunk_that_is_incomplete_is_not_full():
+    """Another read would return more."""
+    source = Source()
+    source.fill(25)
+    read = source.log.read
+    source.log.read = lambda partition, offset, epoch: (
+        None
+        if offset
+        else read(partition, 0, epoch)._replace(records=read(partition, 0, epoch).records[:3], next_offset=3)
+    )
+
+    chunk = source.read()
+
+    assert (3, False, False) == (len(messages(chunk)), chunk.is_full, chunk.is_last)
 
 
 def test_a_log_that_sends_no_records_is_unavailable():

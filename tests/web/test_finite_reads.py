@@ -12,6 +12,9 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from kafkasse import schemas
+from kafkasse.feed import Feeds
+from kafkasse.feed.core import chunk as core
+from kafkasse.feed.feeds import MAX_DESCRIPTION_AGE_S
 from kafkasse.log.memory import MemoryLog
 from kafkasse.process.open_streams import streams
 from kafkasse.records.position import stream_offset
@@ -20,17 +23,24 @@ from kafkasse.web.finite_reads import next_cursor
 from kafkasse_client.sse import Event, Parser
 from tests.support.issuer import SETTINGS, key_set, token
 from tests.support.sse import read_events, read_until
+from tests.support.waiting import TIMEOUT_S
 from tests.web.clients import client_of
 
 NEXT, LAST, CURSOR = "Stream-Next-Offset", "Stream-Up-To-Date", "Stream-Cursor"
-# The same result as at once, so that no test waits.
 SOON_S = 0.02
 
 
 @pytest.fixture(autouse=True)
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def one_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A response with events ends after the first chunk. A long poll waits until a record arrives."""
+    monkeypatch.setattr(finite_reads, "LONG_POLL_S", TIMEOUT_S)
+    monkeypatch.setattr(finite_reads, "LIVE_S", 0.0)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long poll ends soon."""
     monkeypatch.setattr(finite_reads, "LONG_POLL_S", 0.1)
-    monkeypatch.setattr(finite_reads, "LIVE_S", 0.3)
 
 
 @pytest.fixture
@@ -209,6 +219,18 @@ def test_an_offset_whose_records_were_removed_is_gone(client, log, live):
     assert 2 == len(client.get(f"/t?offset={problem['next_offset']}").get_json())
 
 
+def test_a_topic_that_is_recreated_before_a_read(client, log):
+    """The server has described the former topic a moment before."""
+    offset = client.get("/t?offset=now").headers[NEXT]
+    log.delete("t")
+    log.create("t")
+    for n in range(7, 12):
+        log.append("t", b'{"n":%d}' % n)
+
+    assert 410 == client.get(f"/t?offset={offset}").status_code
+    assert [7, 8, 9, 10, 11] == numbers(client.get("/t?offset=-1"))
+
+
 def test_an_offset_of_a_topic_that_the_route_does_not_allow_is_not_found(log):
     """An offset names its topics, as an event ID does."""
     log.create("secret")
@@ -218,6 +240,7 @@ def test_an_offset_of_a_topic_that_the_route_does_not_allow_is_not_found(log):
     assert 404 == client.get(f"/t?offset={other}").status_code
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_finite_read_counts_as_a_stream_while_it_lasts(log):
     client = client_of(log, None, max_streams=1)
     with client.get("/t", buffered=False):
@@ -253,6 +276,7 @@ def test_a_long_poll_waits_for_a_record(client, log):
         assert "true" == response.headers[LAST]
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_long_poll_without_records_ends_with_204(client):
     response = client.get("/t?offset=now&live=long-poll")
 
@@ -262,6 +286,7 @@ def test_a_long_poll_without_records_ends_with_204(client):
     assert response.headers[CURSOR].isdigit()
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_long_poll_moves_past_records_that_it_does_not_return(log):
     """So that the next one does not read them again."""
     client = client_of(log, None, client_filters=["key"])
@@ -274,7 +299,6 @@ def test_a_long_poll_moves_past_records_that_it_does_not_return(log):
 
 
 def test_a_long_poll_ends_when_the_server_stops(client, monkeypatch):
-    monkeypatch.setattr(finite_reads, "LONG_POLL_S", 600)
     monkeypatch.setattr(finite_reads, "CHECK_S", 0.01)
     gevent.spawn_later(SOON_S, monkeypatch.setattr, streams, "stopping", True)
 
@@ -302,18 +326,21 @@ def events(response: TestResponse) -> list[Event]:
     return read_events(response.data)
 
 
-def test_events_contain_chunks_and_control_messages(client, log):
+def test_events_contain_chunks_and_control_messages(client, log, monkeypatch):
+    monkeypatch.setattr(finite_reads, "LIVE_S", TIMEOUT_S)
     append_soon(log)
 
-    first, control, *rest = events(client.get("/t?offset=-1&live=sse"))
+    with client.get("/t?offset=-1&live=sse", buffered=False) as response:
+        body = read_until(response.response, b'"n":3')
 
-    assert ("data", [0, 1, 2]) == (first.type, [message["n"] for message in json.loads(first.data)])
-    assert "control" == control.type
+    first, control, second, last, *_ = read_events(body)
+    assert ["data", "control", "data", "control"] == [first.type, control.type, second.type, last.type]
+    chunks = [[message["n"] for message in json.loads(event.data)] for event in (first, second)]
+    assert [[0, 1, 2], [3]] == chunks
     state = json.loads(control.data)
     assert {"streamNextOffset", "streamCursor", "upToDate"} == set(state)
     assert state["upToDate"] is True
-    assert [3] == [message["n"] for event in rest if event.type == "data" for message in json.loads(event.data)]
-    assert client.get("/t?offset=now").headers[NEXT] == json.loads(rest[-1].data)["streamNextOffset"]
+    assert client.get("/t?offset=now").headers[NEXT] == json.loads(last.data)["streamNextOffset"]
 
 
 def test_events_start_with_a_control_message_if_there_are_no_records(client):
@@ -392,7 +419,7 @@ def guarded(log: MemoryLog, tmp_path: Path) -> FlaskClient:
     (tmp_path / "jwks.json").write_bytes(key_set("rsa-1"))
     guards = {"customers": {"jwt": {**SETTINGS, "jwks_file": str(tmp_path / "jwks.json")}}}
     route = {"path": "/me", "topics": ["t"], "access": ["customers"], "where": {"key": "{claims.sub}"}}
-    return client_of(log, None, guards=guards, routes={"me": route})
+    return client_of(log, None, guards=guards, routes={"me": route}, shared_cache_s=3600)
 
 
 def bearer(sub: str) -> dict[str, str]:
@@ -408,11 +435,175 @@ def test_each_visitor_reads_its_own_records(guarded, live):
         assert [n] == [message["n"] for message in json.loads(body)]
 
 
-@pytest.mark.parametrize(
-    "query", ["offset=-1", "offset=now", "offset=-1&live=long-poll", "offset=now&live=long-poll", "offset=-1&live=sse"]
-)
+QUERIES = ["offset=-1", "offset=now", "offset=-1&live=long-poll", "offset=now&live=long-poll", "offset=-1&live=sse"]
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("query", QUERIES)
 def test_no_cache_stores_the_records_of_a_visitor(guarded, query):
+    """Not even if the setting for public streams allows caches."""
     for method in ("GET", "HEAD"):
         headers = guarded.open(f"/me?{query}", method=method, headers=bearer("k1")).headers
 
-        assert "private, no-store" == headers["Cache-Control"]
+        assert {"private", "no-store"} <= set(headers["Cache-Control"].split(", "))
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("query", QUERIES)
+def test_by_default_no_cache_stores_a_stream(client, query):
+    """The app around the blueprint may check a login."""
+    for method in ("GET", "HEAD"):
+        headers = client.open(f"/t?{query}", method=method).headers
+
+        assert {"private", "no-store"} <= set(headers["Cache-Control"].split(", "))
+
+
+@pytest.fixture
+def cached(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> FlaskClient:
+    """Shared caches may keep chunks. Blocks have two records."""
+    monkeypatch.setattr(core, "BLOCK_OFFSETS", 2)
+    return client_of(log, None, shared_cache_s=3600)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_shared_cache_may_keep_a_full_chunk_for_long(cached, log):
+    """And all others only so long that it collapses the requests of many clients. Errors and events are not stored."""
+    log.append("t", b'{"n":3}')
+    first = cached.get("/t?offset=-1")
+    full = cached.get(f"/t?offset={(start := first.headers[NEXT])}")
+    log.append("t", b'{"n":4}')
+    full_again = cached.get(f"/t?offset={start}")
+    last = cached.get(f"/t?offset={full.headers[NEXT]}")
+    poll = cached.get(f"/t?offset={last.headers[NEXT]}&live=long-poll")
+
+    responses = [first, full, full_again, last, poll]
+    assert [0, 1] == numbers(first)
+    assert [2, 3] == numbers(full_again)
+    ages = [1, 1, 3600, 1, 1]  # the first one changes with retention, and the second one was the last one
+    assert [f"public, max-age={age}" for age in ages] == [each.headers["Cache-Control"] for each in responses]
+    for query in ("offset=now", "offset=-1&live=sse", "offset=x"):
+        assert "no-store" in cached.get(f"/t?{query}").headers["Cache-Control"]
+    assert "no-store" in cached.head("/t?offset=now").headers["Cache-Control"]
+
+
+# Sharing reads.
+
+
+class Counting:
+    """Counts the cursors of a log."""
+
+    def __init__(self, log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        open_cursor = log.cursor
+
+        def cursor(*args: Any, **options: Any) -> Any:
+            self.count += 1
+            return open_cursor(*args, **options)
+
+        monkeypatch.setattr(log, "cursor", cursor)
+
+
+def test_a_full_chunk_is_read_once(cached, log, monkeypatch):
+    """Also for a client that would wait at the end of the log. The last chunk is read again."""
+    for n in range(3, 6):
+        log.append("t", b'{"n":%d}' % n)
+    start = cached.get("/t?offset=-1").headers[NEXT]
+    cursors = Counting(log, monkeypatch)
+
+    responses = [cached.get(f"/t?offset={start}{live}") for live in ("", "", "&live=long-poll")]
+
+    assert [[2, 3]] * 3 == [numbers(response) for response in responses]
+    assert 1 == cursors.count
+    for _ in range(2):
+        cached.get(f"/t?offset={responses[0].headers[NEXT]}")
+    assert 3 == cursors.count
+
+
+def test_equal_requests_share_a_read(client, log, monkeypatch):
+    """Requests for other topics do not."""
+    log.create("u")
+    log.append("u", b'{"n":7}')
+    cursors = Counting(log, monkeypatch)
+    urls = ["/t?offset=-1"] * 5 + ["/u?offset=-1"] * 5
+
+    tasks = [gevent.spawn(client.application.test_client().get, url) for url in urls]
+
+    assert [[0, 1, 2]] * 5 + [[7]] * 5 == [numbers(task.get()) for task in tasks]
+    assert 2 == cursors.count
+
+
+def test_different_selections_do_not_share_chunks(log, monkeypatch):
+    """One after the other, and at the same time."""
+    monkeypatch.setattr(core, "BLOCK_OFFSETS", 2)
+    client = client_of(log, None, client_filters=["filter"])
+    for n in range(3, 6):
+        log.append("t", b'{"n":%d}' % n)
+    start = client.get("/t?offset=-1").headers[NEXT]
+    for _ in range(2):
+        for n in (2, 3):
+            assert [n] == numbers(client.get(f"/t?offset={start}&filter=value.n=={n}"))
+    log.append("t", b'{"n":9}', timestamp=1)
+    urls = ["/t?offset=-1&since=1970-01-01", "/t?offset=-1&since=2999-01-01"]
+
+    tasks = [gevent.spawn(client.application.test_client().get, url) for url in urls]
+
+    assert [[0, 1], []] == [numbers(task.get()) for task in tasks]
+
+
+def test_the_chunk_at_the_beginning_is_not_kept(cached, log):
+    """Retention may remove its records, and a client whose next offset is gone starts there again."""
+    for n in range(3, 6):
+        log.append("t", b'{"n":%d}' % n)
+    assert [0, 1] == numbers(cached.get("/t?offset=-1"))
+    log.drop_before("t", 2)
+
+    assert [2, 3] == numbers(cached.get("/t?offset=-1"))
+
+
+def test_a_read_does_not_wait_with_a_long_poll(client, log):
+    offset = client.get("/t?offset=now").headers[NEXT]
+    poll = gevent.spawn(client.application.test_client().get, f"/t?offset={offset}&live=long-poll")
+    gevent.sleep(0)
+
+    assert [] == numbers(client.get(f"/t?offset={offset}"))
+    log.append("t", b'{"n":3}')
+    assert [3] == numbers(poll.get())
+
+
+def test_long_polls_at_one_offset_share_a_reader(client, log, monkeypatch):
+    """One wake-up answers all of them."""
+    opened = []
+    open_reader = Feeds.open
+    monkeypatch.setattr(Feeds, "open", lambda *args, **options: opened.append(1) or open_reader(*args, **options))
+    url = f"/t?offset={client.get('/t?offset=now').headers[NEXT]}&live=long-poll"
+    tasks = [gevent.spawn(client.application.test_client().get, url) for _ in range(20)]
+    append_soon(log)
+
+    assert [[3]] * 20 == [numbers(task.get()) for task in tasks]
+    assert 1 == len(opened)
+
+
+def test_a_chunk_of_a_recreated_topic_is_not_kept(cached, log):
+    for n in range(3, 6):
+        log.append("t", b'{"n":%d}' % n)
+    start = cached.get("/t?offset=-1").headers[NEXT]
+    assert [2, 3] == numbers(cached.get(f"/t?offset={start}"))
+    log.delete("t")
+    log.create("t")
+    gevent.sleep(MAX_DESCRIPTION_AGE_S)
+
+    assert 410 == cached.get(f"/t?offset={start}").status_code
+
+
+def test_visitors_do_not_share_the_chunks_of_their_streams(guarded, log, monkeypatch):
+    """Also with the same offset, whose chunk is full, and at the same time."""
+    monkeypatch.setattr(core, "BLOCK_OFFSETS", 2)
+    log.append("t", b'{"n":3}', key=b"k2")
+    log.append("t", b"{}")
+    start = guarded.get("/me?offset=-1", headers=bearer("k1")).headers[NEXT]
+    url = f"/me?offset={start}"
+
+    for _ in range(2):
+        assert [[], [], [2, 3]] == [numbers(guarded.get(url, headers=bearer(f"k{n}"))) for n in range(3)]
+    tasks = [gevent.spawn(guarded.application.test_client().get, url, headers=bearer(f"k{n % 3}")) for n in range(6)]
+    assert [[], [], [2, 3]] * 2 == [numbers(task.get()) for task in tasks]

@@ -1,0 +1,79 @@
+"""Chunks that several clients request: equal reads at the same time share one read, and full chunks are kept for a while."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kafkasse.feed.chunks import Chunk
+from kafkasse.feed.lookup import SharedLookup
+
+MAX_BYTES = 33_554_432  # of all chunks that are kept
+ENTRY_BYTES = 1_000  # of a chunk without its body, at most
+# Compaction and retention may remove records of a chunk that is kept.
+MAX_AGE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A read. Reads with equal keys return equal chunks."""
+
+    key: Hashable
+    read: Callable[[], Chunk] = field(compare=False)
+
+
+class SharedChunks:
+    """Reads each chunk once for all clients that request it at the same time, and keeps full chunks.
+
+    Args:
+        timeout_s: how long a read may take.
+        max_bytes: of all chunks that are kept. The oldest ones are dropped.
+    """
+
+    def __init__(self, timeout_s: float, max_bytes: int = MAX_BYTES) -> None:
+        self._reads = SharedLookup(_read, timeout_s)
+        self._max_bytes = max_bytes
+        self._kept: dict[Hashable, tuple[float, Chunk]] = {}  # with the time when they were read; the oldest is first
+        self.bytes = 0
+
+    def get(self, key: Hashable, read: Callable[[], Chunk], may_keep: bool, way: Hashable = None) -> Chunk:
+        """Return a chunk.
+
+        Args:
+            key: identifies the records and the offset. Clients that may not read the same records have different keys.
+            read: reads the chunk, unless it is kept or another client is reading it in the same way.
+            may_keep: the chunk at this key stays the same if it is full.
+            way: how to read a chunk that is not kept.
+
+        Raises:
+            KafkasseError: raised by `read`.
+        """
+        if may_keep and (kept := self._kept.get(key)) is not None:
+            if time.monotonic() - kept[0] < MAX_AGE_S:
+                return kept[1]
+            self._drop(key)
+        request = _Read((key, way), read)
+        chunk = self._reads.get([request])[request]
+        if may_keep and chunk.is_full:
+            self._keep(key, chunk)
+        return chunk
+
+    def _keep(self, key: Hashable, chunk: Chunk) -> None:
+        self._drop(key)  # another client of the same read may have kept it
+        self._kept[key] = time.monotonic(), chunk
+        self.bytes += _size(chunk)
+        while self.bytes > self._max_bytes:
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, key: Hashable) -> None:
+        if (kept := self._kept.pop(key, None)) is not None:
+            self.bytes -= _size(kept[1])
+
+
+def _size(chunk: Chunk) -> int:
+    return ENTRY_BYTES + len(chunk.body) + 2 * len(chunk.next_offset)
+
+
+def _read(reads: Iterable[_Read]) -> Mapping[_Read, Chunk]:
+    return {request: request.read() for request in reads}
