@@ -474,7 +474,11 @@ def _print_connections(histories: Iterable[History]) -> None:
 
 def rows(page: Path) -> dict[str, str]:
     """Return the rows of the tables of faults on a page, by the name of the fault."""
-    return {row.split(" | ")[0]: row for table in FAULT_TABLE.findall(page.read_text()) for row in table.splitlines()}
+    return {
+        row.strip("| ").split(" | ")[0]: row
+        for table in FAULT_TABLE.findall(page.read_text())
+        for row in table.splitlines()
+    }
 
 
 def documented_delay_s(test: str) -> int:

@@ -290,6 +290,12 @@ def test_the_example_of_a_login_protects_the_streams(names):
     flask_login.LoginManager(app).user_loader(lambda name: _User(name))
     names["limiter"].enabled = False
     app.add_url_rule("/login", view_func=lambda: str(flask_login.login_user(_User("ada"))))
+    names["my_orders"] = {
+        "path": "/orders",
+        "topics": ["orders"],
+        "access": ["session"],
+        "where": {"fields": {"customer": "{claims.sub}"}},
+    }
     run(example("def member(request)"), names)
     app.register_blueprint(kafkasse.blueprint(names["config"]), url_prefix="/streams")
     client = app.test_client()
