@@ -217,7 +217,9 @@ class Feeds:
     ) -> Reader | Mapping[str, Topic]:
         """Return the reader, or the new descriptions of the topics if some were recreated after they were described."""
         take_turn()  # with 2,500 partitions, parsing the request and finding the feed take as long as opening the reader
-        ids = self._ids_in_ring(feed, route, position, topics, since)
+        if not position.starts and since is None and route.start is StartAt.LATEST:
+            return Reader(None, feed, self._cursors, client, selector=selector)
+        ids = self._ids_in_ring(feed, position, topics) if position.starts else None
         gaps: list[Gap] = []
         snapshot: Snapshot | None = None
         if ids is None:
@@ -261,14 +263,9 @@ class Feeds:
         """
         read_versions(versions, self.log, offsets, self._offset_ranges.get(offsets), self._settings.kafka_timeout_s)
 
-    def _ids_in_ring(
-        self, feed: SharedFeed, route: Route, position: Position, topics: Mapping[str, Topic], since: int | None
-    ) -> IdWriter | None:
+    def _ids_in_ring(self, feed: SharedFeed, position: Position, topics: Mapping[str, Topic]) -> IdWriter | None:
         """Return the ID writer of a client that can start from the ring, or None if its position must be resolved."""
         at = feed.ids
-        if not position.starts:
-            at_end = since is None and route.start is StartAt.LATEST
-            return at.copy_at(at.places()) if at_end else None
         if any(is_recreated(position.topic_ids.get(name), topic) for name, topic in topics.items()):
             return None
         starts = position.starts

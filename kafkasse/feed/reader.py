@@ -70,7 +70,7 @@ class Reader(ReaderCore):
 
     def __init__(
         self,
-        ids: IdWriter,
+        ids: IdWriter | None,
         feed: SharedFeed,
         cursors: Cursors,
         client: str,

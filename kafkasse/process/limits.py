@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from ipaddress import ip_address, ip_network
 
 from kafkasse.errors import ServerFull, TooManyStreams
@@ -88,7 +89,7 @@ class TrustedProxies:
             peer: the address of the connection; "" for a Unix socket.
             forwarded_for: the header X-Forwarded-For; "" if there is none.
         """
-        peer = _canonical(peer) or peer
+        peer = _canonical_peer(peer) or peer
         forwarded = [address.strip() for address in forwarded_for.split(",") if address.strip()]
         if self._count and len(forwarded) >= self._count:
             return _canonical(forwarded[-self._count]) or peer
@@ -114,3 +115,6 @@ def _canonical(text: str) -> str | None:
     except ValueError:
         return None
     return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+_canonical_peer = lru_cache(maxsize=1024)(_canonical)  # not for headers, which may be 64 KiB long

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from flask import Request
 from werkzeug.datastructures import MIMEAccept
@@ -71,7 +71,7 @@ def parse_request(request: Request, route: Route, topics: str, settings: WebSett
     """
     if request.method not in ("GET", "HEAD"):
         raise _method_not_allowed(request)
-    if (finite := _finite_read(request)) is not None:
+    if request.query_string and (finite := _finite_read(request)) is not None:
         return _parse_finite(request, finite, route, topics, settings)
     content_type, wire = _negotiate(request, settings.position_events)
     since = _since(request)
@@ -155,8 +155,11 @@ def _negotiate(request: Request, position_events: bool) -> tuple[str, Wire]:
             offered=[STREAM_TYPE, *JSON_LINES_TYPES],
         )
     if content_type == STREAM_TYPE:
-        return ServerSentEvents.content_type, ServerSentEvents(position_events)
+        return ServerSentEvents.content_type, _server_sent_events(position_events)
     return f"{content_type}; charset=utf-8", JsonLines()
+
+
+_server_sent_events = cache(ServerSentEvents)  # creating one takes as long as the rest of _negotiate()
 
 
 @lru_cache(maxsize=256)
@@ -180,6 +183,8 @@ def _last_event_id(request: Request, settings: WebSettings) -> str | None:
         raise HeaderTooLarge(f"Last-Event-ID is longer than {max_bytes} bytes. {ID_TOO_LONG_ADVICE}")
     if header:
         return header.encode("latin-1", "replace").decode("utf-8", "replace")  # WSGI decodes headers as Latin-1
+    if not request.query_string:
+        return None
     parameter = next(filter(None, map(request.args.get, ID_PARAMETERS)), None)
     if parameter is not None and len(parameter.encode("utf-8", "replace")) > max_bytes:
         raise RequestTooLarge(f"The event ID is longer than {max_bytes} bytes. {ID_TOO_LONG_ADVICE}")
@@ -187,6 +192,8 @@ def _last_event_id(request: Request, settings: WebSettings) -> str | None:
 
 
 def _since(request: Request) -> int | None:
+    if not request.query_string:
+        return None
     if "timestamp" in request.args and "since" in request.args:
         raise InvalidParameter("Use either timestamp or since, not both.")
     if "timestamp" in request.args:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from sys import intern
@@ -15,7 +15,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
-from flask import Blueprint, Response, current_app, make_response, request, url_for
+from flask import Blueprint, Request, Response, current_app, make_response, request, url_for
 from flask.blueprints import BlueprintSetupState
 from gevent import Timeout
 from werkzeug.exceptions import HTTPException
@@ -58,7 +58,7 @@ from kafkasse.web.observer import Observer
 from kafkasse.web.request import StreamRequest, parse_request
 from kafkasse.web.revocations import Revocations
 from kafkasse.web.stream import Stream, with_jitter
-from kafkasse.web.stream_response import forbid_compression, stream_response_class
+from kafkasse.web.stream_response import UNCOMPRESSED, stream_response_class
 from kafkasse.web.throttle import RejectionThrottle
 from kafkasse.web.wsgi_server import WsgiServer, is_test_client
 
@@ -73,7 +73,7 @@ ASYNCAPI_TYPE = "application/vnd.aai.asyncapi+json;version=3.0.0"
 PROBLEM_ENDPOINT = "-problem"
 TICKET_ENDPOINT = "-ticket"
 TICKET_PATH = "/-/ticket"
-_ROOT = "kafkasse.root"  # the key in the WSGI environ, because url_for() takes 20 µs
+MAX_ROOTS = 100  # that are cached; a proxy may send any prefix
 
 
 class Target(NamedTuple):
@@ -151,6 +151,7 @@ class StreamService:
         self._on_close = self._stream_closed  # one object for all streams, because each bound method takes 64 bytes
         self._blueprint: Blueprint | None = None
         self._blueprint_name = ""  # under which an app has registered the blueprint
+        self._roots: dict[tuple[Hashable, ...], str] = {}  # see root
         stream_services.add(self)
 
     def bind(self, blueprint: Blueprint) -> None:
@@ -253,19 +254,20 @@ class StreamService:
     @property
     def root(self) -> str:
         """The URL path of the blueprint in the current request, without a slash at the end."""
-        root: str | None = request.environ.get(_ROOT)
-        if root is None:
-            root = request.environ[_ROOT] = self._find_root()
-        return root
-
-    def _find_root(self) -> str:
+        app, current = current_app._get_current_object(), _request()  # type: ignore[attr-defined]
+        key = app, current.blueprint, current.root_path, current.scheme
+        if (root := self._roots.get(key)) is not None:
+            return root
         # An error that Flask raises, such as 404, belongs to no blueprint or to that of the demo's page.
-        is_own = current_app.blueprints.get(request.blueprint or "") is self._blueprint
-        endpoint = f"{request.blueprint if is_own else self._blueprint_name}.{PROBLEM_ENDPOINT}"
-        (rule,) = current_app.url_map.iter_rules(endpoint)
+        is_own = app.blueprints.get(current.blueprint or "") is self._blueprint
+        endpoint = f"{current.blueprint if is_own else self._blueprint_name}.{PROBLEM_ENDPOINT}"
+        (rule,) = app.url_map.iter_rules(endpoint)
+        values = {name: value for name, value in (current.view_args or {}).items() if name in rule.arguments}
+        root = url_for(endpoint, **values | {"problem": "x"}).removesuffix("/-/problems/x")
         # The app may have registered the blueprint at a prefix that contains parameters.
-        values = {name: value for name, value in (request.view_args or {}).items() if name in rule.arguments}
-        return url_for(endpoint, **values | {"problem": "x"}).removesuffix("/-/problems/x")
+        if rule.arguments == {"problem"} and len(self._roots) < MAX_ROOTS:
+            self._roots[key] = root
+        return root
 
     def problem_types(self) -> str:
         """Return the start of the `type` of an error: the URL path of the pages of errors."""
@@ -300,10 +302,11 @@ class StreamService:
             KafkasseError: the request is rejected. The error has the status of the response.
         """
         began_at = time.monotonic()
-        self._server.check(request.environ)
+        current = _request()
+        self._server.check(current.environ)
         settings, limits = self._endpoints[route.name].settings, self._endpoints[route.name].limits
         visitor, parsed, selection = self._parse(route, topics, parameters)
-        if streams.stopping and request.method == "GET" and parsed.finite is None:
+        if streams.stopping and current.method == "GET" and parsed.finite is None:
             return self._ended_response(route, parsed)
         feeds = self._get_feeds(route.cluster)
         position, described = self._describe(feeds, route, parsed.position, began_at)
@@ -320,8 +323,8 @@ class StreamService:
                 raise
             response.call_on_close(leave)
             return response
-        coding = negotiate(request.accept_encodings, settings.compression)
-        if request.method == "HEAD":
+        coding = negotiate(current.accept_encodings, settings.compression) if settings.compression else IDENTITY
+        if current.method == "HEAD":
             try:
                 resolve(feeds.log, position, described, route.start, parsed.since)  # rejects what GET rejects
             finally:
@@ -335,13 +338,13 @@ class StreamService:
             limits.leave(address)
             raise
         self._call_handler("ready", list(described))
-        info = StreamInfo.new(request_id.request_id(request.environ), route.name, address, visitor.name, began_at)
+        info = StreamInfo.new(request_id.request_id(current.environ), route.name, address, visitor.name, began_at)
         self.observer.opened(info)
         stream = Stream(
             reader,
             settings,
             streams,
-            request.environ.get("gunicorn.socket"),
+            current.environ.get("gunicorn.socket"),
             self._on_close,
             self.config.hooks.logger,
             problem_types=problem_types,
@@ -352,7 +355,7 @@ class StreamService:
             ends=_ends_in_test(feeds, reader),
         )
         self._revocations.add(stream, visitor)
-        request.environ.setdefault(OPENED_KEY, []).append(ref(stream))
+        current.environ.setdefault(OPENED_KEY, []).append(ref(stream))
         return self._stream_response(route, parsed, stream, coding)
 
     def _describe(
@@ -443,14 +446,13 @@ class StreamService:
         return self._stream_response(route, parsed, [body], IDENTITY)
 
     def _stream_response(self, route: Route, parsed: StreamRequest, body: Any, coding: Coding) -> Response:
-        headers = STREAM_HEADERS | self.links(route)
+        headers = STREAM_HEADERS | self.links(route) | ({} if coding.name else UNCOMPRESSED)
         create = stream_response_class(current_app.response_class)  # type: ignore[arg-type]  # a class is hashable
         response = create(body, headers=headers, content_type=parsed.content_type, direct_passthrough=True)
         if self._endpoints[route.name].settings.compression:
             response.vary.add("Accept-Encoding")
         if coding.name:
             response.content_encoding = coding.name
-        forbid_compression(response)
         return response
 
     def throttle(self) -> TooManyRejections | None:
@@ -508,8 +510,9 @@ class StreamService:
             return None
 
     def _with_cors(self, response: Response) -> Response:
-        origin = request.headers.get("Origin")
-        headers = dict(self._cors_policy().headers(origin, is_preflight=request.method == "OPTIONS"))
+        current = _request()
+        origin = current.headers.get("Origin")
+        headers = dict(self._cors_policy().headers(origin, is_preflight=current.method == "OPTIONS"))
         if headers.pop("Vary", None):
             response.vary.add("Origin")  # the response of a hook may vary by another header too
         if "Access-Control-Allow-Methods" in headers:
@@ -534,7 +537,8 @@ class StreamService:
             return self._feeds[cluster]
 
     def _client_address(self) -> str:
-        return self._proxies.client(request.remote_addr or "", request.headers.get("X-Forwarded-For", ""))
+        current = _request()
+        return self._proxies.client(current.remote_addr or "", current.headers.get("X-Forwarded-For", ""))
 
     def _stream_closed(self, stream: Stream, end: StreamEnd) -> None:
         self._endpoints[stream.info.route].limits.leave(stream.info.client)
@@ -546,7 +550,7 @@ class StreamService:
     ) -> tuple[Visitor, StreamRequest, Selection]:
         """Identify the visitor, parse the request, and select the records."""
         visitor = self.identify(route, parameters)
-        parsed = parse_request(request, route, topics, self._endpoints[route.name].settings)
+        parsed = parse_request(_request(), route, topics, self._endpoints[route.name].settings)
         return visitor, parsed, self._select(route, visitor, parameters)
 
     def identify(self, route: Route, parameters: Mapping[str, str], cors: CorsPolicy | None = None) -> Visitor:
@@ -581,6 +585,11 @@ class StreamService:
                 handler(argument)
             except (Exception, Timeout):  # a handler may let a gevent.Timeout escape
                 self.config.hooks.logger.exception("The handler of %s failed.", event)
+
+
+def _request() -> Request:
+    """Return the current request. Each use of Flask's proxy would look it up again."""
+    return request._get_current_object()  # type: ignore[attr-defined,no-any-return]
 
 
 def _endpoint_name() -> str:

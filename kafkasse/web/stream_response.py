@@ -11,7 +11,8 @@ from werkzeug.datastructures import Headers
 
 from kafkasse.web.stream import Stream
 
-_IDENTITY = "identity"
+# With Content-Encoding, Flask-Compress does not buffer the body. get_wsgi_headers() removes the header.
+UNCOMPRESSED = {"Content-Encoding": "identity"}
 if TYPE_CHECKING:
     _Base = Response
 else:
@@ -46,7 +47,7 @@ class _StreamResponse(_Base):
 
     def get_wsgi_headers(self, environ: Any) -> Headers:
         headers = super().get_wsgi_headers(environ)
-        if headers.get("Content-Encoding") == _IDENTITY:
+        if headers.get("Content-Encoding") == UNCOMPRESSED["Content-Encoding"]:
             del headers["Content-Encoding"]
         return headers
 
@@ -58,8 +59,3 @@ def stream_response_class(base: type[Response]) -> type[Response]:
     It is a subclass of `base`, because Flask converts responses that are not instances of the app's class.
     """
     return type("StreamResponse", (_StreamResponse, base), {})
-
-
-def forbid_compression(response: Response) -> None:
-    """Set Content-Encoding, so that Flask-Compress does not buffer the body. get_wsgi_headers() removes the header."""
-    response.content_encoding = response.content_encoding or _IDENTITY

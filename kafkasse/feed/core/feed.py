@@ -114,6 +114,7 @@ class FeedCore:
         self._unsent_bytes = 0  # of the segments that flush() has not sent
         start = FeedPosition(0, ids.places(), True)
         self._last_flush = Flush(start, start)
+        self._last_id: tuple[Mapping[Partition, Place], str] = ({}, "")  # see id_at()
 
     def is_at(self, ids: IdWriter) -> bool:
         """Return whether `ids` is at the position of this feed. The timestamps of idle partitions may differ."""
@@ -331,7 +332,14 @@ class FeedCore:
     @property
     def position(self) -> FeedPosition:
         """The position after everything that the feed has appended."""
-        return FeedPosition(self.ring.head, self.ids.places(), False)
+        is_flushed = self.ring.flushed == self.ring.head and not self._moved
+        return FeedPosition(self.ring.head, self._last_flush.after.places if is_flushed else self.ids.places(), False)
+
+    def id_at(self, places: Mapping[Partition, Place]) -> str:
+        """Return the event ID of a position. Clients that open one after another are at the same position."""
+        if places is not self._last_id[0]:
+            self._last_id = places, self.ids.copy_at(places).render()
+        return self._last_id[1]
 
     @property
     def is_open(self) -> bool:

@@ -49,7 +49,7 @@ class ReaderCore:
     """What one client has received of a feed, and where its next frames come from.
 
     Args:
-        ids: writes the client's own event IDs, at the client's position.
+        ids: writes the client's own event IDs, at the client's position. None: the client is at the position of the feed.
         feed: the feed to join.
         max_chunk_bytes: the approximate maximum size of the frames that one call of read() returns.
         gaps: the gaps before the position, which begin() reports.
@@ -77,7 +77,7 @@ class ReaderCore:
 
     def __init__(
         self,
-        ids: IdWriter,
+        ids: IdWriter | None,
         feed: FeedCore,
         max_chunk_bytes: int,
         gaps: Sequence[Gap] = (),
@@ -88,7 +88,8 @@ class ReaderCore:
         self.stop_reason: StopReason | None = None
         self.events = self.sent_bytes = 0
         self.stats = feed.stats
-        self.stats.readers.setdefault(ReaderState.BEHIND, 0)  # a metric that first appears with 1 seems not to grow
+        for state in (ReaderState.BEHIND, ReaderState.JOINING):  # a metric that first appears with 1 seems not to grow
+            self.stats.readers.setdefault(state, 0)
         self._feed = feed
         self._max_chunk_bytes = max_chunk_bytes
         self._selector = selector
@@ -96,8 +97,11 @@ class ReaderCore:
         self._id_sent = False  # the last event ID that the client received is its position
         if snapshot is not None:
             self._enter(WaitingForSnapshot(snapshot))
-        else:
+        elif ids is not None:
             self._enter_ring_or_fall_behind(ids)
+        else:
+            position = feed.position
+            self._enter(Live(position.segment, position.places))
 
     @property
     def state(self) -> ReaderState:
@@ -392,6 +396,9 @@ class ReaderCore:
     @property
     def position_id(self) -> str:
         """The event ID of everything that read() has returned; "" during a snapshot, which cannot be resumed."""
+        if isinstance(self._state, Live):
+            self._skip_filtered_records()
+            return self._feed.id_at(self._state.places)
         ids = self.ids
         return "" if ids is None else ids.render()
 

@@ -154,7 +154,7 @@ NAMES: Mapping[type[State], ReaderState] = {
 }
 
 NEXT_STATES: Mapping[type[State], tuple[type[State], ...]] = {
-    Opening: (WaitingForSnapshot, Joining, Behind),
+    Opening: (WaitingForSnapshot, Joining, Live, Behind),
     WaitingForSnapshot: (ReadingSnapshot, Closed),
     ReadingSnapshot: (Joining, Behind, Closed),
     Behind: (Waiting, Closed),

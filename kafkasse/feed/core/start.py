@@ -168,6 +168,8 @@ def with_whole_topics(position: Position, topics: Mapping[str, Topic]) -> Positi
 
     KafkaSSE's event IDs and many positions that are written by hand are such positions.
     """
+    if not position.partial_topics:
+        return position
     listed = Counter(partition.topic for partition in position.starts)
     whole = {
         name

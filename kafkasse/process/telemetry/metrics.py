@@ -84,6 +84,7 @@ class Metrics:
         else:
             self._registry, self._metrics = _create()
         self._topics: set[str] = set()
+        self._children: dict[tuple[Any, ...], Any] = {}  # because labels() takes longer than inc()
 
     def prepare(self, routes: Iterable[str]) -> None:
         """Set the counters of these routes to 0: Prometheus computes no rate for a counter that first appears with 1."""
@@ -113,7 +114,11 @@ class Metrics:
         return generate_latest(self._registry)
 
     def _child(self, name: str, labels: dict[str, str]) -> Any:
-        return self._metrics[name].labels(**labels) if labels else self._metrics[name]
+        key = name, *labels.items()
+        child = self._children.get(key)
+        if child is None:
+            child = self._children[key] = self._metrics[name].labels(**labels) if labels else self._metrics[name]
+        return child
 
     def _bounded(self, topic: str) -> str:
         if topic not in self._topics:
