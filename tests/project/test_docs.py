@@ -57,7 +57,7 @@ SAMPLES = [
     "README.md",
     *(f"docs/{name}.md" for name in ("clients", "command-line", "routes", "troubleshooting")),
 ]
-GUIDES = ["access", "archive", "operate-pipelines", "routes", "schemas"]  # their samples in YAML are settings
+GUIDES = ["access", "archive", "cdn", "operate-pipelines", "routes", "schemas"]  # their samples in YAML are settings
 LIMIT_S = 120.0
 MAX_WORDS = 1_500  # of a path on the start page
 

@@ -1,0 +1,116 @@
+"""nginx as a CDN, as deploy/proxies configures it: clients share chunks, and never receive those of another visitor."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gevent
+import pytest
+
+from tests.durable_streams.cdn_app import PARTITIONS, RECORDS, VISITORS
+from tests.proxies.proxies import PROGRAMS, Proxy
+from tests.support.client import Client, fetch
+from tests.support.server import Server
+
+NGINX = PROGRAMS[0]
+# The user that may write to the directory of the cache. nginx ignores it unless it runs as root.
+EDITS = ((r"user .*\n", "user root;\n"), *NGINX.edits[1:], (r"/var/cache/nginx/kafkasse", "{home}/cache"))
+CDN = replace(NGINX, file="nginx-cdn.conf", edits=EDITS)
+CLIENTS = 20
+
+
+class Site:
+    """A server behind the CDN."""
+
+    def __init__(self, server: Server, port: int, log: Path) -> None:
+        self.server = server
+        self.port = port
+        self._log = log
+
+    def get(self, path: str, **headers: str) -> Any:
+        return fetch(self.port, f"/streams{path}", **headers)
+
+    def read_to_end(self, path: str = "/t", offset: str = "-1", **headers: str) -> tuple[list[int], str]:
+        """Return the numbers of all records, and the last offset."""
+        numbers = []
+        while True:
+            response = self.get(f"{path}?offset={offset}", **headers)
+            assert 200 == response.status
+            numbers += [message["n"] for message in response.json]
+            offset = response.headers["stream-next-offset"]
+            if response.headers.get("stream-up-to-date"):
+                return numbers, offset
+
+    def requests(self) -> Counter[str]:
+        """How often the server received each request target."""
+        return Counter(re.findall(r'"GET (\S+) HTTP', self._log.read_text()))
+
+
+@pytest.fixture
+def site(processes: None, tmp_path: Path) -> Iterator[Site]:
+    if not Path(CDN.binary).exists():
+        pytest.skip("nginx is not installed: apt-get install nginx-light")
+    log = tmp_path / "access.log"
+    with (
+        Server("tests.durable_streams.cdn_app:app()", KAFKASSE_ACCESS_LOG=str(log)) as server,
+        Proxy(CDN, server.port, tmp_path) as proxy,
+    ):
+        yield Site(server, proxy.ports["http"], log)
+
+
+def in_parallel(call: Callable[..., Any], *arguments: Any) -> list[Any]:
+    tasks = [gevent.spawn(call, *arguments) for _ in range(CLIENTS)]
+    return [task.get() for task in tasks]
+
+
+def test_the_server_sends_each_full_chunk_once(site):
+    """Many clients read all records at the same time, and later one reads them again."""
+    results = in_parallel(site.read_to_end)
+    results.append(site.read_to_end())
+
+    assert all(list(range(PARTITIONS * RECORDS)) == sorted(numbers) for numbers, _ in results)
+    full = {target: count for target, count in site.requests().items() if "offset=-1" not in target}
+    full.pop(next(iter(reversed(full))))  # the last chunk
+    assert {1} == set(full.values())
+    assert PARTITIONS * 2 - 1 == len(full)
+
+
+def test_long_polls_of_many_clients_are_one_request(site):
+    """One request waits at the server, and its response goes to all clients."""
+    _, offset = site.read_to_end()
+    path = f"/t?offset={offset}&live=long-poll"
+    polls = [gevent.spawn(site.get, path) for _ in range(CLIENTS)]
+    fetch(site.server.port, "/-/append", "POST")
+
+    responses = [poll.get() for poll in polls]
+
+    assert [[-1]] * CLIENTS == [[message["n"] for message in response.json] for response in responses]
+    assert 1 == site.requests()[path]
+
+
+def test_no_visitor_receives_the_records_of_another(site):
+    """Although they request the same URLs through the same cache, at the same time and one after the other."""
+    expected = {name: list(range(at, PARTITIONS * RECORDS, 2)) for at, name in enumerate(VISITORS)}
+
+    def read(name: str) -> list[int]:
+        return sorted(site.read_to_end("/me", **{"X-Visitor": name})[0])
+
+    for _ in range(2):
+        assert expected == {name: read(name) for name in VISITORS}
+    tasks = [(name, gevent.spawn(read, name)) for name in VISITORS * 2]
+    assert all(expected[name] == task.get() for name, task in tasks)
+    assert 401 == site.get("/me?offset=-1").status
+
+
+def test_streams_pass_through(site):
+    """A stream has no end, so other clients must not wait for it."""
+    for path in ("/streams/t", "/streams/t?offset=now&live=sse"):
+        with Client(site.port, path) as first, Client(site.port, path) as second:
+            for client in (first, second):
+                client.read_until_text(b"data:")
+                assert 200 == client.status
