@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from bench import catch_up, cold_start, encoding, live, load_generator, opening, quoted, results, servers
+from bench import capacity, catch_up, cold_start, encoding, live, load_generator, opening, quoted, results, servers
 from bench.figures import Figures, Row, merged
 from bench.testbed import Scale, Testbed
 
@@ -35,13 +35,14 @@ MEASUREMENTS: dict[str, Callable[[Testbed], Figures]] = {
     **dict(catch_up.measurements()),
     **dict(opening.measurements()),
     **dict(live.measurements()),
+    "capacity": capacity.measure,
     "encoding": encoding.measure,
     "cold_start": cold_start.measure,
     "archive": _archive,
     "pipeline": _pipeline,
 }
 ROUNDS = 3
-ONCE = ("encoding", "archive", "pipeline")  # they take long, or their spread is small
+ONCE = ("capacity", "encoding", "archive", "pipeline")  # they take long, or their spread is small
 
 
 def main() -> int:

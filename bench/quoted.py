@@ -2,7 +2,7 @@
 
 A comment after a figure names its row in results.json: `1.1 µs<!-- live.1000x200.cpu -->`. `@Go` after the name means the
 row of Go, and `a / b` a ratio of two rows. A figure has two digits, or is `?` if its row is not in results.json. A figure
-that is not part of the benchmark has the comment `by hand`, and the text says how it was measured.
+that is not part of the benchmark has the comment `by hand`; a number beside it that is not a figure, `a limit`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench import capacity
 from bench.figures import Row
 from bench.machine import ROOT
 from bench.results import DATA, rows_of
 from bench.servers import KAFKASSE
 
 MARKED = re.compile(r"(?P<figure>\d[\d.,]*|\?)(?P<unit>[^<>\d\n?|]{0,40})<!-- (?P<name>[^>]+?) -->")
-BY_HAND = "by hand"
+CAPACITY = ROOT / "docs/capacity.md"
+_TABLES = re.compile(r"(<!-- tables -->\n\n).*?(\n\n<!-- /tables -->)", re.S)
+NO_ROW = ("by hand", "a limit")
 UNKNOWN = "?"
 # What only a measurement can say. Other numbers with units are settings and limits.
 MEASURED = re.compile(
@@ -38,9 +41,9 @@ def pages() -> list[Path]:
 
 def problems(text: str, rows: dict[tuple[str, str], Row]) -> Iterator[str]:
     """Yield a sentence for each figure that differs from its row, and for each measured figure without a comment."""
-    text = CODE.sub("", text)
+    text = _TABLES.sub("", CODE.sub("", text))
     for match in MARKED.finditer(text):
-        if match["name"] != BY_HAND and (expected := figure(match["name"], match["unit"], rows)) != match["figure"]:
+        if match["name"] not in NO_ROW and (expected := figure(match["name"], match["unit"], rows)) != match["figure"]:
             yield f"{match[0]}: the figure in results.json is {expected}"
     for block in text.split("\n\n"):
         marked = {match.start() for match in MARKED.finditer(block)}
@@ -52,7 +55,7 @@ def rewritten(text: str, rows: dict[tuple[str, str], Row]) -> str:
     """Return the text with the figures of the rows."""
 
     def new(match: re.Match[str]) -> str:
-        if match["name"] == BY_HAND:
+        if match["name"] in NO_ROW:
             return match[0]
         return f"{figure(match['name'], match['unit'], rows)}{match['unit']}<!-- {match['name']} -->"
 
@@ -87,3 +90,9 @@ def write() -> None:
         if (text := rewritten(before, rows)) != before:
             page.write_text(text)
             print(f"{page.relative_to(ROOT)}: new figures")
+    CAPACITY.write_text(with_tables(CAPACITY.read_text(), rows))
+
+
+def with_tables(text: str, rows: dict[tuple[str, str], Row]) -> str:
+    """Return the text of docs/capacity.md with new tables."""
+    return _TABLES.sub(lambda match: f"{match[1]}{capacity.tables(rows)}{match[2]}", text)

@@ -79,14 +79,15 @@ def _target(link: Path) -> str:
 
 
 @contextmanager
-def kafkasse(bootstrap_servers: str, workers: int = 1, tls: Sequence[str] = (), **settings: str) -> Iterator[Server]:
-    """`kafkasse serve`. Settings are those of the schema, as text. `tls`: the options that make it serve TLS."""
-    words = ["-m", "kafkasse", "serve", "--bind", "127.0.0.1:0", "--workers", str(workers), *tls]
+def kafkasse(bootstrap_servers: str, workers: int = 1, gunicorn_options: str = "", **settings: str) -> Iterator[Server]:
+    """`kafkasse serve`. Settings are those of the schema, as text."""
+    words = ["-m", "kafkasse", "serve", "--bind", "127.0.0.1:0", "--workers", str(workers)]
     settings = {"allowed_topics": "*", "public": "true", "max_streams_per_client": "1000000", **settings}
     environment = {f"KAFKASSE_{name.upper()}": text for name, text in settings.items()}
+    environment["GUNICORN_CMD_ARGS"] = gunicorn_options
     with _running([sys.executable, *words, "--bootstrap-servers", bootstrap_servers], environment) as output:
         port, pids = output.wait_for(_LISTENING, 1), output.wait_for(_BOOTED, workers)
-        yield Server(KAFKASSE, port[0], tuple(pids), b"\nid: ", bool(tls))
+        yield Server(KAFKASSE, port[0], tuple(pids), b"\nid: ", "--certfile" in gunicorn_options)
 
 
 @contextmanager

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from bench import quoted, results
+from bench import capacity, load_generator, quoted, results
 from bench.figures import HIGHER_IS_BETTER, Latencies, Row, merged, worse
 
 ROOT = Path(__file__).parents[2]
@@ -162,6 +163,72 @@ def test_new_figures_replace_those_in_a_text():
     assert "1.2 ms<!-- load.cpu -->, 3 µs<!-- by hand -->, 2<!-- load.cpu / load.cpu@Go --> times" == quoted.rewritten(
         text, ROWS
     )
+
+
+STORED = results.rows_of(json.loads(results.DATA.read_text()))
+
+
+@pytest.mark.parametrize("page", quoted.pages(), ids=lambda page: page.name)
+def test_the_figures_of_a_page_are_those_of_the_results(page):
+    assert [] == list(quoted.problems(page.read_text(), STORED))
+
+
+def test_the_tables_of_the_capacity_page_are_those_of_the_results():
+    text = quoted.CAPACITY.read_text()
+
+    assert quoted.with_tables(text, STORED) == text
+    assert capacity.tables(STORED) in text
+
+
+def test_no_server_delivers_more_than_the_load_generator_can_receive():
+    """Otherwise, a figure would be that of the load generator."""
+    limits = {row.unit: row.value for row in STORED.values() if row.server == load_generator.SENDER}
+
+    assert [] == [row for row in STORED.values() if row.value > limits.get(row.unit, math.inf)]
+
+
+def costs(**values: float) -> dict[tuple[str, str], Row]:
+    """Rows with 10 µs for a write, 0.5 µs for one more record, 500 µs for a fetch; the same with TLS."""
+    figures = {"costs.write": 10, "costs.record": 0.5, "costs.open": 0.5, "costs.memory": 3}
+    tls = {f"costs.tls.{name}": 20 for name in ("write", "open", "memory")}
+    keys = {f"capacity.{name}": value for name, value in (figures | tls).items()}
+    others = {"live.1x200.cpu": 500, "idle.10000.base": 60, **values}
+    return {(key, "kafkasse"): Row(key, "kafkasse", "", value, "") for key, value in (keys | others).items()}
+
+
+def test_a_worker_with_rare_records_writes_each_of_them_separately():
+    """5,000 writes of 10 µs and a fetch, five times per second; the last client waits for all writes."""
+    use = capacity.use(capacity.costs_of(costs()), clients=5_000, rate=5)
+
+    assert pytest.approx((0.2525, 0.02525, 0.0505)) == (use.cores, use.median_s, use.longest_s)
+
+
+def test_more_records_share_a_write():
+    """A turn of 49.9 ms (29.9 of writes, 20 of pause) contains about 5 records."""
+    use = capacity.use(capacity.costs_of(costs()), clients=2_500, rate=100)
+
+    assert 0.58 < use.cores < 0.62
+    assert 0.07 < use.longest_s < 0.09
+
+
+def test_the_tables_show_how_much_the_formula_deviates_from_each_run():
+    cores = {run.key: 0.0 for run in capacity.CHECKED}
+    for run, computed, _, _ in capacity.checks(costs(**{f"{key}.cores": 1.0 for key in cores})):
+        cores[run.key] = computed * (200 if run.tls else 100)
+
+    text = capacity.tables(costs(**{f"{key}.cores": value for key, value in cores.items()}))
+
+    assert ["+0%", "+0%", "-50%"] == re.findall(r"[+-]\d+%", text)
+
+
+@pytest.mark.parametrize("run", capacity.CHECKED, ids=str)
+def test_the_formula_agrees_with_a_run(run):
+    """The computed share of a core deviates from the measured one by at most a fifth."""
+    if not STORED:
+        return
+    deviations = {other: abs(computed / measured - 1) for other, computed, measured, _ in capacity.checks(STORED)}
+
+    assert deviations[run] <= capacity.ALLOWED_DEVIATION
 
 
 @pytest.mark.processes
