@@ -88,7 +88,8 @@ class Tail(TailCore[SharedFeed]):
     def _run(self) -> None:
         try:
             while not self.closed:
-                gevent.sleep(self.turn(self._poll_s))
+                if rest_s := self.turn(self._poll_s):
+                    gevent.sleep(rest_s)
         except KafkasseError as error:
             self._end(error)
         except BaseException:
@@ -140,25 +141,29 @@ class Tail(TailCore[SharedFeed]):
         for batch, feeds in self.deliveries(batches):
             for feed in feeds:
                 newest = feed.newest(batch)  # before the backlog, which may drop the batch
-                self._change(feed, partial(self._append, feed, newest), newest)
+                if feed in self.backlogs:
+                    self.backlogs[feed].put(partial(self._append, feed, newest), newest)
+                else:
+                    self._append(feed, newest)
                 changed[feed] = None
         began_at = time.monotonic()
-        for feed in changed.keys() - self.backlogs.keys():
-            feed.flush()
-        rest_s = self._rest_s(began_at, bool(batches), sum(feed.readers for feed in changed))
+        for feed in changed:
+            if feed not in self.backlogs:
+                feed.flush()
+        rest_s = self._rest_s(began_at, bool(batches), sum([feed.readers for feed in changed]))
         if time.monotonic() >= self._check_at:
             self._check_at = time.monotonic() + self._poll_s
             self._check_feeds()
             self._check_topics()
         return rest_s
 
-    def _change(self, feed: SharedFeed, change: Callable[[], None], batch: Batch | None = None) -> None:
-        """Change a feed, or put the change into the backlog of a feed with hooks. `batch` is the batch that is appended."""
+    def _change(self, feed: SharedFeed, change: Callable[[], None]) -> None:
+        """Change a feed, or put the change into the backlog of a feed with hooks."""
         backlog = self.backlogs.get(feed)
         if backlog is None:
             change()
         else:
-            backlog.put(change, batch)
+            backlog.put(change)
 
     def _append(self, feed: SharedFeed, batch: Batch) -> None:
         try:

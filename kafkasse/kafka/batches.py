@@ -231,6 +231,9 @@ def decode(
             have been yielded.
         OldMessageFormat: the next batch has a format from before Kafka 0.11. All records before it have been yielded.
     """
+    if (small := _small_run(fetched, offset)) is not None:
+        yield small
+        return
     run: list[Record] = []
     first_offset, run_start, epoch, cost, work = offset, offset, UNKNOWN_EPOCH, 0, 0
     max_work = _max_cost()
@@ -270,6 +273,25 @@ def decode(
         if work >= max_work or (had_batch and not buffer.data):
             yield end_run(waits_for=buffer.waits_for)
     yield end_run(is_last=True)
+
+
+def _small_run(fetched: PartitionData, offset: int) -> RecordRun | None:
+    """Decode the only batch of a response, which is the most frequent one, without further generators.
+
+    Return None if decode() must take smaller steps, or has to report an error.
+    """
+    batch = fetched.records
+    if fetched.aborted or len(batch) < _HEADER_V2.size:
+        return None
+    base, length, epoch, magic, checksum, attributes, delta, *_, count = _HEADER_V2.unpack_from(batch)
+    cost = _cost(count, len(batch))
+    if length != len(batch) - _LENGTH_END or magic != _V2 or attributes & _CONTROL or cost > MAX_COST_IN_PYTHON:
+        return None
+    if crc32c(batch[_CRC_FROM:]) != checksum or (records := _small_batch(batch, attributes)) is None:
+        return None
+    if base < offset:
+        records = [record for record in records if record.offset >= offset]
+    return RecordRun(records, max(offset, base + delta + 1), epoch, cost if records else 0, is_last=True)
 
 
 def _max_cost() -> int:

@@ -18,7 +18,7 @@ from gevent.socket import wait_read, wait_write
 
 from kafkasse.kafka.fetch_protocol import Broker, frame_request
 
-INITIAL_BUFFER_BYTES = 65_536
+SMALL_RESPONSE_BYTES = 65_536  # a response up to this size needs no buffer, if it arrives at once
 # The limit for one turn of the event loop, because hundreds of connections may have a response at the same time. It must not
 # be less than a TLS record (16 KiB): the event loop does not see the rest of a record that is already decrypted.
 MAX_BYTES_PER_TURN = 131_072
@@ -52,10 +52,10 @@ class Connection:
         self.reused = False
         self.broken = False
         self._socket = sock
-        self._client_id = client_id
+        self._client_id = client_id.encode()
         self._timeout_s = timeout_s
         self._last_correlation_id = 0
-        self._buffer = bytearray()
+        self._buffer = bytearray()  # of an incomplete response
         self._filled = 0
         self._watcher: Any = None
         sock.settimeout(0.0)
@@ -68,7 +68,6 @@ class Connection:
             on_error: receives the connection's error, or an exception that `on_response` raised. Called at most once.
         """
         self._stop_reading()
-        self._buffer = self._buffer or bytearray(INITIAL_BUFFER_BYTES)
         self._watcher = get_hub().loop.io(self._socket.fileno(), _READABLE)
         self._watcher.start(self._read, on_response, on_error)
 
@@ -95,10 +94,9 @@ class Connection:
         return self._filled
 
     def suspend(self) -> None:
-        """Stop reading and free the buffer while the connection is idle."""
+        """Stop reading while the connection is idle."""
         self._stop_reading()
         self.reused = True
-        self._buffer = bytearray()
 
     def close(self) -> None:
         self._stop_reading()
@@ -124,36 +122,51 @@ class Connection:
         Raises:
             BlockingIOError, SSLWantReadError, SSLWantWriteError: the response is incomplete.
         """
-        size, began = self._response_size(), self._filled
+        if not self._filled:
+            data = self._socket.recv(SMALL_RESPONSE_BYTES)
+            if len(data) == _response_size(data):
+                return memoryview(data)[_INT32.size :]
+            self._buffer, self._filled = bytearray(data), _received(len(data))
+        size, began = self._grow(), self._filled
         while self._filled < size:
             if self._filled - began >= MAX_BYTES_PER_TURN:
                 raise BlockingIOError
-            count = self._socket.recv_into(memoryview(self._buffer)[self._filled : self._filled + MAX_BYTES_PER_TURN])
-            if not count:
-                raise ConnectionResetError("the broker closed the connection")
-            self._filled += count
-            size = self._response_size()
-            if size > len(self._buffer):
-                larger = bytearray(size)
-                larger[: self._filled] = memoryview(self._buffer)[: self._filled]
-                self._buffer = larger
+            rest = memoryview(self._buffer)[self._filled : self._filled + MAX_BYTES_PER_TURN]
+            self._filled += _received(self._socket.recv_into(rest))
+            size = self._grow()
         if self._filled > size:
             raise OSError("the broker sent more than one response")
-        response = memoryview(self._buffer)[_INT32.size : size]
+        response = memoryview(self._buffer)[_INT32.size :]
         # The caller keeps the buffer, because a large response is decoded while the next one arrives.
-        self._buffer, self._filled = bytearray(INITIAL_BUFFER_BYTES), 0
+        self._buffer, self._filled = bytearray(), 0
         return response
 
-    def _response_size(self) -> int:
-        """Return the size in bytes of the response and its size field, or only of that field while it is incomplete."""
-        if self._filled < _INT32.size:
-            return _INT32.size
-        (size,) = _INT32.unpack_from(self._buffer)
-        if not _INT32.size <= size <= MAX_RESPONSE_BYTES:
-            raise OSError(f"the broker announced a response of {size} bytes")
-        return int(_INT32.size + size)
+    def _grow(self) -> int:
+        """Make room for the whole response, as far as its size is known. Return the size."""
+        size = _response_size(memoryview(self._buffer)[: self._filled])
+        if size > len(self._buffer):
+            larger = bytearray(size)
+            larger[: self._filled] = memoryview(self._buffer)[: self._filled]
+            self._buffer = larger
+        return size
 
     def _stop_reading(self) -> None:
         if self._watcher is not None:
             self._watcher.close()
             self._watcher = None
+
+
+def _response_size(start: bytes | memoryview) -> int:
+    """Return the size in bytes of the response and its size field, or only of that field while it is incomplete."""
+    if len(start) < _INT32.size:
+        return _INT32.size
+    (size,) = _INT32.unpack_from(start)
+    if not _INT32.size <= size <= MAX_RESPONSE_BYTES:
+        raise OSError(f"the broker announced a response of {size} bytes")
+    return int(_INT32.size + size)
+
+
+def _received(count: int) -> int:
+    if not count:
+        raise ConnectionResetError("the broker closed the connection")
+    return count

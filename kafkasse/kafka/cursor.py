@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping
 
 import gevent
 from gevent import get_hub
-from gevent.event import Event
 from gevent.lock import BoundedSemaphore
 
 from kafkasse.errors import KafkasseError
@@ -26,7 +25,7 @@ from kafkasse.kafka.cursor_core import Cluster, CursorCore, CursorOptions, Looku
 from kafkasse.kafka.fetch_protocol import FetchResponse
 from kafkasse.kafka.fetch_session import FetchSession
 from kafkasse.log import Batch, Partition
-from kafkasse.process.event_loop import take_turn
+from kafkasse.process.event_loop import WakeUp, take_turn
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +57,7 @@ class KafkaCursor:
         self._core = CursorCore(cluster, options)
         self._nodes: dict[FetchSession, BrokerNode] = {}
         self._responses: deque[tuple[FetchSession, FetchResponse]] = deque()
-        self._wakeup = Event()
+        self._wakeup = WakeUp()
         self._closed = False
 
     # log.Cursor
@@ -78,10 +77,11 @@ class KafkaCursor:
     def poll(self, timeout_s: float) -> list[Batch]:
         deadline_s = time.monotonic() + timeout_s
         if self._options.tail and self._core.undecoded:
+            gevent.sleep(0)
             self._process_responses()
             self._act()  # fetch the other partitions between two pieces of a large response
         while True:
-            if batches := self._decode():
+            if self._core.undecoded and (batches := self._decode()):
                 if self._core.fetches_ahead:
                     self._act()
                 return batches

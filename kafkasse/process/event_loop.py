@@ -13,7 +13,7 @@ import time
 from collections import deque
 from typing import Any
 
-from gevent import get_hub
+from gevent import get_hub, getcurrent
 from gevent.hub import Waiter
 
 MAX_TURN_S = 0.01  # for the pieces of all greenlets together, in one turn of the event loop
@@ -73,3 +73,43 @@ def take_turn(urgent: bool = False) -> None:
     if _turns is None or _turns.hub is not hub:
         _turns = _Turns(hub)
     _turns.take(urgent)
+
+
+class WakeUp:
+    """Lets one greenlet wait until something has happened. It costs half as much as gevent's Event.
+
+    A callback of the event loop that calls set() switches to the greenlet at once, and continues when the greenlet waits
+    again. So call set() last.
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._waiter: Waiter | None = None
+
+    def set(self) -> None:
+        """Wake the greenlet, or let its next call of wait() return at once."""
+        self._is_set = True
+        waiter, self._waiter = self._waiter, None
+        if waiter is None:
+            return
+        if getcurrent() is waiter.hub:
+            waiter.switch(True)
+        else:
+            waiter.hub.loop.run_callback(waiter.switch, True)
+
+    def clear(self) -> None:
+        """Let the next call of wait() wait."""
+        self._is_set = False
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until set() is called. Return False after the timeout."""
+        if self._is_set:
+            return True
+        waiter = self._waiter = Waiter()
+        timer = waiter.hub.loop.timer(timeout_s)
+        timer.start(waiter.switch, False)
+        try:
+            return bool(waiter.get())
+        finally:
+            timer.close()
+            self._waiter = None

@@ -11,13 +11,13 @@ import pytest
 from gevent import get_hub, socket
 
 from kafkasse.kafka.client import Broker
-from kafkasse.kafka.connection import INITIAL_BUFFER_BYTES, MAX_BYTES_PER_TURN, Connection
+from kafkasse.kafka.connection import MAX_BYTES_PER_TURN, SMALL_RESPONSE_BYTES, Connection
 from tests.support.turns import poll_events
 from tests.support.waiting import wait_until
 
 TIMEOUT_S = 2.0
 VERSION = 13
-LARGE = INITIAL_BUFFER_BYTES * 5
+LARGE = SMALL_RESPONSE_BYTES * 5
 
 
 class Link:
@@ -62,7 +62,7 @@ def test_assembles_responses_from_pieces(link):
         assert data[4:] == link.responses[-1]
 
 
-@pytest.mark.parametrize("size", [0, INITIAL_BUFFER_BYTES - 8, INITIAL_BUFFER_BYTES - 7, LARGE])
+@pytest.mark.parametrize("size", [0, SMALL_RESPONSE_BYTES - 8, SMALL_RESPONSE_BYTES - 7, LARGE])
 def test_buffer_grows_with_large_responses(link, size):
     """The larger buffer also serves the smaller responses that follow."""
     for each in (size, 0):
@@ -81,6 +81,10 @@ class FullSocket(socket.socket):
         self._other.sendall(b"!")  # readable at every turn
         self._rest = memoryview(data)
         self.read_in_turn: Counter[int] = Counter()
+
+    def recv(self, size: int, *_: int) -> bytes:
+        buffer = bytearray(size)
+        return bytes(buffer[: self.recv_into(memoryview(buffer))])
 
     def recv_into(self, buffer: memoryview, *_: int) -> int:
         count = min(len(buffer), len(self._rest))

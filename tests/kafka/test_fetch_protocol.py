@@ -53,7 +53,7 @@ def test_encodes_requests_like_kafka_python(version, options, session, topics, p
     forgotten = [(encoded_topic(version, topic), each) for topic, n in topics for each in range(n)]
 
     to_encode = fetch_protocol.FetchRequest(version, options, session, partitions, forgotten)
-    written = fetch_protocol.frame_request(version, 7, "kafkasse", fetch_protocol.encode_request(to_encode))
+    written = fetch_protocol.frame_request(version, 7, b"kafkasse", fetch_protocol.encode_request(to_encode))
 
     def partition(number):
         return Topic.FetchPartition(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gevent
 import pytest
+from gevent import get_hub
 
-from kafkasse.process.event_loop import take_turn
+from kafkasse.process.event_loop import WakeUp, take_turn
 from tests.support.turns import TurnClock
 
 
@@ -75,3 +76,21 @@ def test_a_greenlet_that_is_killed_while_it_waits_does_not_block_the_others(piec
     gevent.joinall(greenlets)
 
     assert ["a", "c"] == sorted({name for _, name in pieces.done})
+
+
+@pytest.mark.parametrize(
+    "later",
+    [lambda act: get_hub().loop.run_callback(act), gevent.spawn],
+    ids=["a callback of the event loop", "a greenlet"],
+)
+def test_a_greenlet_waits_until_it_is_woken(later):
+    """After clear(), it waits again, until the timeout. A call of set() before wait() is not lost."""
+    wake_up = WakeUp()
+    later(wake_up.set)
+
+    assert wake_up.wait(60)
+    assert wake_up.wait(60)
+    wake_up.clear()
+    assert not wake_up.wait(0.001)
+    wake_up.set()
+    assert wake_up.wait(60)

@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
-from weakref import WeakSet
+from weakref import ref
 
 from kafkasse.log import UNKNOWN_EPOCH, Gap, Partition
 from kafkasse.records.filter import Selector
@@ -107,7 +107,7 @@ class RingLimits:
         self.max_records = max_records
         self._max_bytes = max_bytes
         self._max_total_bytes = max_total_bytes
-        self._rings: WeakSet[Ring] = WeakSet()
+        self._rings: set[ref[Ring]] = set()
 
     @property
     def max_bytes(self) -> int:
@@ -116,9 +116,10 @@ class RingLimits:
 
     def add(self, ring: Ring) -> None:
         """Count a ring as long as it exists. The other rings may have to shrink."""
-        self._rings.add(ring)
-        for other in list(self._rings):
-            other.evict()
+        self._rings.add(ref(ring, self._rings.discard))
+        for other in [reference() for reference in self._rings]:
+            if other is not None:
+                other.evict()
 
 
 class Ring:
