@@ -15,6 +15,7 @@ from kafkasse.config import Config
 from kafkasse.errors import KafkasseError, MethodNotAllowed, NotFound
 from kafkasse.kafka.version import check_version
 from kafkasse.log import Log
+from kafkasse.process.loop_thread import loop_thread
 from kafkasse.process.telemetry import request_id
 from kafkasse.web.blueprint import add_request_id, streams_blueprint
 from kafkasse.web.headers import DEFAULT_HEADERS
@@ -69,11 +70,13 @@ def open_kafka_log(config: Config, cluster: str = "") -> Log:
     kafka-python is not imported at the top, because it hangs if it is imported before gevent patches the standard library.
 
     Raises:
-        ConfigurationError: gevent has not patched, or kafka-python does not have one of the settings.
+        ConfigurationError: this thread has no event loop, because gevent has not patched, or kafka-python
+            does not have one of the settings.
     """
     from kafkasse.kafka.log import KafkaLog, check_patched
 
-    check_patched()
+    if not loop_thread.is_current:
+        check_patched()
     settings = replace(config.kafka, topic_prefix=config.topic_prefix(cluster))
     return KafkaLog(settings, config.kafka_settings(cluster))
 

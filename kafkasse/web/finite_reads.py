@@ -111,6 +111,17 @@ class Source:
 
         return self.shared.get((self.key, position.topics, offset, since), read, is_fixed, way=must_wait)
 
+    def first(
+        self, finite: FiniteRead, position: Position, topics: Mapping[str, Topic], since: int | None, is_head: bool
+    ) -> Chunk:
+        """Return the first chunk of a request. See chunk().
+
+        For HEAD, return an empty one whose next offset is the end of the log.
+        """
+        if is_head:
+            return Chunk(b"", self.start(position, topics, NOW, None).end_offset, is_full=False, is_last=False)
+        return self.chunk(finite.offset, position, topics, since, must_wait=finite.live is Live.LONG_POLL)
+
     def next(self, offset: str) -> Chunk:
         """Return the chunk at an offset of an earlier chunk. At the end of the log, wait for records."""
         return self.chunk(offset, *self.describe(stream_offset.parse(offset)), must_wait=True)
@@ -174,21 +185,13 @@ def _array(lines: bytes) -> bytes:
     return b"[%b]" % lines.rstrip().replace(b"\n", b",\n")
 
 
-def respond(
-    source: Source, finite: FiniteRead, position: Position, topics: Mapping[str, Topic], since: int | None
-) -> Response:
-    """Return the response to a finite read.
-
-    Raises:
-        KafkasseError: see Chunks.resolve() and Chunks.read().
-    """
+def respond(source: Source, finite: FiniteRead, chunk: Chunk) -> Response:
+    """Return the response to a finite read, which starts with this chunk."""
     if request.method == "HEAD":
-        end = Chunk(b"", source.start(position, topics, NOW, None).end_offset, is_full=False, is_last=False)
-        response = _response(end, None)
+        response = _response(chunk, None)
         response.automatically_set_content_length = False  # the length of a chunk is not known
         del response.headers["Content-Length"]
         return response
-    chunk = source.chunk(finite.offset, position, topics, since, must_wait=finite.live is Live.LONG_POLL)
     if finite.live is Live.SSE:
         return _events(source, chunk, finite.cursor)
     cursor = next_cursor(time.time(), finite.cursor) if finite.live else None

@@ -98,10 +98,15 @@ def _check_number_of_topics(position: Position, route: Route, settings: WebSetti
         raise InvalidParameter(f"You requested {count} topics; a stream can have {maximum} (max_topics_per_stream).")
 
 
+def is_finite_read(request: Request) -> bool:
+    """Return whether the client uses the Durable Streams protocol."""
+    return "offset" in request.args or "live" in request.args
+
+
 def _finite_read(request: Request) -> FiniteRead | None:
     """Return the parameters of a finite read, or None if the client requests a stream."""
     arguments = request.args
-    if "offset" not in arguments and "live" not in arguments:
+    if not is_finite_read(request):
         return None
     offsets, live = arguments.getlist("offset"), arguments.get("live", "")
     if len(offsets) != 1:

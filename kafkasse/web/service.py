@@ -11,13 +11,13 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from sys import intern
-from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 from flask import Blueprint, Request, Response, current_app, make_response, request, url_for
 from flask.blueprints import BlueprintSetupState
 from gevent import Timeout
+from gevent.lock import BoundedSemaphore
 from werkzeug.exceptions import HTTPException
 from werkzeug.routing import RequestRedirect
 
@@ -33,6 +33,7 @@ from kafkasse.errors import (
     TooManyRejections,
 )
 from kafkasse.feed import Feeds, Reader
+from kafkasse.feed.chunks import Chunk
 from kafkasse.feed.feeds import ring_limits
 from kafkasse.feed.shared_chunks import SharedChunks
 from kafkasse.feed.start import resolve
@@ -55,7 +56,7 @@ from kafkasse.web.host_session import keep_unchanged_session
 from kafkasse.web.id_size import check_id_size
 from kafkasse.web.identify import Identifier, open_tickets
 from kafkasse.web.observer import Observer
-from kafkasse.web.request import StreamRequest, parse_request
+from kafkasse.web.request import FiniteRead, Live, StreamRequest, is_finite_read, parse_request
 from kafkasse.web.revocations import Revocations
 from kafkasse.web.stream import Stream, with_jitter
 from kafkasse.web.stream_response import UNCOMPRESSED, stream_response_class
@@ -130,7 +131,7 @@ class StreamService:
         self._encoders = Encoders(config, self.observer.skipped, registries)
         self._open_log = open_log
         self._feeds: dict[str, Feeds] = {}  # by cluster
-        self._feeds_locks = {route.cluster: Lock() for route in config.routes}
+        self._feeds_locks = {route.cluster: BoundedSemaphore() for route in config.routes}
         # The clusters of the routes. Empty as soon as one of them has answered; see check_ready().
         self._clusters_to_reach = self._clusters = tuple(
             {route.cluster for route in config.routes if route.topics or route.allowed}
@@ -303,26 +304,20 @@ class StreamService:
         """
         began_at = time.monotonic()
         current = _request()
-        self._server.check(current.environ)
+        is_finite = is_finite_read(current)
+        (self._server.check_finite if is_finite else self._server.check)(current.environ)
         settings, limits = self._endpoints[route.name].settings, self._endpoints[route.name].limits
         visitor, parsed, selection = self._parse(route, topics, parameters)
         if streams.stopping and current.method == "GET" and parsed.finite is None:
             return self._ended_response(route, parsed)
-        feeds = self._get_feeds(route.cluster)
+        if parsed.finite is not None:
+            return self._finite_response(route, parsed, parsed.finite, selection, began_at)
+        feeds = self._get_feeds(route.cluster, OPERATIONS_KEY in current.environ)
         position, described = self._describe(feeds, route, parsed.position, began_at)
         check_id_size(route, position, described, settings)
         address = self._client_address()
         self._server.check_capacity(sum(service.limits.count for service in stream_services))
         limits.enter(address)
-        if parsed.finite is not None:
-            leave = partial(limits.leave, address)
-            try:
-                response = self._finite_response(feeds, route, parsed, selection, position, described, address)
-            except BaseException:
-                leave()
-                raise
-            response.call_on_close(leave)
-            return response
         coding = negotiate(current.accept_encodings, settings.compression) if settings.compression else IDENTITY
         if current.method == "HEAD":
             try:
@@ -374,29 +369,42 @@ class StreamService:
         return position, topics
 
     def _finite_response(
-        self,
-        feeds: Feeds,
-        route: Route,
-        parsed: StreamRequest,
-        selection: Selection,
-        position: Position,
-        topics: Mapping[str, Topic],
-        address: str,
+        self, route: Route, parsed: StreamRequest, finite: FiniteRead, selection: Selection, began_at: float
     ) -> Response:
-        assert parsed.finite is not None  # noqa: S101 - the caller checks it
-        encoder = self._encoders.get(route, parsed.wire, selection, address, feeds.drop_idle)
-        source = finite_reads.Source(
-            feeds,
-            self._shared_chunks,
-            route,
-            encoder,
-            selection.selector,
-            (route.name, selection.filter, selection.dimensions, selection.selector),
-            address,
-            0 if route.access else self._endpoints[route.name].settings.shared_cache_s,
-            lambda position: self._describe(feeds, route, position, time.monotonic()),
-        )
-        response = finite_reads.respond(source, parsed.finite, position, topics, parsed.since)
+        """Read a chunk in the event loop, and return it."""
+        settings, limits = self._endpoints[route.name].settings, self._endpoints[route.name].limits
+        address, environ, is_head = self._client_address(), request.environ, request.method == "HEAD"
+        if finite.live is Live.SSE:
+            self._server.check(environ)
+        run = self._server.runner(environ)
+        has_worker = OPERATIONS_KEY in environ
+
+        def read() -> tuple[finite_reads.Source, Chunk]:
+            feeds = self._get_feeds(route.cluster, has_worker)
+            position, topics = self._describe(feeds, route, parsed.position, began_at)
+            check_id_size(route, position, topics, settings)
+            self._server.check_capacity(sum(service.limits.count for service in stream_services))
+            limits.enter(address)
+            try:
+                source = finite_reads.Source(
+                    feeds,
+                    self._shared_chunks,
+                    route,
+                    self._encoders.get(route, parsed.wire, selection, address, feeds.drop_idle),
+                    selection.selector,
+                    (route.name, selection.filter, selection.dimensions, selection.selector),
+                    address,
+                    0 if route.access else settings.shared_cache_s,
+                    lambda position: self._describe(feeds, route, position, time.monotonic()),
+                )
+                return source, source.first(finite, position, topics, parsed.since, is_head)
+            except BaseException:
+                limits.leave(address)
+                raise
+
+        source, chunk = run(read)
+        response = finite_reads.respond(source, finite, chunk)
+        response.call_on_close(lambda: run(partial(limits.leave, address)))
         response.headers.update(self.links(route))
         return response
 
@@ -419,7 +427,7 @@ class StreamService:
         failure: KafkasseError | None = None
         for cluster in self._clusters_to_reach:
             try:
-                self._get_feeds(cluster).topic_names()
+                self._find_topics(cluster)
             except KafkasseError as error:
                 failure = error
             else:
@@ -434,11 +442,20 @@ class StreamService:
         states = []
         for cluster in sorted(self._clusters):
             try:
-                self._get_feeds(cluster).topic_names(MAX_STATE_AGE_S)
+                self._find_topics(cluster)
                 states.append({"name": cluster, "state": "reachable", "detail": ""})
             except KafkasseError as error:
                 states.append({"name": cluster, "state": "unavailable", "detail": error.detail})
         return states
+
+    def _find_topics(self, cluster: str) -> None:
+        """Check that a cluster answers.
+
+        Raises:
+            KafkasseError: it does not.
+        """
+        has_worker = OPERATIONS_KEY in request.environ
+        self._server.runner(request.environ)(lambda: self._get_feeds(cluster, has_worker).topic_names(MAX_STATE_AGE_S))
 
     def _ended_response(self, route: Route, parsed: StreamRequest) -> Response:
         """Return a stream that has ended: its client reconnects to another worker. After a 503, a browser would give up."""
@@ -527,13 +544,13 @@ class StreamService:
             name = target.route.name
         return self._endpoints.get(name, self._endpoints[OPEN_ROUTE]).cors
 
-    def _get_feeds(self, cluster: str) -> Feeds:
+    def _get_feeds(self, cluster: str, has_worker: bool) -> Feeds:
         """Return the feeds of a cluster. A cluster that cannot be opened does not delay the routes of another one."""
         with self._feeds_locks[cluster]:
             if cluster not in self._feeds:
                 feeds = Feeds(self._open_log(cluster), self.config.feed, limits=self._ring_limits)
                 self._feeds[cluster] = feeds
-                self.observer.observe(feeds, has_worker=OPERATIONS_KEY in request.environ)
+                self.observer.observe(feeds, has_worker=has_worker)
             return self._feeds[cluster]
 
     def _client_address(self) -> str:

@@ -10,15 +10,18 @@ from __future__ import annotations
 import logging
 import resource
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from gevent import getcurrent
 from gevent.monkey import is_module_patched
 
 from kafkasse.errors import ConfigurationError, ServerFull
+from kafkasse.process.loop_thread import loop_thread
+
+Result = TypeVar("Result")
 
 ADVICE = "Run the app with `gunicorn --worker-class kafkasse.server.worker.Worker MODULE:APP` instead."
 PATCH = "`from gevent import monkey; monkey.patch_all()`"
@@ -84,6 +87,23 @@ class WsgiServer:
         if not is_test_client(environ) and (problem := self._problem or self._problem_of_request(environ)):
             raise ConfigurationError(problem)
 
+    def runner(self, environ: Mapping[str, Any]) -> Callable[[Callable[[], Result]], Result]:
+        """Return the function that runs a finite read in the event loop. Call check_finite() before.
+
+        Under a server with threads or processes instead of gevent, that is another thread.
+        """
+        has_loop = is_patched() or is_test_client(environ)
+        return _call if has_loop else loop_thread.run
+
+    def check_finite(self, environ: Mapping[str, Any]) -> None:
+        """Check whether the server that received this request can serve finite reads.
+
+        Raises:
+            ConfigurationError: gevent has patched the standard library after the app was loaded.
+        """
+        if not is_test_client(environ) and is_patched() != self._was_patched:
+            raise ConfigurationError(self._problem or self._problem_of_request(environ))
+
     def check_capacity(self, open_streams: int) -> None:
         """Check whether the server can have another stream, in addition to all `open_streams` of the process.
 
@@ -107,6 +127,10 @@ class WsgiServer:
         if getcurrent().parent is None:  # not a greenlet that the event loop has started
             return _occupied(server)
         return ""
+
+
+def _call(call: Callable[[], Result]) -> Result:
+    return call()
 
 
 def _limit() -> tuple[int, str]:
@@ -150,7 +174,8 @@ def _is_worker(cfg: Any, names: str | tuple[str, ...]) -> bool:
 
 
 def _occupied(server: str) -> str:
-    return f"{server} cannot serve streams, because each stream would occupy a process or a thread. {ADVICE}"
+    problem = "cannot serve streams, because each stream would occupy a process or a thread"
+    return f"{server} {problem}. It can serve finite reads (docs/finite-reads.md). {ADVICE}"
 
 
 def _gunicorn_config() -> Any:

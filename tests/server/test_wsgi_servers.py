@@ -122,6 +122,23 @@ def test_a_server_that_cannot_serve_streams_names_the_command_to_use(start, name
     assert ADVICE in server.log
 
 
+@pytest.mark.parametrize(
+    "name", names(name for name in WORKING | REJECTED if "preload" not in name and "too late" not in name)
+)
+def test_finite_reads_work_under_every_server(start, name):
+    """Chunks and long polls, of several clients at the same time, also where each request has a thread or a process."""
+    command, variables, *_ = (WORKING | REJECTED)[name]
+    server = start(command, **variables)
+    offset = fetch(server.port, "/streams/t?offset=now").headers["stream-next-offset"]
+    assert 200 == fetch(server.port, "/records", "POST").status
+
+    urls = ["/streams/t?offset=-1", f"/streams/t?offset={offset}&live=long-poll"] * 4
+    answers = [each.get(timeout=TIMEOUT_S) for each in [gevent.spawn(fetch, server.port, url) for url in urls]]
+
+    assert [(200, 1)] * 8 == [(each.status, len(each.json)) for each in answers]
+    assert 200 == fetch(server.port, "/").status
+
+
 def test_an_app_that_patches_itself_under_gthread_names_the_command_to_use(start):
     """gunicorn's gthread worker hangs in such an app, so only the log can say so."""
     server = start(f"{GUNICORN} -k gthread --threads 4 --graceful-timeout 1 {SHOP}", **PATCH)
