@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from kafkasse.tools.broker import EmbeddedBroker
-from tests.support.server import ROOT, Server
+from tests.support.server import Server
 
-SUITE = Path(__file__).parent / "suite"
-BUILD = ROOT / "build" / "durable_streams"
 TIMEOUT_S = 280
 RUN = 125  # tests of the suite that run, at least
 
@@ -42,14 +38,6 @@ class Result(NamedTuple):
     name: str
     status: str
     message: str
-
-
-@pytest.fixture(scope="module")
-def suite(processes: None) -> Path:
-    """A folder in which the suite is installed."""
-    shutil.copytree(SUITE, BUILD, dirs_exist_ok=True)
-    subprocess.run(["npm", "ci", "--no-audit", "--no-fund", "--loglevel=error"], cwd=BUILD, check=True, timeout=120)
-    return BUILD
 
 
 @pytest.mark.timeout(TIMEOUT_S + 200)
