@@ -58,6 +58,7 @@ SAMPLES = [
     *(f"docs/{name}.md" for name in ("clients", "command-line", "routes", "troubleshooting")),
 ]
 GUIDES = ["access", "archive", "cdn", "operate-pipelines", "routes", "schemas"]  # their samples in YAML are settings
+DOCS = ROOT / "docs"
 LIMIT_S = 120.0
 MAX_WORDS = 1_500  # of a path on the start page
 
@@ -269,6 +270,11 @@ def test_every_test_that_the_docs_name_exists():
     for name in checked | named_tests(EVIDENCE):
         file, test = name.split("::")
         assert f"def {test}(" in (ROOT / "tests" / file).read_text(), name
+
+
+def test_pages_for_users_name_no_tests():
+    """Evidence stands beside the tests, such as in tests/evidence.md. The promises link to it."""
+    assert set() == named_tests(DOCS.glob("*.md"))
 
 
 @pytest.mark.processes
