@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from bench import capacity, catch_up, cold_start, encoding, live, load_generator, opening, quoted, results, servers
 from bench.figures import Figures, Row, merged
@@ -42,7 +43,17 @@ MEASUREMENTS: dict[str, Callable[[Testbed], Figures]] = {
     "pipeline": _pipeline,
 }
 ROUNDS = 3
-ONCE = ("capacity", "encoding", "archive", "pipeline")  # they take long, or their spread is small
+# They take long, or nobody compares them.
+ONCE = (
+    "catch_up.500.event",
+    "catch_up.500.run",
+    "idle.50",
+    "live.large",
+    "capacity",
+    "encoding",
+    "archive",
+    "pipeline",
+)
 
 
 def main() -> int:
@@ -54,21 +65,27 @@ def main() -> int:
         print(f"{name} is not measured: {reason}", file=sys.stderr)
     origin, began = results.origin(), time.monotonic()
     rows: list[Row] = []
-    with Testbed(Scale(args.quick), missing) as testbed:
+    failures: list[str] = []
+    with ExitStack() as stack:
+        testbed = stack.enter_context(Testbed(Scale(args.quick), missing))
         for name in args.only or [name for name in MEASUREMENTS if name not in args.without]:
-            rows += _measure(name, testbed, 1 if args.quick or name in ONCE else args.rounds)
+            started, runs = time.monotonic(), []
+            for _ in range(1 if args.quick or name in ONCE else args.rounds):
+                try:
+                    runs.append(MEASUREMENTS[name](testbed))
+                except Exception as error:  # noqa: BLE001 - reported at the end; the other measurements go on
+                    failures.append(f"{name} failed: {type(error).__name__}: {error}")
+                    stack.close()
+                    testbed = stack.enter_context(Testbed(Scale(args.quick), missing))
+            measured = merged(runs)
+            print(f"\n{name}, {time.monotonic() - started:.0f} s\n\n{results.table(measured)}", flush=True)
+            rows += measured
     print(f"\nAll measurements took {(time.monotonic() - began) / 60:.0f} minutes.")
     if not (args.quick or args.only or args.without):
         results.write(origin, rows, results.committed())
         quoted.write()
-    return 0
-
-
-def _measure(name: str, testbed: Testbed, rounds: int) -> list[Row]:
-    began = time.monotonic()
-    rows = merged([MEASUREMENTS[name](testbed) for _ in range(rounds)])
-    print(f"\n{name}, {time.monotonic() - began:.0f} s\n\n{results.table(rows)}", flush=True)
-    return rows
+    print("\n".join(failures), file=sys.stderr)
+    return 1 if failures else 0
 
 
 def _arguments() -> argparse.ArgumentParser:

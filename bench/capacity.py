@@ -22,6 +22,7 @@ CLIENTS, RARE = 10_000, 2.0  # each record has a write of its own
 BUSY_CLIENTS, FREQUENT = 1_000, 500.0  # many records share a write
 TLS = "tls"
 SECONDS = 8.0
+OVERLOADED_S = 10.0  # the writes to all clients take longer than the records that share them arrive
 USED_SHARE = 0.6  # of a core; the rest is a reserve for reconnects and garbage collection
 MAX_STREAMS = 8_000  # per worker, in the default configuration
 FRAME_BYTES = 330  # per record: event fields, ID for three partitions, _kafka, chunk and TCP headers
@@ -100,6 +101,8 @@ def use(costs: Costs, clients: int, rate: float) -> Use:
         push_s = costs.fetch_s + clients * (costs.write_s + (records - 1) * costs.record_s)
         turn_s = push_s + min(MAX_PUSH_REST_S, PUSH_REST_RATIO * push_s)
         records = max(1.0, rate * turn_s)
+        if turn_s > OVERLOADED_S:
+            return Use(1.0, math.inf, math.inf)
     wait_s = turn_s if records > 1 else 0.0
     return Use(rate / records * push_s, (wait_s + push_s) / 2, wait_s + push_s)
 

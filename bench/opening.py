@@ -14,7 +14,7 @@ from bench.testbed import CATCH_UP_TIMEOUT_S, PARTITIONS, RECORD_BYTES, Testbed
 STREAMS = 500
 SINGLE_STREAMS = 100
 FIRST_CLIENTS = 20  # after them, memory that a server allocates only once is not counted
-IDLE_S = 10.0
+IDLE_S = 5.0
 MISSED_RECORDS = 100
 LIMIT = "one core: the request handling of Flask and gunicorn"
 

@@ -48,7 +48,11 @@ def problems(text: str, rows: dict[tuple[str, str], Row]) -> Iterator[str]:
     for block in text.split("\n\n"):
         marked = {match.start() for match in MARKED.finditer(block)}
         found = [*MEASURED.finditer(block), *(IN_MARKED_BLOCK.finditer(block) if marked else ())]
-        yield from (f"{match[0]}: no comment names its row" for match in found if match.start() not in marked)
+        yield from (
+            f"{match[0]}: no comment names its row; see bench/quoted.py"
+            for match in found
+            if match.start() not in marked
+        )
 
 
 def rewritten(text: str, rows: dict[tuple[str, str], Row]) -> str:

@@ -7,11 +7,12 @@ import math
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from bench import capacity, load_generator, quoted, results
+from bench import __main__, capacity, load_generator, quoted, results
 from bench.figures import HIGHER_IS_BETTER, Latencies, Row, merged, worse
 
 ROOT = Path(__file__).parents[2]
@@ -163,6 +164,25 @@ def test_new_figures_replace_those_in_a_text():
     assert "1.2 ms<!-- load.cpu -->, 3 µs<!-- by hand -->, 2<!-- load.cpu / load.cpu@Go --> times" == quoted.rewritten(
         text, ROWS
     )
+
+
+def test_a_measurement_that_fails_does_not_end_the_run(monkeypatch, capsys):
+    """The others are measured with a new broker and new clients, and the exit code tells that one has failed."""
+
+    def fail(testbed: object) -> list[Row]:
+        raise RuntimeError("no records")
+
+    monkeypatch.setattr(__main__, "MEASUREMENTS", {"first": fail, "second": lambda testbed: [latency(17.0)]})
+    monkeypatch.setattr(__main__, "Testbed", lambda *args: nullcontext())
+    monkeypatch.setattr(__main__.signal, "signal", lambda *args: None)
+    monkeypatch.setattr(__main__.results, "origin", dict)
+    monkeypatch.setattr("sys.argv", ["bench", "--quick"])
+
+    assert 1 == __main__.main()
+
+    output = capsys.readouterr()
+    assert "first failed: RuntimeError: no records" in output.err
+    assert "| 17 µs |" in output.out
 
 
 STORED = results.rows_of(json.loads(results.DATA.read_text()))
