@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from flask import Response, current_app, request
 
-from kafkasse.errors import Unavailable
+from kafkasse.errors import KafkasseError, Unavailable
 from kafkasse.feed import Feeds
 from kafkasse.feed.chunks import Chunk, Start, TopicsChanged
 from kafkasse.feed.core.reader_states import ReaderState
@@ -71,6 +71,7 @@ class Source:
         key: equal for all clients that have selected the same records, and only for them.
         address: the address of the client.
         max_age_s: how long a shared cache may keep a chunk that stays the same. 0: it must not keep any chunk.
+        expires_at: when the visitor must be identified again, in seconds since the epoch.
         describe: completes a position, and describes its topics.
     """
 
@@ -82,6 +83,7 @@ class Source:
     key: Hashable
     address: str
     max_age_s: int
+    expires_at: float
     describe: Callable[[Position], tuple[Position, Mapping[str, Topic]]]
 
     def chunk(
@@ -227,7 +229,7 @@ def _events(source: Source, chunk: Chunk, cursor: str) -> Response:
 
 
 def _event_parts(source: Source, chunk: Chunk, cursor: str) -> Iterator[bytes]:
-    deadline = time.monotonic() + LIVE_S
+    deadline = time.monotonic() + min(LIVE_S, source.expires_at - time.time())
     while True:
         cursor = next_cursor(time.time(), cursor)
         control: dict[str, object] = {"streamNextOffset": chunk.next_offset, "streamCursor": cursor}
@@ -237,4 +239,7 @@ def _event_parts(source: Source, chunk: Chunk, cursor: str) -> Iterator[bytes]:
         yield data + b"event: control\ndata:%b\n\n" % json.dumps(control, separators=(",", ":")).encode()
         if time.monotonic() >= deadline or streams.stopping:
             return
-        chunk = source.next(chunk.next_offset)
+        try:
+            chunk = source.next(chunk.next_offset)
+        except KafkasseError:  # the client reconnects, and gets the error as an HTTP status
+            return

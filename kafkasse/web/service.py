@@ -311,7 +311,7 @@ class StreamService:
         if streams.stopping and current.method == "GET" and parsed.finite is None:
             return self._ended_response(route, parsed)
         if parsed.finite is not None:
-            return self._finite_response(route, parsed, parsed.finite, selection, began_at)
+            return self._finite_response(route, parsed, parsed.finite, selection, visitor, began_at)
         feeds = self._get_feeds(route.cluster, OPERATIONS_KEY in current.environ)
         position, described = self._describe(feeds, route, parsed.position, began_at)
         check_id_size(route, position, described, settings)
@@ -369,7 +369,13 @@ class StreamService:
         return position, topics
 
     def _finite_response(
-        self, route: Route, parsed: StreamRequest, finite: FiniteRead, selection: Selection, began_at: float
+        self,
+        route: Route,
+        parsed: StreamRequest,
+        finite: FiniteRead,
+        selection: Selection,
+        visitor: Visitor,
+        began_at: float,
     ) -> Response:
         """Read a chunk in the event loop, and return it."""
         settings, limits = self._endpoints[route.name].settings, self._endpoints[route.name].limits
@@ -395,6 +401,7 @@ class StreamService:
                     (route.name, selection.filter, selection.dimensions, selection.selector),
                     address,
                     0 if route.access else settings.shared_cache_s,
+                    visitor.expires_at,
                     lambda position: self._describe(feeds, route, position, time.monotonic()),
                 )
                 return source, source.first(finite, position, topics, parsed.since, is_head)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -343,6 +345,28 @@ def test_events_contain_chunks_and_control_messages(client, log, monkeypatch):
     assert client.get("/t?offset=now").headers[NEXT] == json.loads(last.data)["streamNextOffset"]
 
 
+def test_events_end_with_an_error(client, log, monkeypatch):
+    """The client reconnects, and gets the error as an HTTP status."""
+    monkeypatch.setattr(finite_reads, "LIVE_S", TIMEOUT_S)
+    monkeypatch.setattr(finite_reads, "LONG_POLL_S", 0.05)
+    gevent.spawn_later(SOON_S, log.delete, "t")
+
+    last = events(client.get("/t?offset=-1&live=sse"))[-1]
+
+    assert "control" == last.type
+    offset = json.loads(last.data)["streamNextOffset"]
+    assert 404 == client.get(f"/t?offset={offset}&live=sse").status_code
+
+
+def test_events_end_when_the_access_of_the_visitor_ends(guarded, monkeypatch):
+    """Otherwise, this response would have no end."""
+    monkeypatch.setattr(finite_reads, "LIVE_S", math.inf)
+    monkeypatch.setattr(finite_reads, "LONG_POLL_S", 0.05)
+    headers = {"Authorization": f"Bearer {token(sub='k1', exp=int(time.time()) + 2)}"}
+
+    assert "data" == events(guarded.get("/me?offset=-1&live=sse", headers=headers))[0].type
+
+
 def test_events_start_with_a_control_message_if_there_are_no_records(client):
     first, *_ = events(client.get("/t?offset=now&live=sse"))
 
@@ -417,7 +441,7 @@ def test_pages_can_read_the_headers(log):
 def guarded(log: MemoryLog, tmp_path: Path) -> FlaskClient:
     """A route in which each visitor has its own records."""
     (tmp_path / "jwks.json").write_bytes(key_set("rsa-1"))
-    guards = {"customers": {"jwt": {**SETTINGS, "jwks_file": str(tmp_path / "jwks.json")}}}
+    guards = {"customers": {"jwt": {**SETTINGS, "leeway_s": 0, "jwks_file": str(tmp_path / "jwks.json")}}}
     route = {"path": "/me", "topics": ["t"], "access": ["customers"], "where": {"key": "{claims.sub}"}}
     return client_of(log, None, guards=guards, routes={"me": route}, shared_cache_s=3600)
 
