@@ -18,7 +18,7 @@ from bench.testbed import RECORD_BYTES, Testbed
 from kafkasse.feed.tail import MAX_PUSH_REST_S, PUSH_REST_RATIO
 
 Rows = Mapping[tuple[str, str], Row]
-CLIENTS, RARE = 10_000, 2.0  # each record has a write of its own
+CLIENTS, RARE, RARE_TLS = 10_000, 5.0, 2.0  # each record has a write of its own
 BUSY_CLIENTS, FREQUENT = 1_000, 500.0  # many records share a write
 TLS = "tls"
 SECONDS = 8.0
@@ -59,8 +59,13 @@ class Run:
         return f"{self.clients:,} clients at {self.rate:.0f}/s, {workers}{', TLS' * self.tls}"
 
 
-TLS_RUN = Run("capacity.check.tls", 3_000, 10, 2, tls=True)
-CHECKED = (Run("live.1000x200", 1_000, 200, 1), Run("live.10000x20", 10_000, 20, 1), TLS_RUN)
+CHECKED = (
+    Run("capacity.check.1", 2_500, 10, 1),
+    Run("capacity.check.2", 6_000, 10, 2),
+    Run("capacity.check.tls", 3_000, 10, 2, tls=True),
+)
+# Here, writes cost less than computed: the clients are never idle, so a write wakes no process.
+BUSY = (Run("live.1000x200", 1_000, 200, 1), Run("live.10000x20", 10_000, 20, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +125,8 @@ def costs_of(rows: Rows, tls: bool = False) -> Costs:
 
 
 def checks(rows: Rows) -> Iterator[tuple[Run, float, float, Use]]:
-    """Yield each run that checks the formula, with the computed and the measured share of a core of all its workers."""
-    for run in CHECKED:
+    """Yield each run with the computed and the measured share of a core of all its workers, and the use of a worker."""
+    for run in (*CHECKED, *BUSY):
         worker = use(costs_of(rows, run.tls), run.clients // run.workers, run.rate)
         yield run, worker.cores * run.workers, rows[f"{run.key}.cores", KAFKASSE].value / 100, worker
 
@@ -176,7 +181,12 @@ def measure(testbed: Testbed) -> Figures:
         options = _certificate(Path(folder))
         plain, write_us = _costs(testbed, "capacity.costs", "")
         with_tls, _ = _costs(testbed, f"capacity.costs.{TLS}", options)
-        return [*plain, _record_row(testbed, write_us), *with_tls, *_tls_run(testbed, options)]
+        return [
+            *plain,
+            _record_row(testbed, write_us),
+            *with_tls,
+            *(row for run in CHECKED for row in _check(testbed, run, options if run.tls else "")),
+        ]
 
 
 def _certificate(folder: Path) -> str:
@@ -188,19 +198,20 @@ def _certificate(folder: Path) -> str:
 
 def _costs(testbed: Testbed, key: str, options: str) -> tuple[Figures, float]:
     """Return rows of the costs with 10,000 clients, and the CPU time of a write in microseconds."""
-    clients, what = testbed.scale.clients(CLIENTS), f"{CLIENTS:,} clients{', TLS' * bool(options)}"
+    clients, rate = testbed.scale.clients(CLIENTS), RARE_TLS if options else RARE
+    what = f"{CLIENTS:,} clients{', TLS' * bool(options)}"
     settings = {"max_streams": str(clients + 1), "gunicorn_options": options}
     with testbed.topics(1) as topics, testbed.server(KAFKASSE, topics, **settings) as server:
         testbed.open(server, topics, 1)
         before, before_s = server.memory_bytes(), server.cpu_s()
         opened = len(testbed.clients.open([server.request(f"/{topics[0]}")] * (clients - 1)))
         open_ms, memory = (server.cpu_s() - before_s) / opened * 1e3, (server.memory_bytes() - before) / opened
-        write_us = testbed.paced(server, topics, clients, RARE, testbed.scale.seconds(SECONDS)).cpu_us
+        write_us = testbed.paced(server, topics, clients, rate, testbed.scale.seconds(SECONDS)).cpu_us
         testbed.clients.close_all()
     rows: Figures = [
         Row(f"{key}.open", KAFKASSE, f"{what}: CPU to open one stream", open_ms, "ms"),
         Row(f"{key}.memory", KAFKASSE, f"{what}: memory per client", memory / 1024, "KiB"),
-        Row(f"{key}.write", KAFKASSE, f"{what} at {RARE:.0f}/s: CPU per write", write_us, "µs"),
+        Row(f"{key}.write", KAFKASSE, f"{what} at {rate:.0f}/s: CPU per write", write_us, "µs"),
     ]
     return rows, write_us
 
@@ -223,8 +234,8 @@ def _record_row(testbed: Testbed, write_us: float) -> Row:
     return Row("capacity.costs.record", KAFKASSE, what, more_us, "µs")
 
 
-def _tls_run(testbed: Testbed, options: str) -> Figures:
-    run, clients = TLS_RUN, testbed.scale.clients(TLS_RUN.clients)
+def _check(testbed: Testbed, run: Run, options: str) -> Figures:
+    clients = testbed.scale.clients(run.clients)
     settings = {"max_streams": str(clients + 1), "gunicorn_options": options, "workers": run.workers}
     with testbed.topics(1) as topics, testbed.server(KAFKASSE, topics, **settings) as server:
         testbed.open(server, topics, clients)

@@ -112,6 +112,19 @@ def test_results_have_one_row_per_line(tmp_path, monkeypatch):
     assert [("load.cpu", "kafkasse"), ("load.cpu", "Go")] == list(results.rows_of(json.loads("\n".join(lines))))
 
 
+def test_the_page_contains_all_rows_and_draws_figures_of_several_servers(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "DATA", tmp_path / "results.json")
+    rows = [latency(1.0), latency(2.0, server="Go"), latency(4.0, server="Starlette")]
+    results.write({"commit": "abc"}, [*rows, Row("other.rate", "kafkasse", "a rate", 7.0, "records/s")], {})
+
+    text, pictures = results.page()
+
+    assert "- commit: abc" in text
+    assert "| a rate | kafkasse | 7 records/s |" in text
+    assert "(images/load.cpu.svg)" in text
+    assert ["340", "170", "85"] == re.findall(r'width="(\d+)" height="18"', pictures["images/load.cpu.svg"])[::-1]
+
+
 def test_the_code_has_changed_if_more_than_comments_and_docstrings_change(tmp_path):
     module = tmp_path / "kafkasse" / "feed.py"
     module.parent.mkdir()
@@ -232,13 +245,13 @@ def test_more_records_share_a_write():
 
 
 def test_the_tables_show_how_much_the_formula_deviates_from_each_run():
-    cores = {run.key: 0.0 for run in capacity.CHECKED}
+    cores = {run.key: 0.0 for run in (*capacity.CHECKED, *capacity.BUSY)}
     for run, computed, _, _ in capacity.checks(costs(**{f"{key}.cores": 1.0 for key in cores})):
         cores[run.key] = computed * (200 if run.tls else 100)
 
     text = capacity.tables(costs(**{f"{key}.cores": value for key, value in cores.items()}))
 
-    assert ["+0%", "+0%", "-50%"] == re.findall(r"[+-]\d+%", text)
+    assert ["+0%", "+0%", "-50%", "+0%", "+0%"] == re.findall(r"[+-]\d+%", text)
 
 
 @pytest.mark.parametrize("run", capacity.CHECKED, ids=str)
