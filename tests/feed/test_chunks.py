@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import islice
+from random import Random
 from typing import Any
 
 import pytest
@@ -158,6 +160,38 @@ def test_clients_at_different_positions_request_the_same_offsets_later():
 
     assert len(set(starts)) > 5
     assert 1 == len({tuple(path[3:]) for path in paths})
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [((1, 1, 1), 0.96), ((100, 10, 1), 0.85), ((1, 1, 0), 0.96)],
+    ids=["even", "uneven", "idle"],
+)
+def test_a_shared_cache_answers_most_requests_of_clients_that_return(monkeypatch, weights, expected):
+    """1,000 clients were cut off at different positions, and return 50,000 records later. See docs/finite-reads.md."""
+    monkeypatch.setattr(core, "BLOCK_OFFSETS", 1000)
+    partitions = [Partition("t", number) for number in range(len(weights))]
+    ends = dict.fromkeys(partitions, 0)
+    written = iter(Random(1).choices(partitions, weights, k=151_000))  # noqa: S311 - not for secrets
+
+    def write(count: int) -> None:
+        for partition in islice(written, count):
+            ends[partition] += 1
+
+    write(100_000)
+    positions = []
+    for _ in range(1000):
+        write(1)
+        positions.append(dict(ends))
+    write(50_000)
+    held = {partition: OffsetRange(0, end) for partition, end in ends.items()}
+    requests = []
+    for position in positions:
+        while position != ends:
+            requests.append(tuple(position.values()))
+            position |= plan(position, held).ends
+
+    assert 1 - len(set(requests)) / len(requests) > expected
 
 
 def test_a_chunk_is_limited_in_bytes():
