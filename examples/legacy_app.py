@@ -1,16 +1,17 @@
-"""An existing app with pages, a login and its own error pages. The last three lines add the streams.
+"""An existing app with pages, a login and its own error pages. The lines after the last comment add the streams.
 
     gunicorn --worker-class kafkasse.server.worker.Worker legacy_app:app
 
-The rest of the app is unchanged. Its login also guards the streams, because it guards every path. Requests outside /streams
-still use the app's error pages, and the streams do not change the session.
+Each customer receives only their own orders. Two lines above have changed: the login does not redirect requests for streams,
+because a client cannot show a login page, and a logout ends the open streams. Requests outside /streams still use the app's
+error pages, and the streams do not change the session.
 """
 
 from __future__ import annotations
 
 import os
 
-from flask import Flask, redirect, request, session, url_for
+from flask import Flask, Request, redirect, request, session, url_for
 from werkzeug.wrappers import Response
 
 import kafkasse
@@ -21,8 +22,8 @@ app.secret_key = os.environ.get("SECRET_KEY", "for development only")
 
 @app.before_request
 def require_login() -> Response | None:
-    """Redirect to the login page unless the user is logged in."""
-    if "user" in session or request.endpoint == "login":
+    """Redirect to the login page unless the user is logged in. The guard of the streams answers 401 instead."""
+    if "user" in session or request.endpoint == "login" or request.path.startswith("/streams/"):
         return None
     return redirect(url_for("login"))
 
@@ -34,6 +35,14 @@ def login() -> str | Response:
         session["user"] = request.form["user"]
         return redirect(url_for("orders"))
     return '<form method="post"><label>Name <input name="user"></label> <button>Log in</button></form>'
+
+
+@app.post("/logout")
+def logout() -> Response:
+    """Log out, and end the streams in the user's other tabs."""
+    if user := session.pop("user", None):
+        kafkasse.end_streams(user)
+    return redirect(url_for("login"))
 
 
 @app.route("/")
@@ -56,6 +65,20 @@ def failed(error: Exception) -> tuple[str, int]:
     return "<h1>Something went wrong here</h1>", 500
 
 
-config = kafkasse.Config.load(allowed_topics=["orders", "orders.*"], public=True)  # the app's login guards them
-streams = kafkasse.blueprint(config)
-app.register_blueprint(streams, url_prefix="/streams")
+# The streams.
+
+
+def customer(_: Request) -> kafkasse.Visitor | None:
+    """Return the user who is logged in, or None: the client then gets status 401."""
+    user = session.get("user")
+    return kafkasse.Visitor(name=user, claims={"sub": user}) if user else None
+
+
+my_orders = {
+    "path": "/orders",
+    "topics": ["orders.*"],
+    "access": ["customers"],
+    "where": {"fields": {"customer": "{claims.sub}"}},
+}
+config = kafkasse.Config.load(guards={"customers": customer}, routes={"orders": my_orders})
+app.register_blueprint(kafkasse.blueprint(config), url_prefix="/streams")

@@ -137,22 +137,28 @@ def _copy(tree: Path, source: str, target: Path) -> None:
 def test_the_login_of_an_existing_app_protects_the_streams(tree, web_venv, start, broker, cluster, fresh_name):
     """The app is examples/legacy_app.py, started by the command that it shows, without kafkasse's gunicorn.conf.py.
 
-    Without a login, it redirects a request for a stream to the login page, as any other request.
+    Without a login, pages redirect to the login page, and a stream is rejected. A customer receives only their own records,
+    until the logout.
     """
     topic = cluster.create(f"orders.{fresh_name}")
-    cluster.send(topic, b"1", b"2")
+    cluster.send(topic, b'{"customer":"grace","n":1}', b'{"customer":"ada","n":2}')
     variables = {"PYTHONPATH": str(tree), "KAFKASSE_BOOTSTRAP_SERVERS": broker.bootstrap_servers}
     server = start(LEGACY_APP, tree / "examples", web_venv, **variables)
     site = f"http://127.0.0.1:{server.port}"
 
-    answers = [
-        requests.get(f"{site}{path}", allow_redirects=False, timeout=TIMEOUT_S) for path in ("/", f"/streams/{topic}")
-    ]
+    page, stream = (
+        requests.get(f"{site}{path}", allow_redirects=False, timeout=TIMEOUT_S) for path in ("/", "/streams/orders")
+    )
     with requests.Session() as visitor:
         visitor.post(f"{site}/login", data={"user": "ada"})
         cookie = f"session={visitor.cookies['session']}"
-    with Client(server.port, f"/streams/{topic}?timestamp=0", Cookie=cookie) as stream:
-        events = stream.events(2)
+        with Client(server.port, "/streams/orders?timestamp=0", Cookie=cookie) as client:
+            (event,) = client.events(1)
+            visitor.post(f"{site}/logout")
+            client.rest()
+        after = visitor.get(f"{site}/streams/orders", timeout=TIMEOUT_S)
 
-    assert [(302, "/login"), (302, "/login")] == [(each.status_code, each.headers["Location"]) for each in answers]
-    assert ["1", "2"] == [event.data for event in events]
+    assert (302, "/login") == (page.status_code, page.headers["Location"])
+    assert (401, "UnauthorizedError") == (stream.status_code, stream.json()["name"])
+    assert '{"customer":"ada","n":2' in event.data
+    assert 401 == after.status_code
