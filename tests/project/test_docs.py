@@ -191,6 +191,7 @@ TABLE = {
     },
     "docs/proxies.md": {
         "KAFKASSE_TRUSTED_PROXIES": VARIABLES,
+        "upstream kafkasse": OTHER_PROGRAM,
     },
     "docs/python.md": {
         "FileStore": "client/test_client.py::test_the_examples_of_the_docs",
