@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from kafkasse.feed import Reader, catch_up, shared_feed
+from kafkasse.feed import Reader
 from kafkasse.feed.core import feed as feed_core
 from kafkasse.feed.core.reader_states import ReaderState
+from kafkasse.process.event_loop import turns_given_by
 from kafkasse.route import StartAt
 from tests.feed.world import World
 from tests.support.parked_client import ParkedClient
@@ -36,12 +39,11 @@ def world() -> PiecesWorld:
 
 
 @pytest.fixture
-def turns(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def turns() -> Iterator[list[bool]]:
     """Return a list that has one entry for each turn."""
     found: list[bool] = []
-    for module in (shared_feed, catch_up):
-        monkeypatch.setattr(module, "take_turn", lambda urgent=False: found.append(urgent))
-    return found
+    with turns_given_by(found.append):
+        yield found
 
 
 def live(world: PiecesWorld) -> Reader:
@@ -79,6 +81,7 @@ def test_a_read_returns_about_one_chunk(world, make):
 def test_a_feed_takes_a_turn_for_each_piece(world, turns):
     """The turns are urgent, because all clients of the feed wait for the records."""
     reader = world.open()
+    turns.clear()
     world.append(RECORDS)
 
     assert RECORDS // 64 <= len(turns)

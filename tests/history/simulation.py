@@ -325,8 +325,7 @@ class Simulation:
         if self.truncates and self.draws.chance(2) and stored and self._all_know_epoch(partition):
             first = max(stored[0].offset + 1, self.firsts[partition])  # retention has removed the records before
             self.truncate_at(partition, self.draws.between(first, self.ends[partition] + 1))
-            for _ in range(self._turns_to_end()):
-                self.turn()
+            self._turn_to_end()
 
     def truncate_at(self, partition: Partition, end: int) -> None:
         topic, at = partition
@@ -352,7 +351,14 @@ class Simulation:
     def turn(self) -> None:
         for tail in self._tails:
             turn(tail)
-            tail._check_topics()
+            self._check_topics(tail)
+
+    def _check_topics(self, tail: Tail) -> None:
+        tail._check_topics()
+
+    def _turn_to_end(self) -> None:
+        for _ in range(self._turns_to_end()):
+            self.turn()
 
     def _turns_to_end(self) -> int:
         """Return the number of turns after which the tail is at the end of all partitions.
@@ -363,8 +369,7 @@ class Simulation:
 
     def open(self) -> None:
         if len(self.clients) < MAX_CLIENTS:
-            for _ in range(self._turns_to_end()):  # a client that starts at the end starts at the tail
-                self.turn()
+            self._turn_to_end()  # a client that starts at the end starts at the tail
             self.clients.append(Client(self))
             self.connect(self.clients[-1])
 

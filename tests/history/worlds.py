@@ -60,7 +60,9 @@ class ChangingInterleaved(Interleaved, ChangingSimulation):
 
     def restart(self) -> None:
         if self._is_idle:
+            self._busy += self.clients  # until all have reconnected
             super().restart()
+            self._busy.clear()
 
     def _reconnect_ended(self) -> None:
         if self._is_idle:
