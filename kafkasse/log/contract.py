@@ -107,8 +107,9 @@ class Gap(NamedTuple):
         """Return the gap for a reader at `offset`, or None if the log holds `offset`."""
         if offset < held.start:
             return cls(partition, offset, held.start, "removed by retention")
-        if offset > held.end:
-            return cls(partition, offset, held.end, TRUNCATED)
+        # If the bounds were looked up at different times, the start may be after the end. A reader can wait at the start.
+        if offset > (end := max(held)):
+            return cls(partition, offset, end, TRUNCATED)
         return None
 
     @classmethod

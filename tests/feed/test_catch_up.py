@@ -111,6 +111,19 @@ def test_does_not_read_a_topic_that_is_recreated_before_the_first_read(log):
     assert StopReason.ENDED is client.reader.stop_reason
 
 
+def test_a_log_that_starts_after_its_end_has_one_gap(log):
+    """Its start and end may be looked up before and after it loses records. The reader waits at the start."""
+    for n in range(3):
+        log.append("t", value(n))
+    client = Behind(log)
+    log.drop_before("t", 5)
+
+    read = b"".join(client.reader.read(0) for _ in range(5))
+
+    assert 1 == read.count(b"event: gap")
+    assert b'"from":3,"to":5' in read
+
+
 def test_a_topic_that_is_recreated_while_its_offsets_are_looked_up_has_no_gap(log):
     """The log of the new topic looks like one that has lost all records."""
     log.append("t", value(1))

@@ -13,7 +13,9 @@ from kafkasse.errors import ConfigurationError, TopicGone, Unavailable
 from kafkasse.feed import StopReason
 from kafkasse.feed import snapshot as snapshots
 from kafkasse.feed.core.reader_states import ReaderState
-from kafkasse.process.event_loop import take_turn
+from kafkasse.log import Partition
+from kafkasse.log.memory import MAX_BATCH_RECORDS
+from kafkasse.process.event_loop import turns_given_by
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Dimension, Dimensions, Selector
 from kafkasse.records.frame import JsonLines
@@ -23,6 +25,8 @@ from kafkasse_client.sse import Event
 from tests.feed.world import Client, World
 from tests.support.memory import kept_bytes
 from tests.support.waiting import TIMEOUT_S, wait_until
+
+AT = Partition("t", 0)
 
 
 class SnapshotWorld(World):
@@ -147,21 +151,64 @@ def test_a_snapshot_skips_records_that_retention_removes_meanwhile(world, monkey
     assert [2, 3] == numbers(client.read())
 
 
-def test_a_snapshot_is_read_again_after_a_truncation(world, monkeypatch):
-    """Its rows may contain records that the log has lost."""
+@pytest.mark.parametrize("is_read_by_tail", [True, False])
+@pytest.mark.parametrize("new", [[], [12, 13], [12, 13, 14, 15]])
+def test_a_snapshot_is_read_again_after_a_truncation(world, monkeypatch, new, is_read_by_tail):
+    """Its rows may contain records that the log has lost, whether the log is shorter than before or not."""
     monkeypatch.setattr(snapshots, "UNAVAILABLE_BACKOFF_S", 0.0)
     world.log.elect_leader("t")
     for n in range(4):
         world.put(n, b"%d" % n)
     world.client().read()
     world.log.truncate("t", 2)
-    for n in range(12, 16):
-        world.put(n, b"%d" % n)
+    world.turn(2)
+    world.write(*new)
+    if is_read_by_tail:
+        world.turn()
     client = world.client()
 
     wait_until(lambda: client.read() or client.events)
 
-    assert [0, 1, 12, 13, 14, 15] == numbers(client.events)
+    assert [0, 1, *new] == numbers(client.events)
+
+
+@pytest.mark.parametrize("new", [[], [12, 13]])
+def test_a_snapshot_that_was_ahead_of_its_feed_is_read_again_after_a_truncation(world, monkeypatch, new):
+    """The feed has read no lost record, so it does not notice the truncation."""
+    monkeypatch.setattr(snapshots, "UNAVAILABLE_BACKOFF_S", 0.0)
+    world.log.elect_leader("t")
+    for n in range(2):
+        world.put(n, b"%d" % n)
+    waiting = world.client()
+    world.write(2, 3)
+    waiting.read()
+    world.log.truncate("t", 2)
+    world.write(*new)
+    world.turn()
+    client = world.client()
+
+    wait_until(lambda: client.read() or client.events)
+
+    assert [0, 1, 2, 3] == numbers(waiting.events)
+    assert [0, 1, *new] == numbers(client.events)
+
+
+def test_a_log_that_is_truncated_while_the_snapshot_reads_it(world, monkeypatch):
+    """The snapshot is read from the start again."""
+    monkeypatch.setattr(snapshots, "UNAVAILABLE_BACKOFF_S", 0.0)
+    world.log.elect_leader("t")
+    world.write(*range(3 * MAX_BATCH_RECORDS))
+
+    def truncate(urgent: bool) -> None:
+        feeds = [feed for tail in world.tails for feed in tail.feeds.values() if feed.snapshot is not None]
+        if any(feed.snapshot.ids.offsets.get(AT) == MAX_BATCH_RECORDS for feed in feeds):
+            world.log.truncate("t", 10)
+
+    with turns_given_by(truncate):
+        client = world.client()
+        wait_until(lambda: client.read() or client.events)
+
+    assert [*range(10)] == numbers(client.events)
 
 
 def test_a_snapshot_as_json_lines_has_the_same_rows():
@@ -345,13 +392,15 @@ def test_a_snapshot_that_is_too_large_is_an_error():
     assert cursors == len(world.log.cursors)
 
 
-def test_other_greenlets_run_while_a_snapshot_is_built(world, monkeypatch):
-    turns = []
-    monkeypatch.setattr(snapshots, "take_turn", lambda: (turns.append(1), take_turn()))
+def test_other_greenlets_run_while_a_snapshot_is_built(world):
+    """All turns of the stream itself are fewer."""
+    turns: list[bool] = []
     for n in range(1000):
         world.log.append("t", b'{"n":%d}' % n, 0, b"%d" % n)
 
-    assert 1000 == len(numbers(world.client().read()))
+    with turns_given_by(turns.append):
+        assert 1000 == len(numbers(world.client().read()))
+
     assert 15 <= len(turns)
 
 

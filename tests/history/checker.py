@@ -125,6 +125,7 @@ def violations(
     excused: Iterable[str] = (),
     compacted: Iterable[str] = (),
     first_at: Callable[[Partition, int], int | None] | None = None,
+    versions_began: Mapping[Partition, Mapping[LogVersion, float]] | None = None,
     max_delay_s: float = inf,
     outages: Sequence[tuple[float, float]] = (),
     max_behind_s: float = 0.0,
@@ -146,6 +147,8 @@ def violations(
             independent consumer has not read this record since.
         first_at: returns Kafka's first offset of a partition at or after a timestamp, or None if there is none. Kafka
             also counts transaction markers, which no consumer sees. Without it, the records of `stored` decide.
+        versions_began: when each version of a log began, as far as it is known. A snapshot may only show a version that
+            existed while the client waited for it.
         max_delay_s: how long after its acknowledgment, or after the client first connected, a record may arrive.
         outages: the times, as begin and end, that do not count as a delay.
         max_behind_s: how far a server's tail may be behind the log. A client that starts at the end starts at the tail.
@@ -153,7 +156,7 @@ def violations(
         max_overstay_s: how long after the token has expired a stream may still send bytes.
     """
     acknowledged = list(acknowledged)
-    logs = StoredLogs(stored, bounds or {}, frozenset(compacted), first_at)
+    logs = StoredLogs(stored, bounds or {}, frozenset(compacted), first_at, versions_began or {})
     delays = Delays(acknowledged, max_delay_s, outages)
     found = [*logs.missing(acknowledged, frozenset(excused))]
     for history in histories:
@@ -677,10 +680,11 @@ class _Client:
     def _end_snapshot(self, parsed: EventId) -> None:
         """Check that all events so far are the newest record of each key before the first event ID."""
         events, self._snapshot = self._snapshot or [], None
+        versions = {partition: self._shown_versions(partition, parsed, events) for partition in parsed.entries}
         wanted = {
-            (partition, each.offset): event
-            for partition in parsed.entries
-            for each, event in self._table(partition, parsed)
+            (partition, offset): event
+            for partition, shown in versions.items()
+            for offset, event in self._table(partition, shown[-1], parsed).items()
         }
         last: dict[Partition, int] = {}
         for event in events:
@@ -697,20 +701,42 @@ class _Client:
                 f"the snapshot lacks {[f'{_label(partition)} offset {at}' for partition, at in list(wanted)[:10]]}"
             )
         self._positions = {
-            partition: _Position(at or 0, at or 0, self._versions(partition))
-            for partition, (at, _) in parsed.entries.items()
+            partition: _Position(at or 0, at or 0, versions[partition]) for partition, (at, _) in parsed.entries.items()
         }
 
-    def _table(self, partition: Partition, parsed: EventId) -> list[tuple[StoredRecord, ExpectedEvent]]:
-        """Return the newest visible record of each key with its event. All records of a key are in one partition."""
-        *_, version = self._stored.versions(partition)
+    def _shown_versions(self, partition: Partition, parsed: EventId, events: Sequence[Block]) -> tuple[LogVersion, ...]:
+        """Return the versions of a log of which these events contain exactly the newest record of each key.
+
+        If there is none, return the newest version that the client may have received.
+        """
+        possible = self._stored.versions_between(partition, self._began, self._now)
+        if len(possible) == 1:
+            return possible
+        tables = {version: self._table(partition, version, parsed) for version in possible}
+        rows = {
+            number
+            for version in possible
+            for expected in self._visible(partition, version).expected.values()
+            for number, event in enumerate(events)
+            if _matches(event, expected)
+        }
+        fitting = [
+            version
+            for version, table in tables.items()
+            if len(table) == len(rows)
+            and all(any(_matches(events[row], each) for each in table.values()) for row in rows)
+        ]
+        return tuple(fitting) or possible[-1:]
+
+    def _table(self, partition: Partition, version: LogVersion, parsed: EventId) -> dict[int, ExpectedEvent]:
+        """Return the newest visible record of each key, as events by offset. All records of a key are in one partition."""
         newest: dict[object, StoredRecord] = {}
         for at, each in self._stored.versions(partition)[version].records.items():
             if at < (parsed.entries[partition].offset or 0):
                 newest[each.key if each.key is not None else at] = each
         events = self._visible(partition, version).expected
         kept = [each for each in newest.values() if each.value is not None and each.offset in events]
-        return [(each, events[each.offset]) for each in kept]
+        return {each.offset: events[each.offset] for each in kept}
 
     # The end.
 

@@ -27,6 +27,7 @@ from kafkasse.route import Route, StartAt
 from tests.history.checker import Bounds, Connection, History, StoredRecord, last_id, violations
 from tests.history.draws import Draws
 from tests.history.payloads import is_json
+from tests.history.stored_logs import LogVersion
 from tests.history.wire import Partition, blocks
 from tests.support.turns import turn
 
@@ -201,6 +202,7 @@ class Simulation:
         self.firsts: dict[Partition, int] = {}
         self._epochs: dict[Partition, int] = {}
         self._recreated: Counter[str] = Counter()
+        self._versions_began: dict[Partition, dict[LogVersion, float]] = {}
         self.clients: list[Client] = []
         self.now = 0  # the number of the step
         self._bounds: dict[Partition, list[Bounds]] = {}
@@ -233,7 +235,9 @@ class Simulation:
             self.reached["catch-up"] += stats.catch_ups
             self.reached["falls behind"] += stats.falls_behind
         histories = [self._history(number, client) for number, client in enumerate(self.clients)]
-        return violations(histories, self.stored, reached=self.ends, bounds=self._bounds)
+        return violations(
+            histories, self.stored, reached=self.ends, bounds=self._bounds, versions_began=self._versions_began
+        )
 
     def _new_feeds(self) -> Feeds:
         """Return the feeds of a worker that has just started."""
@@ -276,12 +280,14 @@ class Simulation:
             self.ends[each] = self.firsts[each] = 0
             self._epochs[each] = 0
             self._bounds[each] = [Bounds(self.now, self.now, 0, 0)]
+            self._versions_began[each] = {}
+            self._begin_version(each)
             self.log.elect_leader(*each)  # so that the records have leader epochs
 
     def append(self, partition: Partition | None = None) -> None:
         number, self._written = self._written, self._written + 1
         value = None if number % 7 == 6 else b'{"n":%d,"price":25.00}' % number
-        key = self._key(number)
+        key = self._key(number) if partition is None else None  # a key of a table belongs to one partition
         topic, at = partition or self._partition_of(key)
         offset = self.log.append(topic, value, at, key, timestamp=1000 + number)
         epoch = self._epochs[topic, at]
@@ -334,7 +340,12 @@ class Simulation:
         kept = [each for each in self._stored_in(partition) if each.offset < end]
         self.ends[partition] = end
         self._epochs[partition] += 1
+        self._begin_version(partition)
         self.stored += [each._replace(epoch=self._epochs[partition]) for each in kept]
+
+    def _begin_version(self, partition: Partition) -> None:
+        version = self._recreated[partition[0]], self._epochs[partition]
+        self._versions_began[partition][version] = self.now
 
     def _stored_in(self, partition: Partition) -> list[StoredRecord]:
         """Return the records of a partition since its last truncation."""

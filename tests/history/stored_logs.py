@@ -118,6 +118,7 @@ class StoredLogs:
         bounds: Mapping[Partition, Sequence[Bounds]],
         compacted: frozenset[str],
         first_at: Callable[[Partition, int], int | None] | None,
+        versions_began: Mapping[Partition, Mapping[LogVersion, float]],
     ) -> None:
         versions: dict[Partition, dict[LogVersion, list[StoredRecord]]] = defaultdict(lambda: defaultdict(list))
         for each in stored:
@@ -128,11 +129,20 @@ class StoredLogs:
         }
         self.bounds = bounds
         self._first_at = first_at
+        self._began = versions_began
         self._nothing = {(0, 0): Log(())}
         self._differs: dict[tuple[Partition, LogVersion, LogVersion], int] = {}
 
     def versions(self, partition: Partition) -> dict[LogVersion, Log]:
         return self.logs.get(partition, self._nothing)
+
+    def versions_between(self, partition: Partition, since: float, until: float) -> tuple[LogVersion, ...]:
+        """Return the versions that the log may have had from `since` to `until`."""
+        began = self._began.get(partition, {})
+        versions = list(self.versions(partition))
+        started = [version for version in versions if began.get(version, -inf) <= until] or versions[:1]
+        current = max((at for at, version in enumerate(started) if began.get(version, inf) <= since), default=0)
+        return tuple(started[current:])
 
     def between(self, partition: Partition, since: float, until: float) -> Sequence[Bounds]:
         """Return the bounds from the last ones known at `since` to the first ones known to be newer than `until`."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+from unittest.mock import patch
 
 import gevent
 
-from kafkasse.feed import StopReason
+from kafkasse.feed import StopReason, snapshot
 from kafkasse.records.filter import Dimension, Filter, Query, Selection, Where, compile_expression
 from kafkasse.records.position import Position, of_topics
 from kafkasse.route import Route, StartAt
@@ -129,6 +130,7 @@ class ChangingSimulation(PatternSimulation):
             self._recreated[topic] += 1
             for each in partitions:
                 self.ends[each] = self.firsts[each] = self._epochs[each] = 0
+                self._begin_version(each)
                 self.log.elect_leader(*each)
 
     def tick(self) -> None:
@@ -154,9 +156,13 @@ class SnapshotSimulation(PersonalSimulation):
     _start = of_topics([TOPIC])
     _choices_of_clients = EVERYTHING, *VISITORS
 
-    def __init__(self, draws: Draws) -> None:
-        super().__init__(draws, drops=False)
+    def __init__(self, draws: Draws, **settings: Any) -> None:
+        super().__init__(draws, drops=False, **settings)
         self.log.while_closing = lambda: None  # the greenlet of the snapshot closes cursors, too
+
+    def play(self, steps: int) -> list[str]:
+        with patch.object(snapshot, "UNAVAILABLE_BACKOFF_S", 0.0):  # a snapshot is read again after a truncation
+            return super().play(steps)
 
     def _partition_of(self, key: bytes | None) -> Partition:
         return TOPIC, len(key or b"") % PARTITIONS

@@ -97,6 +97,7 @@ KINDS: dict[str, Callable[[Draws], Simulation]] = {
     "patterns": partial(PatternSimulation, drops=False),
     "patterns, retention": PatternSimulation,
     "snapshot": SnapshotSimulation,
+    "snapshot, truncation": partial(SnapshotSimulation, truncates=True),
     "changing topics": ChangingSimulation,
     "archive": ArchiveSimulation,
     "archive, changing topics": ChangingArchiveSimulation,

@@ -18,9 +18,13 @@ class FeedEpochs:
 
     Args:
         ids: the position of the feed, which moves.
+
+    Attributes:
+        truncations: how many truncations the feed has noticed.
     """
 
     def __init__(self, ids: IdWriter) -> None:
+        self.truncations = 0
         self._ids = ids
         self._truncated_at: dict[Partition, int] = {}  # the offset of the last truncation
         self._read: defaultdict[Partition, EpochHistory]
@@ -42,6 +46,7 @@ class FeedEpochs:
 
     def truncate(self, gap: Gap) -> None:
         """Remember that the log was truncated at the end of this gap, to which the feed has moved."""
+        self.truncations += 1
         self._truncated_at[gap.partition] = gap.end
         self._read[gap.partition].truncate(gap.end)
 

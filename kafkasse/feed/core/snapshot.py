@@ -88,14 +88,24 @@ class SnapshotCore:
         self._bytes = 0
         self._is_changed = True  # since the newest version
         self.ids = self._feed.ids.copy_at({})
+        self._truncations = self._feed.epochs.truncations
         self.newest: SnapshotVersion | None = None
         self._previous: weakref.ref[Rows] | None = None
         self._superseded_at = 0.0
 
     @property
     def is_current(self) -> bool:
-        """Whether the newest version contains all records that the feed has."""
-        return self.newest is not None and self.has_reached(self._feed.ids.offsets)
+        """Whether the newest version contains the records that the feed has, and no others.
+
+        If it has read more than the feed, the feed does not know whether the log has lost some of these records.
+        """
+        return self.newest is not None and self.ids.offsets == self._feed.ids.offsets and not self._has_lost_records
+
+    @property
+    def _has_lost_records(self) -> bool:
+        """Whether the rows may contain records that the log has lost, as far as the feed knows."""
+        epochs = self._feed.epochs
+        return self._truncations != epochs.truncations or epochs.has_diverged(self.ids)
 
     def has_reached(self, ends: Mapping[Partition, int]) -> bool:
         """Return whether the position is at or after these offsets."""
@@ -136,9 +146,17 @@ class SnapshotCore:
 
     # Rows.
 
-    def begin(self, starts: Mapping[Partition, int]) -> None:
-        """Start to read the partitions that are new at these offsets."""
-        for partition, start in starts.items():
+    def begin(self, held: Mapping[Partition, OffsetRange]) -> None:
+        """Start to read the partitions that are new. If the log was truncated, start to read all of them again.
+
+        Args:
+            held: the offsets that the log holds.
+        """
+        if self._has_lost_records or any(
+            self.ids.offsets.get(partition, 0) > end for partition, (_, end) in held.items()
+        ):
+            self.clear()
+        for partition, (start, _) in held.items():
             if partition not in self.ids.offsets:
                 self.ids.set(partition, start)
 
