@@ -17,12 +17,12 @@ from kafkasse.errors import KafkasseError
 from kafkasse.feed import Feeds, Reader, StopReason
 from kafkasse.feed.core.reader_states import ReaderState
 from kafkasse.feed.tail import Tail
-from kafkasse.log import Log
+from kafkasse.log import Log, Topic
 from kafkasse.log import Partition as LogPartition
 from kafkasse.log.memory import MemoryCursor, MemoryLog
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Selection, Selector
-from kafkasse.records.position import of_topics, parse
+from kafkasse.records.position import Position, of_topics, parse
 from kafkasse.route import Route, StartAt
 from tests.history.checker import Bounds, Connection, History, StoredRecord, last_id, violations
 from tests.history.draws import Draws
@@ -491,8 +491,12 @@ class Simulation:
         log = self._feeds.log
         matching = [*log.describe(self._route.matching(log.topic_names()))]
         position = self._route.adapt(parse(client.sent_id) if client.sent_id else self._start, matching)
-        topics = log.describe(position.topics)
+        topics = self._describe(position)
         client.connect(self._feeds.open(self._route, position, topics, encoder, selector=selector))
+
+    def _describe(self, position: Position) -> dict[str, Topic]:
+        """Return what the server knows about the topics of a position when a stream opens."""
+        return self._feeds.log.describe(position.topics)
 
     def _history(self, number: int, client: Client) -> History:
         promises = {"keeps": _keeps} if self.filtered else {}

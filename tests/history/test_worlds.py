@@ -21,10 +21,12 @@ from tests.support.examples import examples
 
 ROOT = Path(__file__).parents[2]
 SEEDS = {
-    kind: (9, 22, 161, *range(6))[: examples(9)]  # 22 and 161 recreate a topic during the lookup of its offsets
+    kind: (8, 14, 9, *range(6))[: examples(9)]  # make test-fast plays only the first one, which reaches everything
     if kind.startswith("interleaved")
     else (0, 1, 2, 13, 36, 37)  # slow, and truncations are rare
     if kind.startswith("archive")
+    else (16, 17, *range(6))
+    if kind == "changing topics"
     else tuple(range(8))
     for kind in KINDS
 }
@@ -35,7 +37,7 @@ REACHED = {
     "truncation": {"truncation", "gap"},
     "patterns": {"new topic"},
     "archive": {"retention", "truncation", "gap"},
-    "changing": {"retention", "truncation", "recreated", "new topic", "restart", "gap"},
+    "changing": {"retention", "truncation", "recreated", "new topic", "restart", "outdated description", "gap"},
 }
 
 CURSOR_SEEDS = range(90)
