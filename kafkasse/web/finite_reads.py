@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from kafkasse.log import Topic
 from kafkasse.process.open_streams import streams
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Selector
-from kafkasse.records.position import Position, stream_offset
+from kafkasse.records.position import Limits, Position, stream_offset
 from kafkasse.route import Route, StartAt
 from kafkasse.web.headers import DEFAULT_HEADERS
 from kafkasse.web.request import BEGINNING, NOW, FiniteRead, Live
@@ -41,6 +42,7 @@ LIVE_S = 60.0  # how long a response with events takes, as the protocol recommen
 MAX_READ_S = 60.0  # how long clients wait for a read that they share
 CHECK_S = 1.0  # how often a waiting read checks whether the server is stopping
 EMPTY = b"[]"
+UNLIMITED = Limits(sys.maxsize, sys.maxsize)  # for offsets of the server itself
 # A cursor is the number of an interval. See the protocol, section 10.1.
 CURSOR_EPOCH_S = 1_728_432_000  # 2024-10-09T00:00:00Z
 CURSOR_INTERVAL_S = 20
@@ -126,7 +128,7 @@ class Source:
 
     def next(self, offset: str) -> Chunk:
         """Return the chunk at an offset of an earlier chunk. At the end of the log, wait for records."""
-        return self.chunk(offset, *self.describe(stream_offset.parse(offset)), must_wait=True)
+        return self.chunk(offset, *self.describe(stream_offset.parse(offset, UNLIMITED)), must_wait=True)
 
     def start(self, position: Position, topics: Mapping[str, Topic], offset: str, since: int | None) -> Start:
         """Return where a read starts. See Chunks.resolve()."""
@@ -166,7 +168,7 @@ class Source:
 
     def _wait(self, offset: str) -> Chunk:
         """Return the records at the end of the log, as soon as there are some, or an empty chunk after LONG_POLL_S."""
-        position, topics = self.describe(stream_offset.parse(offset))
+        position, topics = self.describe(stream_offset.parse(offset, UNLIMITED))
         reader = self.feeds.open(self.route, position, topics, self.encoder, None, self.address, self.selector)
         try:
             lines = reader.begin()

@@ -307,6 +307,16 @@ def test_a_long_poll_ends_when_the_server_stops(client, monkeypatch):
     assert 204 == client.get("/t?offset=now&live=long-poll").status_code
 
 
+def test_a_long_poll_of_many_partitions():
+    """The settings allow more partitions than the default."""
+    log = MemoryLog()
+    log.create("t", 2_501)
+    client = client_of(log, None, max_last_event_id_entries=3_000)
+    append_soon(log)
+
+    assert [3] == numbers(client.get("/t?offset=now&live=long-poll"))
+
+
 def test_a_new_long_poll_has_a_later_cursor():
     """Otherwise, a cache could answer it with the same empty response again and again."""
     now = finite_reads.CURSOR_EPOCH_S + 20_000.0
