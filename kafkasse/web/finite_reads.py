@@ -41,6 +41,7 @@ LONG_POLL_S = 8.0  # how long a read waits at the end of the log; some platforms
 LIVE_S = 60.0  # how long a response with events takes, as the protocol recommends
 MAX_READ_S = 60.0  # how long clients wait for a read that they share
 CHECK_S = 1.0  # how often a waiting read checks whether the server is stopping
+PIECE_BYTES = 65_536
 EMPTY = b"[]"
 UNLIMITED = Limits(sys.maxsize, sys.maxsize)  # for offsets of the server itself
 # A cursor is the number of an interval. See the protocol, section 10.1.
@@ -221,7 +222,9 @@ def _response(chunk: Chunk, cursor: str | None) -> Response:
         headers["Stream-Cursor"] = cursor
     if cursor is not None and chunk.body == EMPTY and chunk.is_last:
         return current_app.response_class(status=204, headers=headers)
-    return current_app.response_class(chunk.body, headers=headers, content_type=JSON_TYPE)
+    # In pieces, each of which the server sends with a timeout of its own.
+    pieces = [chunk.body[start : start + PIECE_BYTES] for start in range(0, len(chunk.body), PIECE_BYTES)]
+    return current_app.response_class(pieces, headers=headers, content_type=JSON_TYPE)
 
 
 def _events(source: Source, chunk: Chunk, cursor: str) -> Response:

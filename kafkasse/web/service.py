@@ -410,7 +410,11 @@ class StreamService:
                 raise
 
         source, chunk = run(read)
+        if (client := environ.get("gunicorn.socket")) is not None:
+            client.settimeout(settings.write_timeout_s)  # gunicorn has none
         response = finite_reads.respond(source, finite, chunk)
+        if client is not None:
+            response.call_on_close(lambda: client.settimeout(None))  # the next request may come later
         response.call_on_close(lambda: run(partial(limits.leave, address)))
         response.headers.update(self.links(route))
         return response

@@ -23,6 +23,14 @@ def in_memory() -> Flask:
     return create_app(Config.load(), log)
 
 
+def large() -> Flask:
+    """An app whose topic `t` has a record that is larger than the buffers of a connection."""
+    log = MemoryLog()
+    log.create("t")
+    log.append("t", b'{"text":"%s"}' % (b"x" * 14_000_000))
+    return create_app(Config.load(), log)
+
+
 def lazy(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterator[bytes]:
     """A WSGI app that is a generator. It therefore calls start_response() when the server asks for the first bytes."""
     start_response("200 OK", [("Content-Length", "2")])
