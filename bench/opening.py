@@ -71,7 +71,10 @@ def _idle(testbed: Testbed, clients: int, servers: tuple[str, ...]) -> Figures:
     """Measure the memory, the CPU time and the connections to Kafka of a server whose clients only wait."""
     figures, key, clients = Figures(), f"idle.{clients}", testbed.scale.clients(clients)
     for name in testbed.shuffled(servers):
-        with testbed.topics(1) as topics, testbed.server(name, topics, max_streams=str(2 * clients + 1)) as server:
+        with (
+            testbed.topics(1) as topics,
+            testbed.server(name, topics, max_streams=str(clients + FIRST_CLIENTS + 1)) as server,
+        ):
             first = min(FIRST_CLIENTS, clients)
             testbed.open(server, topics, first)
             base_bytes = server.memory_bytes()

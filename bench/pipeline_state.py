@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SOURCE, SINK, PARTITIONS = "members", "tops", 3
 KEYS_PER_GROUP = 1000
 KEYS = 1_000_000
-UPDATES_PER_S = 500.0
+UPDATES_PER_S = 1000.0
 UPDATES = 110_000  # enough for the 99th percentile
 WARM_UP_S = 30  # the first commits are slow, whatever the size of the state
 RESULT_TIMEOUT_S = 200.0
