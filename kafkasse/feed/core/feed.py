@@ -315,9 +315,10 @@ class FeedCore:
                         chunks = {}
                 self.stats.events += events
                 self.stats.bytes += len(data)
-                if client.coding not in chunks:
-                    chunks[client.coding] = client.to_chunk(data)
-                if not client.try_send(chunks[client.coding], data):
+                chunk = chunks.get(coding := client.coding)
+                if chunk is None:
+                    chunk = chunks[coding] = client.to_chunk(data)
+                if not client.try_send(chunk, data):
                     parked.stopped_at = flush.position_of(parked)
 
     def fail(self, error: KafkasseError | None) -> None:
