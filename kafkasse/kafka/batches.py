@@ -291,7 +291,7 @@ def _small_run(fetched: PartitionData, offset: int) -> RecordRun | None:
         return None
     if base < offset:
         records = [record for record in records if record.offset >= offset]
-    return RecordRun(records, max(offset, base + delta + 1), epoch, cost if records else 0, is_last=True)
+    return RecordRun(records, max(offset, base + delta + 1), epoch, cost, is_last=True)
 
 
 def _max_cost() -> int:

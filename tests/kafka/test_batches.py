@@ -140,6 +140,39 @@ def test_starts_a_new_run_for_each_epoch():
     assert [([5], 6, 0), ([], 7, 7), ([7], 8, 8)] == decoded
 
 
+@pytest.mark.parametrize(
+    ("data", "aborted"),
+    [
+        (batch(5, b"a", b"b"), []),
+        (batch(5, b"a", None), []),
+        (batch(5, None), []),
+        (batch(2, b"before"), []),
+        (batch(5, b"a", codec=GZIP), []),
+        (batch(5, b"a", producer=1), [(1, 5)]),
+        (batch(5, b"", producer=1, key=COMMIT, control=True), []),
+        (batch(5, b"value").replace(b"value", b"other"), []),
+        (batch(5, *[b"x"] * MANY), []),
+    ],
+    ids=[
+        "records", "compacted end", "compacted", "before the offset", "compressed", "aborted", "control", "damaged",
+        "many",
+    ],
+)  # fmt: skip
+def test_decodes_a_batch_alone_like_one_of_several(data, aborted):
+    """An only batch takes a shorter path."""
+
+    def outcome(data):
+        decoded = []
+        try:
+            for run in runs(data, 6, aborted=aborted):
+                decoded.append(run._replace(records=[each.offset for each in run.records]))
+        except CorruptRecordError as error:
+            decoded.append(str(error))
+        return decoded
+
+    assert outcome(data + b"next") == outcome(data)
+
+
 def of_epoch(epoch, data):
     return data[:12] + struct.pack(">i", epoch) + data[16:]
 

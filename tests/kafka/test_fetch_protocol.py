@@ -163,6 +163,16 @@ def test_survives_changed_bytes(version, changes):
         fetch_protocol.parse_response(version, memoryview(whole))
 
 
+@pytest.mark.parametrize("version", VERSIONS[FIRST_WITH_DIVERGENCE - VERSIONS[0] :])
+def test_rejects_tagged_fields_in_the_header(version):
+    """No version has any."""
+    whole = bytearray(encoded(version, (1, 0, 0, 5), [PartitionData(0, 0, 0, b"r", [], None)]))
+    whole[4] = 1
+
+    with pytest.raises(fetch_protocol.MALFORMED):
+        fetch_protocol.parse_response(version, memoryview(whole))
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_rejects_a_truncated_response(version):
     whole = encoded(version, (1, 0, 0, 5), [PartitionData(0, 0, 0, b"r" * 200, [(1, 2)], (7, 8))])
