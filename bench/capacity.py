@@ -19,7 +19,7 @@ from kafkasse.feed.tail import MAX_PUSH_REST_S, PUSH_REST_RATIO
 
 Rows = Mapping[tuple[str, str], Row]
 CLIENTS, RARE, RARE_TLS = 10_000, 5.0, 2.0  # each record has a write of its own
-BUSY_CLIENTS, FREQUENT = 1_000, 500.0  # many records share a write
+BUSY_CLIENTS, BUSY_RATES = 1_000, (100.0, 500.0)  # few and many records share a write
 TLS = "tls"
 SECONDS = 8.0
 OVERLOADED_S = 10.0  # the writes to all clients take longer than the records that share them arrive
@@ -60,8 +60,8 @@ class Run:
 
 
 CHECKED = (
-    Run("capacity.check.1", 2_500, 10, 1),
-    Run("capacity.check.2", 6_000, 10, 2),
+    Run("capacity.check.1", 5_000, 10, 1),
+    Run("capacity.check.2", 10_000, 10, 2),
     Run("capacity.check.tls", 3_000, 10, 2, tls=True),
 )
 # Here, writes cost less than computed: the clients are never idle, so a write wakes no process.
@@ -179,11 +179,11 @@ def measure(testbed: Testbed) -> Figures:
     """Measure the costs, with and without TLS, and a run with TLS that checks the formula."""
     with tempfile.TemporaryDirectory() as folder:
         options = _certificate(Path(folder))
-        plain, write_us = _costs(testbed, "capacity.costs", "")
-        with_tls, _ = _costs(testbed, f"capacity.costs.{TLS}", options)
+        plain = _costs(testbed, "capacity.costs", "")
+        with_tls = _costs(testbed, f"capacity.costs.{TLS}", options)
         return [
             *plain,
-            _record_row(testbed, write_us),
+            _record_row(testbed),
             *with_tls,
             *(row for run in CHECKED for row in _check(testbed, run, options if run.tls else "")),
         ]
@@ -196,8 +196,8 @@ def _certificate(folder: Path) -> str:
     return f"--keyfile {key} --certfile {certificate}"
 
 
-def _costs(testbed: Testbed, key: str, options: str) -> tuple[Figures, float]:
-    """Return rows of the costs with 10,000 clients, and the CPU time of a write in microseconds."""
+def _costs(testbed: Testbed, key: str, options: str) -> Figures:
+    """Return rows of the costs with 10,000 clients."""
     clients, rate = testbed.scale.clients(CLIENTS), RARE_TLS if options else RARE
     what = f"{CLIENTS:,} clients{', TLS' * bool(options)}"
     settings = {"max_streams": str(clients + 1), "gunicorn_options": options}
@@ -208,30 +208,29 @@ def _costs(testbed: Testbed, key: str, options: str) -> tuple[Figures, float]:
         open_ms, memory = (server.cpu_s() - before_s) / opened * 1e3, (server.memory_bytes() - before) / opened
         write_us = testbed.paced(server, topics, clients, rate, testbed.scale.seconds(SECONDS)).cpu_us
         testbed.clients.close_all()
-    rows: Figures = [
+    return [
         Row(f"{key}.open", KAFKASSE, f"{what}: CPU to open one stream", open_ms, "ms"),
         Row(f"{key}.memory", KAFKASSE, f"{what}: memory per client", memory / 1024, "KiB"),
         Row(f"{key}.write", KAFKASSE, f"{what} at {rate:.0f}/s: CPU per write", write_us, "µs"),
     ]
-    return rows, write_us
 
 
-def _record_row(testbed: Testbed, write_us: float) -> Row:
-    """Return the cost of one more record in a write.
-
-    A turn is the time of the writes, and a pause. The share of a core is that of the writes in a turn, so it tells how many
-    records arrive during a turn.
-    """
-    clients = testbed.scale.clients(BUSY_CLIENTS)
+def _record_row(testbed: Testbed) -> Row:
+    """Return the cost of one more record in a write: the difference of two rates, with few and with many records."""
+    clients, writes = testbed.scale.clients(BUSY_CLIENTS), []
     with testbed.topics(1) as topics, testbed.server(KAFKASSE, topics) as server:
         testbed.open(server, topics, clients)
-        testbed.paced(server, topics, clients, FREQUENT, testbed.scale.seconds(2.0))
-        run = testbed.paced(server, topics, clients, FREQUENT, testbed.scale.seconds(SECONDS))
+        for rate in BUSY_RATES:
+            testbed.paced(server, topics, clients, rate, testbed.scale.seconds(2.0))
+            run = testbed.paced(server, topics, clients, rate, testbed.scale.seconds(SECONDS))
+            writes.append((run.delivered.records / run.delivered.reads, run.cpu_s / run.delivered.reads * 1e6))
         testbed.clients.close_all()
-    records = FREQUENT * MAX_PUSH_REST_S / max(0.1, 1 - run.cpu_s / run.seconds)
-    more_us = max(0.0, run.cpu_us * records - write_us) / (records - 1)
-    what = f"{BUSY_CLIENTS:,} clients at {FREQUENT:.0f}/s: CPU of one more record in a write"
-    return Row("capacity.costs.record", KAFKASSE, what, more_us, "µs")
+    (few, less_us), (many, more_us) = writes
+    record_us = max(0.0, (more_us - less_us) / (many - few)) if many > few else math.nan
+    what = (
+        f"{BUSY_CLIENTS:,} clients at {BUSY_RATES[0]:.0f} and {BUSY_RATES[1]:.0f}/s: CPU of one more record in a write"
+    )
+    return Row("capacity.costs.record", KAFKASSE, what, record_us, "µs")
 
 
 def _check(testbed: Testbed, run: Run, options: str) -> Figures:

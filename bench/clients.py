@@ -57,6 +57,7 @@ class Delivered:
 
     Attributes:
         records: the number of records that all clients received.
+        reads: the number of reads that returned records: about as many as the server's writes.
         complete: the number of clients that received all expected records.
         began, ended: the times of the first and the last record, in monotonic nanoseconds.
         latencies: the latencies of a sample of the records, in nanoseconds.
@@ -64,6 +65,7 @@ class Delivered:
     """
 
     records: int = 0
+    reads: int = 0
     complete: int = 0
     began: int = 0
     ended: int = 0
@@ -141,6 +143,7 @@ class ClientProcess:
         while waiting and self._clients and time.monotonic() < deadline:
             for client, received in self._read():
                 if received:
+                    done.reads += 1
                     done.ended = time.monotonic_ns()
                     done.began = done.began or done.ended
                 if client.records >= records or client.closed:
@@ -275,6 +278,7 @@ class Clients:
         parts: list[Delivered] = [part for part in (process.result() for process in self._processes) if part.records]
         return Delivered(
             sum(part.records for part in parts),
+            sum(part.reads for part in parts),
             sum(part.complete for part in parts),
             min((part.began for part in parts), default=0),
             max((part.ended for part in parts), default=0),
