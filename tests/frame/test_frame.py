@@ -536,6 +536,9 @@ def writer(id_type: IdType = IdType.OFFSET, compact: bool = False) -> IdWriter:
 
 
 @given(batches, id_forms, st.sampled_from(list(FORMATS)), st.sampled_from([ServerSentEvents, JsonLines]), st.booleans())
+@example([Record(b'{"event":"gap"}', b"FR", (), 1, 7)], (IdType.OFFSET, False), "kafkasse", JsonLines, False)
+@example([Record(b'{"\\u0065vent":"gap"}', b"FR", (), 1, 7)], (IdType.OFFSET, False), "kafkasse", JsonLines, False)
+@example([Record(b'{"a":1}', b"FR", (), 1, 7)], (IdType.OFFSET, False), "kafkasse", JsonLines, False)
 def test_pieces_contain_the_same_frames_as_single_records(records, id_form, format, wire, filtered):
     encoder = Encoder(format, wire(), filterer=(lambda message: "a" not in str(message)) if filtered else None)
     one, expected = writer(*id_form), []

@@ -182,14 +182,19 @@ class _WithEvent(msgspec.Struct):
 _decode_event = msgspec.json.Decoder(_WithEvent).decode
 
 
+def may_have_event(data: bytes) -> bool:
+    """Return whether valid JSON may be an object with a member `event`, however escaped. This check is fast."""
+    return b'"event"' in data or b"\\" in data
+
+
 def _has_reserved_event(data: bytes) -> bool:
     """Return whether valid JSON is an object whose member `event`, however escaped, is one of _RESERVED_EVENTS.
 
     An object with several such members has one if any of them is. Other greenlets may run meanwhile.
     """
-    has_escapes = b"\\" in data
-    if not (b'"event"' in data or has_escapes) or not data.lstrip().startswith(b"{"):
+    if not may_have_event(data) or not data.lstrip().startswith(b"{"):
         return False
+    has_escapes = b"\\" in data
     with suppress(msgspec.DecodeError, RecursionError):
         event = _decode_event(data).event
         if event is UNSET:  # most values
