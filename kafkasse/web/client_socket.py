@@ -47,7 +47,7 @@ class SilenceDetector:
     def __init__(self, client: socket.socket, timeout_s: float) -> None:
         self._client = client
         self._timeout_s = timeout_s
-        self._check_at = 0.0
+        self._check_at = time.monotonic() + timeout_s / CHECKS_PER_TIMEOUT
         self._unacknowledged_since = math.inf
         client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if client.family in (socket.AF_INET, socket.AF_INET6):

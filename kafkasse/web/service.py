@@ -256,7 +256,7 @@ class StreamService:
     def root(self) -> str:
         """The URL path of the blueprint in the current request, without a slash at the end."""
         app, current = current_app._get_current_object(), _request()  # type: ignore[attr-defined]
-        key = app, current.blueprint, current.root_path, current.scheme
+        key = app, current.blueprint, current.root_path
         if (root := self._roots.get(key)) is not None:
             return root
         # An error that Flask raises, such as 404, belongs to no blueprint or to that of the demo's page.
@@ -599,7 +599,9 @@ class StreamService:
 
     def _select(self, route: Route, visitor: Visitor, parameters: Mapping[str, str]) -> Selection:
         """Return the records that the route, the path parameters, the visitor's claims and the query select."""
-        query = parse_query(request.args.items(multi=True), route.client_filters, route.sends)
+        current = _request()
+        arguments = current.args.items(multi=True) if current.query_string else ()
+        query = parse_query(arguments, route.client_filters, route.sends)
 
         def on_failure(view: RecordView, reason: str) -> None:
             self.observer.filter_failed(route.name, view.topic, view.partition, view.record.offset, reason)

@@ -17,6 +17,7 @@ from werkzeug.test import create_environ
 
 import kafkasse
 from kafkasse.errors import ConfigurationError
+from kafkasse.web.service import MAX_ROOTS
 from kafkasse.web.wsgi_server import WsgiServer, is_test_client
 
 
@@ -182,6 +183,34 @@ def test_a_prefix_and_a_subdomain_may_have_parameters(options, host, prefix, pat
     response = mounted(**options).get(f"{prefix}{path}", base_url=f"http://{host}")
 
     assert '"n":1' in response.text
+
+
+def test_the_pages_of_errors_are_below_the_prefix_of_each_request():
+    """An app may register the blueprint at several prefixes, and proxies may add others."""
+    app, streams = (
+        Flask("host"),
+        kafkasse.blueprint(kafkasse.Config(allowed_topics=["t"], public=True), kafkasse.MemoryLog()),
+    )
+    for prefix in ("/a", "/b", "/<tenant>/c"):
+        app.register_blueprint(streams, url_prefix=prefix, name=prefix[-1])
+    mounts = [(script, prefix) for script in ("", "/x", "/y") for prefix in ("/a", "/b", "/acme/c", "/other/c")]
+
+    types = [
+        app.test_client().get(f"{prefix}/missing", environ_overrides={"SCRIPT_NAME": script}).json["type"]
+        for script, prefix in mounts
+    ]
+
+    assert [f"{script}{prefix}/-/problems/topic-not-available" for script, prefix in mounts] == types
+
+
+def test_the_number_of_prefixes_that_are_cached_is_limited():
+    """Some servers take the prefix from a header."""
+    client = mounted()
+    for number in range(MAX_ROOTS + 2):
+        environ = {"SCRIPT_NAME": f"/{number}", "REMOTE_ADDR": f"10.0.0.{number}"}  # rejections of one address are slow
+        client.get("/missing", base_url="http://shop.example", environ_overrides=environ)
+
+    assert MAX_ROOTS == len(client.application.extensions["kafkasse"]["kafkasse"]._roots)
 
 
 @pytest.mark.parametrize("path", ["/", "/-/demo", "/-/page/kafkasse.js", "/topn/updates", "/-/health", "/-/metrics"])
