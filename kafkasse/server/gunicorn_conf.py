@@ -46,6 +46,7 @@ workers = number("WEB_CONCURRENCY", 1, 1, 1_000)
 worker_class = "kafkasse.server.worker.Worker"
 # The number of requests that a worker handles at the same time. Open streams count only against max_streams.
 worker_connections = 10_000
+backlog = 4096  # connections that wait for a worker; most systems allow no more (net.core.somaxconn)
 timeout = 60  # seconds; gunicorn restarts a worker whose event loop is blocked for longer. Streams may last forever.
 graceful_timeout = 10  # seconds; streams end within two seconds of SIGTERM
 keepalive = 5

@@ -111,10 +111,21 @@ class _Atoms(SafeAtoms):  # type: ignore[misc]
 
 
 class SharedListener(StreamServer):  # type: ignore[misc]
-    """Accepts connections on a socket that all workers share. close() closes only this worker's copy of the socket."""
+    """Accepts connections on a socket that all workers share. close() closes only this worker's copy of the socket.
 
-    def __init__(self, listener: Any, handle: Callable[[Any, Any, Any], None], **settings: Any) -> None:
+    Args:
+        may_accept: returns whether this worker accepts connections now. Until then, they wait in the kernel.
+    """
+
+    def __init__(
+        self, listener: Any, handle: Callable[[Any, Any, Any], None], may_accept: Callable[[], bool], **settings: Any
+    ) -> None:
         super().__init__(listener, partial(handle, self), **settings)
+        self._may_accept = may_accept
+
+    def do_read(self) -> Any:
+        """Accept a connection. Returns None if there is none, or if this worker does not accept it now."""
+        return super().do_read() if self._may_accept() else None
 
     def getsockname(self) -> Any:
         """Return the address of the socket, even if it is closed: gunicorn calls this in the greenlet of each connection."""

@@ -6,14 +6,16 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from http.client import HTTPConnection
 from types import SimpleNamespace
 
 import gevent
 import pytest
+from gevent.pool import Pool
 from gunicorn.workers.ggevent import GeventWorker
 
-from kafkasse.server.worker import Worker
+from kafkasse.server.worker import MAX_WAITING_REQUESTS, Worker
 from tests.server.conftest import IN_MEMORY
 from tests.support.client import READ_TIMEOUT_S, Client, fetch
 from tests.support.server import Server
@@ -21,6 +23,7 @@ from tests.support.turns import TurnClock
 from tests.support.waiting import wait_until
 
 WHILE_ONE_WORKER_STOPS = 100  # requests
+CONNECTIONS = 400  # more than one turn of the event loop accepts
 SENT_TWICE = "was sent SIGTERM"  # gunicorn 21 to 23 log this if SIGTERM arrives again while a worker exits
 
 
@@ -55,6 +58,31 @@ def test_each_turn_of_the_event_loop_handles_few_of_the_connections_that_arrive_
     gevent.joinall([gevent.spawn(getattr(worker, method), *arguments) for _ in range(50)], raise_error=True)
 
     assert 50 == len(turns) == len(set(turns))
+
+
+def test_connections_wait_in_the_kernel_while_earlier_ones_wait_for_their_turn(monkeypatch):
+    """In the worker, each of ten thousand connections that arrive at once would take 15 KiB."""
+    clock = TurnClock(monkeypatch)
+    waiting: list[int] = []
+
+    def parse(worker: Worker, *_: object) -> None:
+        waiting.append(worker._waiting_requests)
+        clock.compute()
+
+    monkeypatch.setattr(GeventWorker, "handle", parse)
+    worker = Worker.__new__(Worker)
+    worker.cfg, worker._listeners = SimpleNamespace(workers=1), []
+    with ExitStack() as sockets:
+        listener = sockets.enter_context(gevent.socket.create_server(("127.0.0.1", 0), backlog=CONNECTIONS))
+        for _ in range(CONNECTIONS):
+            sockets.enter_context(gevent.socket.create_connection(listener.getsockname()))
+        server = worker.server_class(listener, Pool())
+
+        server.start()
+        wait_until(lambda: len(waiting) == CONNECTIONS)
+        server.stop()
+
+    assert max(waiting) < MAX_WAITING_REQUESTS + server.max_accept < CONNECTIONS
 
 
 # Stopping.
