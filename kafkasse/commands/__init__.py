@@ -23,7 +23,7 @@ SUMMARIES = {
     "demo": "Try everything: Kafka, Spark and a live web page on this machine.",
     "init": "Write a commented configuration for your Kafka.",
     "serve": "Stream topics over HTTP.",
-    "topics": "List the topics that exist and those that are served.",
+    "topics": "List the topics that exist and those that are served, or create topics.",
     "check": "Check the configuration and list what would be served.",
     "streams": "List the open streams of a running server, or end one.",
     "config": "Print the effective settings and their sources.",

@@ -1,18 +1,21 @@
-"""`kafkasse topics`: list the topics that exist, and where a server would stream them. It reads metadata only."""
+"""`kafkasse topics`: list the topics that exist, and where a server would stream them; or create topics."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import click
 
-from kafkasse.commands.kafka_clients import existing_topics
+from kafkasse.commands import options
+from kafkasse.commands.kafka_clients import connected, existing_topics, message
 from kafkasse.commands.table import print_table
 from kafkasse.config import Config
+from kafkasse.errors import CommandError
 from kafkasse.route import Route
 from kafkasse.web.describe.streams import is_pattern
 
@@ -20,8 +23,9 @@ EPILOG = """\b
 Examples:
   kafkasse topics kafkasse.yaml
   kafkasse topics --bootstrap-servers kafka-1.example:9092
-  kafkasse topics --json
+  kafkasse topics create orders --partitions 3
 """
+DEFAULT = "list"
 
 
 class TopicRow(NamedTuple):
@@ -33,12 +37,25 @@ class TopicRow(NamedTuple):
     paths: list[str]
 
 
-@click.command(epilog=EPILOG)
+class _TopicsGroup(click.Group):
+    """Runs `list` unless the first word is the name of another command: `kafkasse topics kafkasse.yaml`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        first = args[0] if args else ""
+        return super().parse_args(ctx, args if first in {*self.commands, *ctx.help_option_names} else [DEFAULT, *args])
+
+
+@click.group(cls=_TopicsGroup, epilog=EPILOG)
+def command() -> None:
+    """List topics, or create them. Without a command, kafkasse topics lists them."""
+
+
+@command.command(DEFAULT)
 @click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
 @click.option("--bootstrap-servers", metavar="HOST:PORT,...", help="Kafka's addresses (KAFKASSE_BOOTSTRAP_SERVERS).")
 @click.option("--internal", is_flag=True, help="List Kafka's internal topics, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per topic.")
-def command(file: Path | None, bootstrap_servers: str | None, internal: bool, as_json: bool) -> None:
+def list_topics(file: Path | None, bootstrap_servers: str | None, internal: bool, as_json: bool) -> None:
     """List the topics that exist and the paths at which a server streams them.
 
     FILE is a YAML file of settings. Without it, the command reads the file that KAFKASSE_CONFIG names. Environment variables
@@ -60,6 +77,40 @@ def command(file: Path | None, bootstrap_servers: str | None, internal: bool, as
         print_table([("TOPIC", "PARTITIONS", "STREAMED AT"), *map(_cells, rows)])
     else:
         click.echo("There are no topics, or the Kafka user may not see any.")
+
+
+def _configs(ctx: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
+    for pair in pairs:
+        if "=" not in pair:
+            raise click.BadParameter(f"{pair} is not NAME=VALUE, such as cleanup.policy=compact.")
+    return dict(cast("tuple[str, str]", tuple(pair.split("=", 1))) for pair in pairs)
+
+
+@command.command()
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.option("--partitions", metavar="N", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--config", "configs", metavar="NAME=VALUE", multiple=True, callback=_configs, help="A topic setting.")
+@options.KAFKA
+def create(names: tuple[str, ...], partitions: int, configs: dict[str, str], kafka: dict[str, str] | None) -> None:
+    """Create topics. Those that exist stay as they are.
+
+    \b
+    Example:
+      kafkasse topics create prices --partitions 3 --config cleanup.policy=compact
+    """
+    from kafka import KafkaAdminClient
+    from kafka.errors import KafkaError
+
+    with closing(connected(KafkaAdminClient, Config.load(kafka=kafka).kafka_settings())) as admin:
+        for name in names:
+            try:
+                is_new = name not in admin.list_topics()
+                if is_new:
+                    settings = {"num_partitions": partitions, "configs": configs}
+                    admin.create_topics({name: settings}, wait_for_metadata=True)
+            except (KafkaError, ValueError) as error:
+                raise CommandError(f"cannot create topic {name}: {message(error)}") from None
+            click.echo(f"{name}: {'created' if is_new else 'exists already'}")
 
 
 def _rows(config: Config, cluster: str, existing: Mapping[str, int]) -> Iterator[TopicRow]:

@@ -169,6 +169,40 @@ def test_lists_the_topics_and_their_paths(run, cluster, fresh_name, tmp_path):
     )
 
 
+def test_creates_topics(run, cluster, fresh_name):
+    """A topic that exists stays as it is. The settings of a topic are Kafka's."""
+    names = [f"{fresh_name}-a", f"{fresh_name}-b"]
+    servers = "--bootstrap-servers", cluster.bootstrap_servers
+    options = "--partitions", "2", "--config", "cleanup.policy=compact"
+
+    first = run("topics", "create", names[0], *servers)
+    second = run("topics", "create", *names, *options, *servers)
+    bad_setting = run("topics", "create", f"{fresh_name}-c", "--config", "cleanup.policy=x", *servers)
+
+    assert (0, f"{names[0]}: created\n", "") == first
+    assert (0, f"{names[0]}: exists already\n{names[1]}: created\n", "") == second
+    listed = run("topics", *servers).out
+    assert [["1", "-"], ["2", "-"]] == [line.split()[1:] for line in listed.splitlines() if fresh_name in line]
+    assert (1, "") == bad_setting[:2]
+    assert f"kafkasse topics: cannot create topic {fresh_name}-c: " in bad_setting.err
+    assert "cleanup.policy" in bad_setting.err
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["create"], "Missing argument 'NAME...'"),
+        (["create", "a", "--config", "compact"], "compact is not NAME=VALUE, such as cleanup.policy=compact."),
+        (["create", "a", "--partitions", "0"], "0 is not in the range x>=1."),
+    ],
+)
+def test_rejects_topics_that_cannot_be_created(run, words, problem):
+    done = run("topics", *words)
+
+    assert (2, "") == done[:2]
+    assert problem in done.err
+
+
 def test_lists_topics_without_a_configuration(run, cluster, fresh_name):
     """Only the address is needed. Internal topics are listed on request."""
     cluster.create(fresh_name)
