@@ -1,53 +1,64 @@
-"""An existing app with pages, a login and its own error pages. The lines after the last comment add the streams.
+"""An existing app with pages, a login, a logout and its own error pages, and the streams of its customers' orders.
 
     gunicorn --worker-class kafkasse.server.worker.Worker legacy_app:app
 
-Each customer receives only their own orders. Two lines above have changed: the login does not redirect requests for streams,
-because a client cannot show a login page, and a logout ends the open streams. Requests outside /streams still use the app's
-error pages, and the streams do not change the session.
+Each customer reads only the records whose key is the customer's name. Without a login, a stream gets a 401 instead of a
+redirect, because a script cannot follow one to a page. The streams end at the logout, and when the login expires. What was
+added to the app is marked with `kafkasse`. All other requests still use its error pages, and the streams do not change the
+session.
 """
 
 from __future__ import annotations
 
 import os
+import time
 
 from flask import Flask, Request, redirect, request, session, url_for
 from werkzeug.wrappers import Response
 
 import kafkasse
 
+LIFETIME_S = 8 * 60 * 60
+
 app = Flask(__name__)
+app.config["SESSION_COOKIE_SAMESITE"] = "Lax"  # pages of other origins cannot use the session
 app.secret_key = os.environ.get("SECRET_KEY", "for development only")
 
 
 @app.before_request
 def require_login() -> Response | None:
-    """Redirect to the login page unless the user is logged in. The guard of the streams answers 401 instead."""
-    if "user" in session or request.endpoint == "login" or request.path.startswith("/streams/"):
+    """Redirect to the login page unless the user is logged in. The streams have a guard instead (kafkasse)."""
+    if user() or request.endpoint == "login" or request.blueprint == "kafkasse":
         return None
     return redirect(url_for("login"))
+
+
+def user() -> str:
+    """Return the name of the user, or "" without a login."""
+    return str(session["user"]) if session.get("expires_at", 0) > time.time() else ""
 
 
 @app.route("/login", methods=["GET", "POST"])
 def login() -> str | Response:
     """Log in anyone who enters a name."""
     if request.method == "POST":
-        session["user"] = request.form["user"]
+        session["user"], session["expires_at"] = request.form["user"], time.time() + LIFETIME_S
         return redirect(url_for("orders"))
     return '<form method="post"><label>Name <input name="user"></label> <button>Log in</button></form>'
 
 
-@app.post("/logout")
+@app.route("/logout", methods=["POST"])
 def logout() -> Response:
-    """Log out, and end the streams in the user's other tabs."""
-    if user := session.pop("user", None):
-        kafkasse.end_streams(user)
+    """Log out, and end the streams in the user's other tabs (kafkasse)."""
+    name = user()
+    session.clear()
+    kafkasse.end_streams(name)
     return redirect(url_for("login"))
 
 
 @app.route("/")
 def orders() -> str:
-    """Show a page. Its scripts could read the stream at /streams/orders."""
+    """Show a page. Its scripts could read the stream at /streams/me/orders."""
     session["visits"] = session.get("visits", 0) + 1
     return f"<p>Visit {session['visits']}.</p>"
 
@@ -65,20 +76,24 @@ def failed(error: Exception) -> tuple[str, int]:
     return "<h1>Something went wrong here</h1>", 500
 
 
-# The streams.
+# kafkasse
 
 
 def customer(_: Request) -> kafkasse.Visitor | None:
-    """Return the user who is logged in, or None: the client then gets status 401."""
-    user = session.get("user")
-    return kafkasse.Visitor(name=user, claims={"sub": user}) if user else None
+    """Return the visitor of a stream, or None without a login."""
+    name = user()
+    return kafkasse.Visitor(name=name, claims={"sub": name}, expires_at=session["expires_at"]) if name else None
 
 
-my_orders = {
-    "path": "/orders",
-    "topics": ["orders.*"],
-    "access": ["customers"],
-    "where": {"fields": {"customer": "{claims.sub}"}},
-}
-config = kafkasse.Config.load(guards={"customers": customer}, routes={"orders": my_orders})
+config = kafkasse.Config.load(
+    guards={"session": customer},
+    routes={
+        "my_orders": {
+            "path": "/me/orders",
+            "topics": ["orders"],
+            "access": ["session"],
+            "where": {"key": "{claims.sub}"},
+        }
+    },
+)
 app.register_blueprint(kafkasse.blueprint(config), url_prefix="/streams")

@@ -11,7 +11,7 @@ The modules jwt_guard, keys and tickets need PyJWT and cryptography. They are im
 """
 
 from kafkasse.access.grant import PUBLIC, Grant, grants
-from kafkasse.access.guards import Guards, Login, challenges
+from kafkasse.access.guards import Guards, Login
 from kafkasse.access.visitor import ANONYMOUS, InvalidToken, Visitor
 
-__all__ = ["ANONYMOUS", "PUBLIC", "Grant", "Guards", "InvalidToken", "Login", "Visitor", "challenges", "grants"]
+__all__ = ["ANONYMOUS", "PUBLIC", "Grant", "Guards", "InvalidToken", "Login", "Visitor", "grants"]

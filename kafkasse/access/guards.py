@@ -43,18 +43,22 @@ class Guards:
         guard = self.tokens.get(visitor.guard)
         return guard is None or guard.is_current(visitor)
 
+    def challenges(self, names: Iterable[str], error: str = "", description: str = "") -> str:
+        """Return the value of WWW-Authenticate: a challenge for each of these guards.
 
-def challenges(guards: Iterable[str], error: str = "", description: str = "") -> str:
-    """Return the value of WWW-Authenticate (RFC 6750): one challenge for each guard.
+        A guard that checks a token asks for one (RFC 6750). A login of the application usually reads a cookie; a client that
+        sent a token instead would be rejected again.
 
-    Args:
-        guards: names of guards.
-        error: "invalid_token" or "insufficient_scope"; "" if the request contains no token.
-        description: a sentence without quotes, or "".
-    """
-    suffix = f', error="{error}"' if error else ""
-    suffix += f', error_description="{description}"' if description else ""
-    return ", ".join(f'Bearer realm="{guard}"{suffix}' for guard in guards)
+        Args:
+            names: names of guards.
+            error: "invalid_token" or "insufficient_scope"; "" if the request contains no token.
+            description: a sentence without quotes, or "".
+        """
+        suffix = f', error="{error}"' if error else ""
+        suffix += f', error_description="{description}"' if description else ""
+        return ", ".join(
+            f'Cookie realm="{name}"' if name in self.logins else f'Bearer realm="{name}"{suffix}' for name in names
+        )
 
 
 def _guard(name: str, settings: Mapping[str, Any], logger: logging.Logger) -> TokenGuard:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from flask import Request
 
-from kafkasse.access import ANONYMOUS, Guards, InvalidToken, Visitor, challenges
+from kafkasse.access import ANONYMOUS, Guards, InvalidToken, Visitor
 from kafkasse.config import Config
 from kafkasse.errors import (
     AccessUnavailable,
@@ -97,12 +97,12 @@ class Identifier:
             if any(grant.admits(visitor.claims, parameters) for grant in grants):
                 return visitor
         if is_known:
-            raise Forbidden("You may not read this stream.", challenges(guards, "insufficient_scope"))
+            raise Forbidden("You may not read this stream.", self._guards.challenges(guards, "insufficient_scope"))
         # A token in the header, or in the cookie of any guard, which no guard of this route has checked.
         has_token = bool(_bearer_header(request)) or any(map(request.cookies.get, self._guards.cookies.values()))
         if not failures and has_token:
             failures.append(InvalidToken("No guard of this stream accepts these credentials."))
-        raise _failure(failures, guards)
+        raise self._failure(failures, guards)
 
     def _check_url(self, request: Request) -> None:
         is_token = _LOOKS_LIKE_A_TOKEN.match(request.args.get(TICKET, ""))
@@ -133,16 +133,15 @@ class Identifier:
         token = _bearer(request) or _cookie(request, self._guards.cookies.get(guard), cors)
         return None if token is None else self._guards.tokens[guard].identify(token)
 
-
-def _failure(failures: Sequence[InvalidToken | AccessUnavailable], guards: Sequence[str]) -> KafkasseError:
-    """Return the error of a request whose visitor no guard knows."""
-    for failure in failures:
-        if isinstance(failure, AccessUnavailable):
-            return failure
-    if not failures:
-        return Unauthorized("This stream needs a token or a login.", challenges(guards))
-    detail = " ".join(dict.fromkeys(map(str, failures)))
-    return Unauthorized(detail, challenges(guards, "invalid_token", detail))
+    def _failure(self, failures: Sequence[InvalidToken | AccessUnavailable], guards: Sequence[str]) -> KafkasseError:
+        """Return the error of a request whose visitor no guard knows."""
+        for failure in failures:
+            if isinstance(failure, AccessUnavailable):
+                return failure
+        if not failures:
+            return Unauthorized("This stream needs a token or a login.", self._guards.challenges(guards))
+        detail = " ".join(dict.fromkeys(map(str, failures)))
+        return Unauthorized(detail, self._guards.challenges(guards, "invalid_token", detail))
 
 
 def _bearer(request: Request) -> str | None:

@@ -312,7 +312,9 @@ def test_credentials_that_no_guard_of_the_stream_accepts(client_of, guards):
     detail = "No guard of this stream accepts these credentials."
     assert {(401, detail)} == {(each.status_code, each.json["detail"]) for each in [*responses, of_keys]}
     assert 1 == len({each.headers["WWW-Authenticate"] for each in responses})
-    assert f'Bearer realm="session", error="invalid_token", error_description="{detail}"' in str(responses[0].headers)
+    assert 'Cookie realm="session"' == responses[0].headers["WWW-Authenticate"]  # a token would not help
+    challenge = f'Bearer realm="partners", error="invalid_token", error_description="{detail}"'
+    assert challenge == of_keys.headers["WWW-Authenticate"]
     assert "This stream needs a token or a login." == without.json["detail"]
 
 

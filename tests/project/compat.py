@@ -40,7 +40,11 @@ FAST = [
 ]
 OLD_GEVENT = "gevent==23.9.1"  # with a new greenlet, its locks do not work while a worker exits
 RESOLUTIONS = {"lowest": PYTHONS, "newest": PYTHONS, "old-gevent": ("3.11",)}
-SERVED = ["tests/server/test_streams.py", "tests/server/test_worker.py"]
+SERVED = [
+    "tests/server/test_streams.py",
+    "tests/server/test_worker.py",
+    "tests/project/test_deployment.py::test_an_existing_app_streams_to_each_customer_their_own_records",
+]
 
 
 def main() -> int:
