@@ -12,6 +12,8 @@ sub vcl_recv {
     if (req.url !~ "^/streams/") {
         return (synth(404));
     }
+    set req.http.X-Forwarded-Host = req.http.Host;
+    set req.http.X-Forwarded-Prefix = "/streams";
     set req.url = regsub(req.url, "^/streams/", "/");
     return (pass);
 }

@@ -100,6 +100,10 @@ class TrustedProxies:
             peer = recorded
         return peer
 
+    def trusts(self, peer: str) -> bool:
+        """Return whether the peer of a connection ("" for a Unix socket) is one of the proxies."""
+        return bool(self._count) or (bool(self._networks) and self._is_trusted(_canonical(peer) or peer))
+
     def _is_trusted(self, address: str) -> bool:
         # The peer at a Unix socket has no IP address. The permissions of the socket restrict who can connect.
         return _canonical(address) is None or any(ip_address(address) in network for network in self._networks)

@@ -37,7 +37,7 @@ from kafkasse.web.service import ASYNCAPI_TYPE, OPENAPI_TYPE, PROBLEM_ENDPOINT, 
 from kafkasse.web.value_schemas import ValueSchemas
 
 TEMPLATES = Path(__file__).parent / "templates"
-MAX_DOCUMENTS = 32  # in the cache; they differ by the URL of the blueprint and by the streams that the visitor may see
+MAX_DOCUMENTS = 32  # in the cache; they differ by the streams that the visitor may see
 _CODE = re.compile("`([^`]*)`")
 
 
@@ -113,7 +113,7 @@ class Catalog:
 
     def _catalog(self) -> Response:
         root = self._service.root
-        base = request.host_url.rstrip("/") + root
+        base = self._service.public_url().origin + root
         streams = [_as_json(self._describe(route), base) for route in self._visible()]
         documents = {"openapi": f"{root}/-/openapi.json", "asyncapi": f"{root}/-/asyncapi.json"}
         if _prefers_html():
@@ -125,24 +125,29 @@ class Catalog:
         return response
 
     def _openapi(self) -> Response:
-        return _json(self._current_document("openapi", self._service.root), OPENAPI_TYPE)
+        server = json.dumps({"url": self._service.root or "/"})
+        return self._with_server("openapi", '"servers": [', server, OPENAPI_TYPE)
 
     def _asyncapi(self) -> Response:
-        server = {"host": request.host, "protocol": request.scheme, "pathname": self._service.root or "/"}
-        # A client may send any Host header, so the address of the server is not part of the text in the cache.
-        before, servers, after = self._current_document("asyncapi", "").partition('"servers": {')
-        return _json(f'{before}{servers}"http": {json.dumps(server)}, {after}', ASYNCAPI_TYPE)
+        url = self._service.public_url()
+        server = {"host": url.host, "protocol": url.scheme, "pathname": self._service.root or "/"}
+        return self._with_server("asyncapi", '"servers": {', f'"http": {json.dumps(server)}, ', ASYNCAPI_TYPE)
 
-    def _current_document(self, kind: str, root: str) -> str:
+    def _with_server(self, kind: str, place: str, server: str, content_type: str) -> Response:
+        """Return a document with the address of the server, which is not in the cache: clients choose the headers."""
+        before, found, after = self._current_document(kind).partition(place)
+        return _json(f"{before}{found}{server}{after}", content_type)
+
+    def _current_document(self, kind: str) -> str:
         routes = self._visible()
         for route in routes:
             self._schemas.of(route)  # may change the version
-        return self._document(kind, root, routes, self._schemas.version)
+        return self._document(kind, routes, self._schemas.version)
 
-    def _create_document(self, kind: str, root: str, routes: tuple[Route, ...], version: int) -> str:
+    def _create_document(self, kind: str, routes: tuple[Route, ...], version: int) -> str:
         streams = [self._describe(route) for route in routes]
         if kind == "openapi":
-            return json.dumps(openapi(streams, root, self._service.config.web))
+            return json.dumps(openapi(streams, self._service.config.web))
         return json.dumps(asyncapi(streams))
 
 

@@ -56,6 +56,7 @@ from kafkasse.web.host_session import keep_unchanged_session
 from kafkasse.web.id_size import check_id_size
 from kafkasse.web.identify import Identifier, open_tickets
 from kafkasse.web.observer import Observer
+from kafkasse.web.public_url import FORWARDED_PREFIX, PublicUrl, public_url
 from kafkasse.web.request import FiniteRead, Live, StreamRequest, is_finite_read, parse_request
 from kafkasse.web.revocations import Revocations
 from kafkasse.web.stream import Stream, with_jitter
@@ -254,7 +255,15 @@ class StreamService:
 
     @property
     def root(self) -> str:
-        """The URL path of the blueprint in the current request, without a slash at the end."""
+        """The URL path of the blueprint for the client of the current request, without a slash at the end."""
+        root = self._root_in_app()
+        return self.public_url().prefix + root if FORWARDED_PREFIX in _request().environ else root
+
+    def public_url(self) -> PublicUrl:
+        """Return the URL of the server for the client of the current request."""
+        return public_url(_request(), self._proxies)
+
+    def _root_in_app(self) -> str:
         app, current = current_app._get_current_object(), _request()  # type: ignore[attr-defined]
         key = app, current.blueprint, current.root_path
         if (root := self._roots.get(key)) is not None:

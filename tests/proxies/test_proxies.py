@@ -197,6 +197,29 @@ def test_the_server_knows_the_address_of_the_client(site, connect, topic):
 
 
 @each_client
+def test_the_server_knows_its_public_url(site, connect, kind):
+    """The catalog, the documents and the errors name the URLs that a client uses, whatever headers it sends."""
+    forged = {"X_Forwarded_Host": "evil.example", "X_Forwarded_Prefix": "/evil", "X_Forwarded_Proto": "ftp"}
+
+    def get(path: str) -> Any:
+        response = connect(f"/streams/{path}", **forged)
+        response.rest()
+        return json.loads(response.body)
+
+    catalog, openapi, asyncapi, error = map(get, ("-/catalog", "-/openapi.json", "-/asyncapi.json", "a//b"))
+
+    scheme, address = kind[:-1], f"127.0.0.1:{site.proxy.ports[kind[:-1]]}"
+    url = f"{scheme}://{address}/streams"
+    (stream,) = catalog["streams"]
+    assert f"{url}/{{topics}}" == stream["url"]
+    assert all(f"{url}/" in example for example in stream["examples"].values())
+    assert {"openapi": "/streams/-/openapi.json", "asyncapi": "/streams/-/asyncapi.json"} == catalog["documents"]
+    assert [{"url": "/streams"}] == openapi["servers"]
+    assert {"host": address, "protocol": scheme, "pathname": "/streams"} == asyncapi["servers"]["http"]
+    assert "/streams/-/problems/not-found" == error["type"]
+
+
+@each_client
 def test_a_browser_resumes_after_a_restart_of_the_server(site, connect, cluster, topic):
     """The stream ends with an ID. While no server runs, a browser gets an empty stream, and then resumes."""
     stream = connect(f"/streams/{topic}").ready()

@@ -31,8 +31,8 @@ _DEFINITIONS: Mapping[str, tuple[str, Schema]] = {
 }
 
 
-def openapi(streams: Sequence[StreamDescription], root: str, settings: WebSettings) -> dict[str, Any]:
-    """Return the document for a blueprint with the URL path `root`. The reader may know of the streams."""
+def openapi(streams: Sequence[StreamDescription], settings: WebSettings) -> dict[str, Any]:
+    """Return the document without its server, whose address depends on the request. The reader may know of the streams."""
     return {
         "openapi": "3.2.0",
         "info": {
@@ -40,7 +40,7 @@ def openapi(streams: Sequence[StreamDescription], root: str, settings: WebSettin
             "version": version("kafkasse"),
             "description": "Kafka topics as Server-Sent Events. A stream is a response that does not end.",
         },
-        "servers": [{"url": root or "/"}],
+        "servers": [],
         "paths": {stream.path: _path(stream, settings) for stream in streams} | _ticket_path(streams),
         "components": {
             "schemas": shared_schemas(streams),
