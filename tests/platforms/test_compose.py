@@ -27,7 +27,13 @@ from tests.support.server import ROOT, TOOLS
 FILE = ROOT / "deploy/compose.yaml"
 COMPOSE: dict[str, Any] = yaml.safe_load(FILE.read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-OF_THE_CONTAINER = ("listeners", "advertised.listeners", "controller.quorum.voters", "log.dirs")
+OF_THE_CONTAINER = (
+    "listeners",
+    "advertised.listeners",
+    "listener.security.protocol.map",
+    "controller.quorum.voters",
+    "log.dirs",
+)
 OF_THE_MACHINE = ("HOME", "LANG", "KAFKASSE_IVY_SETTINGS")
 EXIT_TIMEOUT_S = 120
 
@@ -47,6 +53,23 @@ def on_this_machine(processes: None, tmp_path: Path) -> Iterator[Callable[[str],
     with EmbeddedBroker(settings=broker_settings()) as broker:
         names = {"kafka:9092": broker.bootstrap_servers, "/src": str(ROOT), "/home/kafkasse/data": str(tmp_path)}
         yield lambda text: re.sub("|".join(names), lambda match: names[match[0]], text)
+
+
+def test_kafka_is_reachable_from_the_host_and_from_the_containers():
+    """A client connects to the address that the broker advertises: localhost outside of the containers, and kafka inside."""
+    settings = SERVICES["kafka"]["environment"]
+    listeners, advertised = (
+        dict(each.split("://") for each in settings[name].split(","))
+        for name in ("KAFKA_LISTENERS", "KAFKA_ADVERTISED_LISTENERS")
+    )
+    (published,) = SERVICES["kafka"]["ports"]
+    address, port, container_port = published.split(":")
+
+    assert "127.0.0.1" == address  # other machines cannot reach it: it has no password
+    assert {"PLAINTEXT": f"kafka{listeners['PLAINTEXT']}", "HOST": f"localhost:{port}"} == advertised
+    assert f":{container_port}" == listeners["HOST"]
+    protocols = dict(each.split(":") for each in settings["KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"].split(","))
+    assert listeners.keys() == protocols.keys()
 
 
 def environment(service: str, on_this_machine: Callable[[str], str]) -> Environment:

@@ -25,7 +25,7 @@ Manifest = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def manifests() -> dict[str, Manifest]:
-    files = (DIRECTORY / "kafkasse.yaml", DIRECTORY / "autoscaler.yaml")
+    files = (DIRECTORY / "kafkasse.yaml", DIRECTORY / "autoscaler.yaml", DIRECTORY / "podmonitor.yaml")
     return {each["kind"]: each for file in files for each in yaml.safe_load_all(file.read_text())}
 
 
@@ -74,8 +74,10 @@ def test_the_configuration_is_valid(manifests, container, tmp_path):
     ((name, text),) = manifests["ConfigMap"]["data"].items()
     (tmp_path / name).write_text(text)
 
-    Config.load({}, tmp_path / name).check_servable()
+    config = Config.load({}, tmp_path / name)
+    config.check_servable()
 
+    assert all(route.access for route in config.routes if route.topics or route.allowed)  # nothing is public
     assert variables["KAFKASSE_CONFIG"] == f"{mount['mountPath']}/{name}"
 
 
@@ -91,7 +93,7 @@ def test_the_pods_run_without_root_on_a_read_only_file_system(pod, container):
 
 
 def test_all_manifests_select_the_same_pods(manifests):
-    """The Service, the PodDisruptionBudget, the Deployment and the autoscaler name labels and ports that exist."""
+    """The others name labels and ports of the Deployment that exist."""
     deployment = manifests["Deployment"]
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     service = manifests["Service"]["spec"]
@@ -102,6 +104,27 @@ def test_all_manifests_select_the_same_pods(manifests):
     assert labels == manifests["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"]
     assert {each["targetPort"] for each in service["ports"]} <= {each["name"] for each in container["ports"]}
     assert (deployment["kind"], deployment["metadata"]["name"]) == (target["kind"], target["name"])
+    assert labels == manifests["PodMonitor"]["spec"]["selector"]["matchLabels"]
+    ((path,),) = (rule["http"]["paths"] for rule in manifests["Ingress"]["spec"]["rules"])
+    backend = path["backend"]["service"]
+    assert manifests["Service"]["metadata"]["name"] == backend["name"]
+    assert backend["port"]["name"] in {each["name"] for each in service["ports"]}
+
+
+def test_only_the_proxy_and_prometheus_reach_the_pods(manifests, container, gunicorn):
+    """One trusted proxy is in front of the port of the streams, and Prometheus reads the port of the operators."""
+    policy = manifests["NetworkPolicy"]["spec"]
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    variables = {each["name"]: each["value"] for each in container["env"]}
+    (endpoint,) = manifests["PodMonitor"]["spec"]["podMetricsEndpoints"]
+    reached = {port["port"]: rule["from"] for rule in policy["ingress"] for port in rule["ports"]}
+
+    assert {"http", "operations"} == reached.keys() == ports.keys()
+    assert reached["http"] != reached["operations"]
+    assert ["Ingress"] == policy["policyTypes"]
+    assert manifests["Deployment"]["spec"]["selector"]["matchLabels"] == policy["podSelector"]["matchLabels"]
+    assert ("operations", "/-/metrics") == (endpoint["port"], endpoint["path"])
+    assert variables["KAFKASSE_OPERATIONS_BIND"] == f"0.0.0.0:{ports['operations']}"
 
 
 def test_the_autoscaler_uses_a_metric_of_the_server(manifests):
@@ -137,4 +160,4 @@ def test_the_manifests_match_the_schemas_of_kubernetes(processes):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert 0 == done.returncode, done.stdout + done.stderr
-    assert 5 == (done.stdout + done.stderr).count(" passed ")
+    assert 7 == (done.stdout + done.stderr).count(" passed ")

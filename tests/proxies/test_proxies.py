@@ -11,8 +11,11 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import cache
+from itertools import islice
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import gevent
@@ -20,6 +23,7 @@ import pytest
 import yaml
 
 from kafkasse.tools.broker import EmbeddedBroker
+from kafkasse_client import Stream
 from tests.proxies.curl import Curl
 from tests.proxies.proxies import PROGRAMS, Program, Proxy
 from tests.support.client import Client, fetch, numbers
@@ -238,6 +242,46 @@ def test_a_browser_resumes_after_a_restart_of_the_server(site, connect, cluster,
     assert ([], 0, True) == (end, stream.exit_code, stream.body.rpartition(b"retry: ")[2].strip().isdigit())
     assert (200, "text/event-stream", RETRY) == (waiting.status, waiting.headers["content-type"], bytes(waiting.body))
     assert 503 == health.status
+
+
+@pytest.mark.parametrize("program", [proxy(each) for each in PROGRAMS if each.name == "nginx"])
+def test_a_rolling_restart_loses_no_event(program, broker, cluster, topic, tmp_path):
+    """nginx.conf names two servers, which restart one after the other. Clients reconnect, and no request gets an error."""
+    variables = {"KAFKASSE_BOOTSTRAP_SERVERS": broker.bootstrap_servers, "KAFKASSE_RETRY_MS": "50"}
+    is_finished = Event()
+
+    def follow() -> list[int]:
+        events = (event for event in Stream(f"{site}/{topic}?timestamp=0") if event.type == "message")
+        return [json.loads(event.data)["n"] for event in islice(events, RECORDS)]
+
+    def check() -> set[int]:
+        statuses = set()
+        while not is_finished.is_set():
+            statuses.add(fetch(nginx.ports["http"], "/streams/-/health").status)
+            gevent.sleep(0.02)
+        return statuses
+
+    with ExitStack() as exits:
+        servers = [exits.enter_context(Server("tests.proxies.app:app()", **variables)) for _ in range(2)]
+        second = (r"# server 10\.0\.0\.2:6917", f"server 127.0.0.1:{servers[1].port}")
+        edited = replace(program, edits=(*program.edits, second))
+        nginx = exits.enter_context(Proxy(edited, servers[0].port, tmp_path))
+        site = f"http://127.0.0.1:{nginx.ports['http']}/streams"
+        clients, checks = [gevent.spawn(follow) for _ in range(6)], gevent.spawn(check)
+        wait_until(lambda: all(fetch(server.port, "/-/streams").json["streams"] for server in servers))
+        for n in range(RECORDS):
+            cluster.send(topic, b'{"n":%d}' % n)
+            if n in (5, 10):  # while the server that is down is replaced, its clients are at the other one
+                server = servers[n // 10]
+                server.stop()
+                servers[n // 10] = exits.enter_context(
+                    Server("tests.proxies.app:app()", **variables, KAFKASSE_BIND=f"127.0.0.1:{server.port}")
+                )
+        received = gevent.joinall(clients, timeout=60)
+        is_finished.set()
+
+        assert [list(range(RECORDS))] * 6 == [client.value for client in received]
+        assert {200} == checks.get()
 
 
 @each_proxy
