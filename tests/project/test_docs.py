@@ -595,6 +595,14 @@ def test_the_messages_in_the_guide_to_problems_exist():
     assert [] == [text for text in quoted if text not in source]
 
 
+def test_the_places_that_a_contributor_is_sent_to_exist():
+    """CONTRIBUTING.md names files and folders without links."""
+    named = re.findall(r"`((?:kafkasse|tests|docs|schemas)/[\w./-]*)`", read("CONTRIBUTING.md"))
+
+    assert len(named) > 30
+    assert [] == [place for place in named if not (ROOT / place).exists()]
+
+
 PATHS = re.findall(r"^\| [^|]+ \| (\[.+\)) \| [^|]+ \|$", read("docs/index.md"), re.MULTILINE)
 
 
