@@ -150,8 +150,9 @@ compat: setup ## test the lowest and newest versions of all packages in new virt
 # Needs Debian, root, buildah and debootstrap; keeps the base image in build/image. With IMAGE=optional, a machine that cannot
 # build the image skips the tests. See docs/deployment.md.
 IMAGE ?= required
+RELEASE := build/release
 image: setup ## build the Dockerfile and run the image, without Docker
-	@IMAGE=$(IMAGE) $(VENV)/bin/pytest -s -m long --timeout 900 tests/platforms/test_image.py $(TEST)
+	@IMAGE=$(IMAGE) IMAGE_CONTENTS=$(RELEASE)/image.json $(VENV)/bin/pytest -s -m long --timeout 900 tests/platforms/test_image.py $(TEST)
 
 # Fails if pip-audit cannot look up a package, because an unchecked package must not count as safe.
 audit: ## check the pinned packages for known vulnerabilities
@@ -167,15 +168,15 @@ links: setup ## check the links of the documentation to other sites
 figures: setup ## fail if the figures are older than the code that they measure
 	@$(VENV)/bin/python -m bench.results
 
-# The SBOM lists the packages in requirements.txt. All files are reproducible.
-RELEASE := build/release
-dist: setup ## build and check the wheels, the sdists and the SBOM in build/release
+# The SBOM lists the packages in requirements.txt. All files are reproducible. Needs npm.
+dist: setup ## build and check the wheels, the sdists, the npm package and the SBOM in build/release
 	@rm -rf $(RELEASE)
 	@$(VENV)/bin/python -m hatchling build -d $(CURDIR)/$(RELEASE)
 	@cd kafkasse_client && $(CURDIR)/$(VENV)/bin/python -m hatchling build -d $(CURDIR)/$(RELEASE)
 	@"$(PYTHON)" -m venv $(VENV)/release
 	@$(VENV)/release/bin/python -m pip install --disable-pip-version-check -q twine==7.0.0 cyclonedx-bom==7.5.0
 	@$(VENV)/release/bin/twine check --strict $(RELEASE)/*
+	@cd kafkasse/javascript && npm pack --silent --pack-destination $(CURDIR)/$(RELEASE) >/dev/null
 	@"$(PYTHON)" -m venv --clear --without-pip $(VENV)/web
 	@$(VENV)/bin/python -m pip --python $(VENV)/web install --disable-pip-version-check -q --no-compile -r requirements.txt
 	@$(VENV)/release/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o $(RELEASE)/sbom.cdx.json $(VENV)/web
@@ -184,8 +185,9 @@ dist: setup ## build and check the wheels, the sdists and the SBOM in build/rele
 release: setup ## set the VERSION, and give it a section in the changelog
 	@$(VENV)/bin/python -m tests.project.release $(VERSION)
 
-# Takes more than an hour, because of `make compat`. See RELEASING.md.
-release-check: figures lint site test dist audit compat ## all checks before a release
+# Takes more than an hour, because of `make compat`. Builds everything that is uploaded, and fails if a part is missing.
+release-check: figures lint site test dist image audit compat ## build and check everything up to the upload
+	@$(VENV)/bin/python -m tests.project.release --check
 
 define check_python
 	@command -v "$(PYTHON)" >/dev/null || { echo "make: $(PYTHON) was not found. Install Python 3.11 or newer, or name another: make setup PYTHON=python3.12" >&2; exit 1; }

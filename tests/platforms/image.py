@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import ssl
 import subprocess
 import sys
 from functools import cached_property
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +95,10 @@ def _pip_settings() -> str:
     return "[global]\n" + "".join(f"{name} = {text}\n" for name, text in settings.items())
 
 
+def _package(kind: str, name: str, version: str, license: str) -> dict[str, str]:
+    return {"type": kind, "name": name, "version": version, "license": license}
+
+
 class Image:
     """The image of the Dockerfile, and a container of it.
 
@@ -129,6 +135,26 @@ class Image:
             words=shlex.join([*environment, *words]),
         )
         return ["unshare", "--mount", "sh", "-c", script]
+
+    def contents(self) -> list[dict[str, str]]:
+        """Return the packages of Debian and of Python in the image, with their versions and licenses."""
+        packages = []
+        for paragraph in (self.root / "var/lib/dpkg/status").read_text().strip().split("\n\n"):
+            fields = dict(re.findall(r"^(Package|Version): (.*)$", paragraph, re.MULTILINE))
+            text = (self.root / "usr/share/doc" / fields["Package"] / "copyright").read_text(errors="replace")
+            licenses = sorted(set(re.findall(r"^License: (\S.*)$", text, re.MULTILINE)))
+            place = f"see /usr/share/doc/{fields['Package']}/copyright"  # not every file is in a format for programs
+            packages.append(_package("deb", fields["Package"], fields["Version"], ", ".join(licenses) or place))
+        (site_packages,) = (self.root / "venv/lib").glob("python3*/site-packages")
+        for package in metadata.distributions(path=[str(site_packages)]):
+            about = package.metadata
+            stated = about.get("License-Expression") or about.get("License") or ""
+            classified = [
+                text.rpartition(" :: ")[2] for text in about.get_all("Classifier", []) if "License ::" in text
+            ]
+            first_line = next(iter(stated.splitlines()), "")
+            packages.append(_package("pypi", package.name, package.version, first_line or ", ".join(classified)))
+        return sorted(packages, key=lambda package: (package["type"], package["name"]))
 
     def layer_mb(self) -> float:
         """Return the size of everything that the Dockerfile adds to the base image."""

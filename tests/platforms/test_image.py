@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -11,11 +13,13 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+from packaging.utils import canonicalize_name
 
 from kafkasse.tools.broker import EmbeddedBroker
 from tests.platforms.image import CannotBuild, Image, check_machine, create_base
 from tests.project.conftest import Deployed
 from tests.support.client import Client, fetch
+from tests.support.server import ROOT
 
 pytestmark = pytest.mark.long
 STARTS = 5
@@ -92,6 +96,20 @@ def test_the_health_check_fails_when_the_server_has_stopped(image, start):
 def test_the_image_has_no_pip(image):
     assert (image.root / "venv/bin/gunicorn").exists()
     assert not (image.root / "venv/bin/pip").exists()
+
+
+def test_the_contents_of_the_image_have_licenses(image):
+    """Each package of requirements.txt is in the image. `make image` stores the list for the release."""
+    contents = image.contents()
+    pinned = dict(re.findall(r"^([\w.-]+)==([\w.]+)$", (ROOT / "requirements.txt").read_text(), re.MULTILINE))
+
+    found = {canonicalize_name(each["name"]): each["version"] for each in contents if each["type"] == "pypi"}
+    assert {canonicalize_name(name): version for name, version in pinned.items()}.items() <= found.items()
+    assert [] == [each for each in contents if not each["license"]]
+    assert any(each["type"] == "deb" for each in contents)
+    if file := os.environ.get("IMAGE_CONTENTS"):
+        (ROOT / file).parent.mkdir(parents=True, exist_ok=True)
+        (ROOT / file).write_text(json.dumps(contents, indent=1) + "\n")
 
 
 def test_size_and_cold_start(image, start, cluster, fresh_name, capsys):

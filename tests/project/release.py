@@ -1,6 +1,7 @@
 """`make release VERSION=0.2.0`: set the version, and turn the unreleased changes of CHANGELOG.md into its section.
 
-The files stay uncommitted, so that someone can read the change first. Nothing is tagged, pushed or uploaded.
+The files stay uncommitted, so that someone can read the change first. Nothing is tagged, pushed or uploaded. With --check,
+it checks that everything is built that is uploaded: `make release-check`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,16 @@ VERSIONS = {
     "kafkasse/javascript/package.json": '\n  "version": "{}",\n',
     "deploy/kubernetes/kafkasse.yaml": " registry.example/kafkasse:{}\n",
 }
+# What is uploaded, in build/release: the output of `make dist` and `make image`. The site is in build/site.
+BUILT = (
+    "kafkasse-{}-py3-none-any.whl",
+    "kafkasse-{}.tar.gz",
+    "kafkasse_client-{}-py3-none-any.whl",
+    "kafkasse_client-{}.tar.gz",
+    "kafkasse-{}.tgz",
+    "sbom.cdx.json",
+    "image.json",
+)
 UNRELEASED = "## [Unreleased]\n"
 
 
@@ -51,6 +62,27 @@ def release(root: Path, version: str, today: date) -> bool:
     return True
 
 
+def missing(root: Path) -> list[str]:
+    """Return what a release of the current version lacks, as sentences."""
+    version, built = current_version(root), root / "build/release"
+    files = [built / name.format(version) for name in BUILT] + [root / "build/site/index.html"]
+    absent = [
+        f"{file.relative_to(root)} is missing." for file in files if not file.is_file() or not file.stat().st_size
+    ]
+    expected = {file.name for file in files}
+    others = [] if not built.is_dir() else sorted(file.name for file in built.iterdir() if file.name not in expected)
+    absent += [f"build/release/{name} does not belong to version {version}." for name in others]
+    for name, text in VERSIONS.items():
+        if text.format(version) not in (root / name).read_text():
+            absent.append(f"{name} has another version than {version}.")
+    if f"\n## [{version}]" not in (root / "CHANGELOG.md").read_text():
+        absent.append(f"CHANGELOG.md has no section for {version}. Run: make release VERSION={version}")
+    folder = ".".join(version.split(".")[:2])
+    if not (root / "tests/compatibility" / folder).is_dir():
+        absent.append(f"tests/compatibility/{folder} is missing. Run: python -m tests.compatibility.record {folder}")
+    return absent
+
+
 def current_version(root: Path) -> str:
     """Return the version in pyproject.toml."""
     (version,) = re.findall(r'^version = "(.+)"$', (root / "pyproject.toml").read_text(), re.MULTILINE)
@@ -70,6 +102,10 @@ def _git(root: Path, *words: str) -> str:
 
 
 def main() -> int:
+    if sys.argv[1:] == ["--check"]:
+        problems = missing(ROOT)
+        print("\n".join(problems) or f"Everything for {current_version(ROOT)} is in build/release and build/site.")
+        return int(bool(problems))
     version = " ".join(sys.argv[1:])
     try:
         is_new = release(ROOT, version, datetime.now(UTC).date())

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import kafkasse
-from tests.project.release import UNRELEASED, VERSIONS, CannotRelease, current_version, release
+from tests.project.release import BUILT, UNRELEASED, VERSIONS, CannotRelease, current_version, missing, release
 
 TODAY = date(2027, 1, 31)
 CHANGES = "### Added\n\n- A feature.\n"
@@ -114,3 +114,43 @@ def test_all_files_have_the_same_version(root):
         assert 1 == (root / name).read_text().count(text.format(kafkasse.__version__)), name
     assert "Unreleased" == sections[0]
     assert sections[1:2] in ([], [kafkasse.__version__])
+
+
+@pytest.fixture
+def built(project: Path) -> Path:
+    """A project whose release is complete."""
+    release(project, "1.10.0", TODAY)
+    for name in (*(f"release/{each.format('1.10.0')}" for each in BUILT), "site/index.html"):
+        file = project / "build" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x")
+    (project / "tests/compatibility/1.10").mkdir(parents=True)
+    return project
+
+
+def test_a_release_needs_every_file(built):
+    """An empty or outdated file is as bad as a missing one."""
+    assert [] == missing(built)
+
+    (built / "build/release/sbom.cdx.json").write_text("")
+    (built / "build/release/kafkasse-1.10.0.tgz").rename(built / "build/release/kafkasse-1.9.0.tgz")
+    (built / "tests/compatibility/1.10").rmdir()
+    (built / "build/site/index.html").unlink()
+
+    assert [
+        "build/release/kafkasse-1.10.0.tgz is missing.",
+        "build/release/sbom.cdx.json is missing.",
+        "build/site/index.html is missing.",
+        "build/release/kafkasse-1.9.0.tgz does not belong to version 1.10.0.",
+        "tests/compatibility/1.10 is missing. Run: python -m tests.compatibility.record 1.10",
+    ] == missing(built)
+
+
+def test_a_release_has_one_version_and_a_section_in_the_changelog(built):
+    (built / "kafkasse/javascript/package.json").write_text("{}")
+    (built / "CHANGELOG.md").write_text(CHANGELOG)
+
+    assert [
+        "kafkasse/javascript/package.json has another version than 1.10.0.",
+        "CHANGELOG.md has no section for 1.10.0. Run: make release VERSION=1.10.0",
+    ] == missing(built)
