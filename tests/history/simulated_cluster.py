@@ -135,6 +135,7 @@ def _encoded(entries: tuple[Entry, ...]) -> bytes:
 class _Session:
     def __init__(self) -> None:
         self.epoch = 1
+        self.request: FetchRequest | None = None  # the last one, which may wait for records
         self.partitions: dict[tuple[bytes, int], FetchPartition] = {}
 
 
@@ -164,9 +165,11 @@ class SimulatedBroker:
             return FetchResponse(0, 0, SESSION_NOT_FOUND, 0, [])
         else:
             session = self._sessions[session_id]
-            if epoch != session.epoch:
-                return FetchResponse(0, 0, SESSION_EPOCH, 0, [])
-            session.epoch += 1
+            if session.request is not request:
+                if epoch != session.epoch:
+                    return FetchResponse(0, 0, SESSION_EPOCH, 0, [])
+                session.epoch += 1
+                session.request = request
         for name in request.forgotten:
             session.partitions.pop(name, None)
         session.partitions.update(
