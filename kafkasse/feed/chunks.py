@@ -45,18 +45,20 @@ class Chunk(NamedTuple):
         body: a JSON array with the lines of JSON of the records.
         next_offset: the offset of the next chunk.
         is_full: the chunk follows from its offset and the log, so that a cache may keep it.
-        is_last: the chunk ends at the end of the log.
+        is_up_to_date: the chunk ends at the end of the log.
     """
 
     body: bytes
     next_offset: str
     is_full: bool
-    is_last: bool
+    is_up_to_date: bool
 
     @property
     def etag(self) -> str:
         """A digest of the chunk, for the header ETag."""
-        return blake2b(b"%b %b %d" % (self.body, self.next_offset.encode(), self.is_last), digest_size=12).hexdigest()
+        return blake2b(
+            b"%b %b %d" % (self.body, self.next_offset.encode(), self.is_up_to_date), digest_size=12
+        ).hexdigest()
 
 
 class TopicsChanged(Exception):
@@ -166,9 +168,10 @@ class Chunks:
         chunk = ChunkCore(ids, ends, encoder, selector)
         if ends:
             self._fill(chunk, ends, self._versions(newest_by, ids, ends, start.held), client)
-        is_last = Start(ids, start.held).is_at_end
+        is_up_to_date = Start(ids, start.held).is_at_end
         body = b"[%b]" % b",".join(chunk.frames).rstrip()
-        return Chunk(body, stream_offset.of(ids), is_full and chunk.is_complete and not is_last, is_last)
+        is_full = is_full and chunk.is_complete and not is_up_to_date
+        return Chunk(body, stream_offset.of(ids), is_full, is_up_to_date)
 
     def _versions(
         self,

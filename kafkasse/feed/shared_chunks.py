@@ -37,25 +37,24 @@ class SharedChunks:
         self._kept: dict[Hashable, tuple[float, Chunk]] = {}  # with the time when they were read; the oldest is first
         self.bytes = 0
 
-    def get(self, key: Hashable, read: Callable[[], Chunk], may_keep: bool, way: Hashable = None) -> Chunk:
+    def get(self, key: Hashable, read: Callable[[], Chunk], must_wait: bool = False) -> Chunk:
         """Return a chunk.
 
         Args:
             key: identifies the records and the offset. Clients that may not read the same records have different keys.
-            read: reads the chunk, unless it is kept or another client is reading it in the same way.
-            may_keep: the chunk at this key stays the same if it is full.
-            way: how to read a chunk that is not kept.
+            read: reads the chunk, unless it is kept or another client is reading it.
+            must_wait: `read` waits for records at the end of the log. Such reads are shared, but not with others.
 
         Raises:
             KafkasseError: raised by `read`.
         """
-        if may_keep and (kept := self._kept.get(key)) is not None:
+        if (kept := self._kept.get(key)) is not None:
             if time.monotonic() - kept[0] < MAX_AGE_S:
                 return kept[1]
             self._drop(key)
-        request = _Read((key, way), read)
+        request = _Read((key, must_wait), read)
         chunk = self._reads.get([request])[request]
-        if may_keep and chunk.is_full:
+        if chunk.is_full:
             self._keep(key, chunk)
         return chunk
 

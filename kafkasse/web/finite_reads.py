@@ -109,12 +109,14 @@ class Source:
         Raises:
             KafkasseError: see Chunks.resolve() and Chunks.read().
         """
-        is_fixed = offset not in (BEGINNING, NOW) and not contradictions(position, topics)
+        # Without a kept chunk of a topic that was recreated since.
+        key = self.key, position.topics, offset, since, frozenset(contradictions(position, topics))
 
         def read() -> Chunk:
-            return self._read(offset, position, topics, since, must_wait)
+            chunk = self._read(offset, position, topics, since, must_wait)
+            return chunk._replace(is_full=False) if offset in (BEGINNING, NOW) else chunk
 
-        return self.shared.get((self.key, position.topics, offset, since), read, is_fixed, way=must_wait)
+        return self.shared.get(key, read, must_wait)
 
     def first(
         self, finite: FiniteRead, position: Position, topics: Mapping[str, Topic], since: int | None, is_head: bool
@@ -124,7 +126,7 @@ class Source:
         For HEAD, return an empty one whose next offset is the end of the log.
         """
         if is_head:
-            return Chunk(b"", self.start(position, topics, NOW, None).end_offset, is_full=False, is_last=False)
+            return Chunk(b"", self.start(position, topics, NOW, None).end_offset, is_full=False, is_up_to_date=False)
         return self.chunk(finite.offset, position, topics, since, must_wait=finite.live is Live.LONG_POLL)
 
     def next(self, offset: str) -> Chunk:
@@ -179,8 +181,8 @@ class Source:
                     break
                 lines = reader.read(min(left, CHECK_S))
             ids = reader.ids
-            is_last = not lines or reader.can_park
-            return Chunk(_array(lines), offset if ids is None else stream_offset.of(ids), False, is_last)
+            is_up_to_date = not lines or reader.can_park
+            return Chunk(_array(lines), offset if ids is None else stream_offset.of(ids), False, is_up_to_date)
         finally:
             reader.close()
 
@@ -202,25 +204,23 @@ def respond(source: Source, finite: FiniteRead, chunk: Chunk) -> Response:
     cursor = next_cursor(time.time(), finite.cursor) if finite.live else None
     response = _response(chunk, cursor)
     if finite.offset != NOW:
-        response.headers["Cache-Control"] = _cache_control(
-            source.max_age_s, chunk.is_full and finite.offset != BEGINNING
-        )
+        response.headers["Cache-Control"] = _cache_control(source.max_age_s, chunk.is_full)
         response.set_etag(chunk.etag)
         response.make_conditional(request)
     return response
 
 
-def _cache_control(max_age_s: int, is_fixed: bool) -> str:
-    return f"public, max-age={max_age_s if is_fixed else min(max_age_s, LAST_CHUNK_AGE_S)}" if max_age_s else NOT_STORED
+def _cache_control(max_age_s: int, is_full: bool) -> str:
+    return f"public, max-age={max_age_s if is_full else min(max_age_s, LAST_CHUNK_AGE_S)}" if max_age_s else NOT_STORED
 
 
 def _response(chunk: Chunk, cursor: str | None) -> Response:
     headers = HEADERS | {"Stream-Next-Offset": chunk.next_offset}
-    if chunk.is_last:
+    if chunk.is_up_to_date:
         headers["Stream-Up-To-Date"] = "true"
     if cursor is not None:
         headers["Stream-Cursor"] = cursor
-    if cursor is not None and chunk.body == EMPTY and chunk.is_last:
+    if cursor is not None and chunk.body == EMPTY and chunk.is_up_to_date:
         return current_app.response_class(status=204, headers=headers)
     # In pieces, each of which the server sends with a timeout of its own.
     pieces = [chunk.body[start : start + PIECE_BYTES] for start in range(0, len(chunk.body), PIECE_BYTES)]
@@ -238,7 +238,7 @@ def _event_parts(source: Source, chunk: Chunk, cursor: str) -> Iterator[bytes]:
     while True:
         cursor = next_cursor(time.time(), cursor)
         control: dict[str, object] = {"streamNextOffset": chunk.next_offset, "streamCursor": cursor}
-        if chunk.is_last:
+        if chunk.is_up_to_date:
             control["upToDate"] = True
         data = b"" if chunk.body == EMPTY else b"event: data\ndata:%b\n\n" % chunk.body.replace(b"\n", b"\ndata:")
         yield data + b"event: control\ndata:%b\n\n" % json.dumps(control, separators=(",", ":")).encode()

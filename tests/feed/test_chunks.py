@@ -52,7 +52,7 @@ class Source(World):
 
     def read_to_end(self, offset: str = "-1") -> list[Chunk]:
         chunks = [self.read(offset)]
-        while not chunks[-1].is_last:
+        while not chunks[-1].is_up_to_date:
             chunks.append(self.read(chunks[-1].next_offset))
         return chunks
 
@@ -138,7 +138,7 @@ def _path(source: Source, offset: str = "-1") -> list[tuple[str, Chunk]]:
     while True:
         chunk = source.read(offset)
         path.append((offset, chunk))
-        if chunk.is_last:
+        if chunk.is_up_to_date:
             return path
         offset = chunk.next_offset
 
@@ -203,7 +203,7 @@ def test_a_chunk_is_limited_in_bytes():
 
     first, second, *_ = source.read_to_end()
 
-    assert (5, True, False) == (len(messages(first)), first.is_full, first.is_last)
+    assert (5, True, False) == (len(messages(first)), first.is_full, first.is_up_to_date)
     assert [5, 6, 7, 8, 9] == [offset for _, _, offset in places(second)]
     assert core.MAX_CHUNK_BYTES <= len(first.body) < core.MAX_CHUNK_BYTES + 1500
 
@@ -215,7 +215,7 @@ def test_the_last_chunk_is_limited_in_bytes_too():
 
     first, *rest = source.read_to_end()
 
-    assert (False, False) == (first.is_full, first.is_last)
+    assert (False, False) == (first.is_full, first.is_up_to_date)
     assert len(first.body) < core.MAX_CHUNK_BYTES + 150
     assert 32 == len(set(places(first, *rest)))
 
@@ -245,7 +245,7 @@ def test_offsets_without_records_lead_to_an_empty_chunk():
 
 def test_an_etag_differs_if_anything_differs():
     chunk = Chunk(b"[]", "b10.x", True, False)
-    others = chunk._replace(body=b"[1]"), chunk._replace(next_offset="b11.x"), chunk._replace(is_last=True)
+    others = chunk._replace(body=b"[1]"), chunk._replace(next_offset="b11.x"), chunk._replace(is_up_to_date=True)
 
     assert 4 == len({each.etag for each in (chunk, *others)})
     assert chunk.etag == Chunk(*chunk).etag
@@ -393,7 +393,7 @@ def test_an_error_does_not_discard_the_records_before_it():
 
     first = source.read()
 
-    assert ([1, 2, 3, 4], False) == ([message["n"] for message in messages(first)], first.is_last)
+    assert ([1, 2, 3, 4], False) == ([message["n"] for message in messages(first)], first.is_up_to_date)
     with pytest.raises(FilterError):
         source.read(first.next_offset)
 
@@ -433,7 +433,7 @@ def test_a_chunk_that_is_incomplete_is_not_full():
 
     chunk = source.read()
 
-    assert (3, False, False) == (len(messages(chunk)), chunk.is_full, chunk.is_last)
+    assert (3, False, False) == (len(messages(chunk)), chunk.is_full, chunk.is_up_to_date)
 
 
 def test_a_log_that_sends_no_records_is_unavailable():

@@ -10,8 +10,8 @@ from kafkasse.feed import shared_chunks
 from kafkasse.feed.chunks import Chunk
 from kafkasse.feed.shared_chunks import ENTRY_BYTES, SharedChunks
 
-FULL = Chunk(b"x" * 2_000, "b10.x", is_full=True, is_last=False)
-LAST = FULL._replace(is_full=False, is_last=True)
+FULL = Chunk(b"x" * 2_000, "b10.x", is_full=True, is_up_to_date=False)
+LAST = FULL._replace(is_full=False, is_up_to_date=True)
 
 
 class Reads:
@@ -27,20 +27,20 @@ class Reads:
         return self.chunk
 
 
-@pytest.mark.parametrize(
-    ("chunk", "may_keep", "reads"), [(FULL, True, 1), (FULL, False, 3), (LAST, True, 3), (LAST, False, 3)]
-)
-def test_only_a_full_chunk_is_kept(chunk, may_keep, reads):
+@pytest.mark.parametrize(("chunk", "reads"), [(FULL, 1), (LAST, 3)])
+def test_only_a_full_chunk_is_kept(chunk, reads):
     shared, read = SharedChunks(1), Reads(chunk)
 
-    assert [chunk] * 3 == [shared.get("key", read, may_keep) for _ in range(3)]
+    assert [chunk] * 3 == [shared.get("key", read) for _ in range(3)]
     assert reads == read.count
 
 
 def test_equal_reads_at_the_same_time_share_one_read():
     shared, read = SharedChunks(1), Reads(LAST)
 
-    tasks = [gevent.spawn(shared.get, key, read, True, way) for key in "ab" for way in (False, True) for _ in range(9)]
+    tasks = [
+        gevent.spawn(shared.get, key, read, must_wait) for key in "ab" for must_wait in (False, True) for _ in range(9)
+    ]
 
     assert [LAST] * 36 == [task.get() for task in tasks]
     assert 4 == read.count
@@ -52,37 +52,37 @@ def test_an_error_is_raised_for_all_callers_and_not_kept():
     def fail() -> Chunk:
         raise OffsetGone("Gone.")
 
-    tasks = [gevent.spawn(shared.get, "key", fail, True) for _ in range(3)]
+    tasks = [gevent.spawn(shared.get, "key", fail) for _ in range(3)]
     for task in tasks:
         with pytest.raises(OffsetGone):
             task.get()
-    assert FULL == shared.get("key", Reads(FULL), True)
+    assert FULL == shared.get("key", Reads(FULL))
 
 
 def test_the_bytes_of_all_chunks_are_limited():
     """The oldest chunks are dropped. A chunk without records takes up memory, too."""
     shared, read = SharedChunks(1, max_bytes=4 * (ENTRY_BYTES + 2_010)), Reads(FULL)
     for key in range(10):
-        shared.get(key, read, True)
+        shared.get(key, read)
         assert shared.bytes <= 4 * (ENTRY_BYTES + 2_010)
     assert 10 == read.count
 
     for key in range(9, -1, -1):
-        shared.get(key, read, True)
+        shared.get(key, read)
 
     assert 10 + 6 == read.count
     empty = SharedChunks(1, max_bytes=10 * ENTRY_BYTES)
     for key in range(30):
-        empty.get(key, Reads(FULL._replace(body=b"[]")), True)
+        empty.get(key, Reads(FULL._replace(body=b"[]")))
     assert len(empty._kept) < 10
 
 
 def test_a_chunk_is_not_kept_for_longer_than_its_age(monkeypatch):
     """Kafka may have removed its records."""
     shared, read = SharedChunks(1), Reads(FULL)
-    shared.get("key", read, True)
+    shared.get("key", read)
     monkeypatch.setattr(shared_chunks, "MAX_AGE_S", 0.0)
 
-    shared.get("key", read, True)
+    shared.get("key", read)
 
     assert (2, ENTRY_BYTES + 2_010) == (read.count, shared.bytes)
