@@ -181,6 +181,7 @@ def test_the_server_survives_the_loss_of_its_private_directory(start, tmp_path):
     wait_until(lambda: list(tmp_path.glob("run/*/worker-*.sock")))
     (folder,) = (tmp_path / "run").iterdir()
     assert 0o700 == folder.stat().st_mode & 0o777
+    assert 0 == metric(server, "streams_open")  # the worker has started, so it creates no more files
     shutil.rmtree(folder)
     first = server.worker
 
