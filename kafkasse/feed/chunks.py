@@ -18,6 +18,8 @@ from kafkasse.feed.slots import CatchUpSlots
 from kafkasse.feed.start import resolve
 from kafkasse.feed.versions import read_versions, without_outdated
 from kafkasse.log import (
+    TRUNCATED,
+    UNKNOWN_EPOCH,
     Batch,
     Cursor,
     Gap,
@@ -142,7 +144,8 @@ class Chunks:
             raise KafkaUnavailable(f"The partition {number} of {topic} has no leader now. Retry later.")
         ids = _ids(start)
         if start.gaps:
-            raise _gone(start.gaps, ids)
+            epochs = {partition: place.epoch for partition, place in position.starts.items() if place.epoch is not None}
+            raise _gone(start.gaps, ids, epochs)
         return Start(ids, start.held)
 
     def read(
@@ -268,9 +271,7 @@ class Chunks:
         resumption = error.resume(ids.offsets, known_offset_ranges(self._log, error.partitions, ids.topic_ids))
         lost = [gap for gap in resumption.gaps if gap.partition not in error.unreadable]
         if lost and not chunk.has_moved:
-            for gap in lost:
-                ids.set(gap.partition, gap.end, leader_epoch=gap.epoch)
-            raise _gone(lost, ids)
+            raise _gone(lost, ids, ids.epochs)
         if lost:
             return False
         for gap in resumption.gaps:
@@ -283,8 +284,17 @@ def _ids(start: ResolvedPosition) -> IdWriter:
     return IdWriter(start.offsets, start.topic_ids, start.partial_topics, epochs=start.epochs)
 
 
-def _gone(gaps: Sequence[Gap], ids: IdWriter) -> OffsetGone:
-    """Return the error of a client whose records are gone, and which may continue at the position of `ids`."""
+def _gone(gaps: Sequence[Gap], ids: IdWriter, epochs: Mapping[Partition, int]) -> OffsetGone:
+    """Return the error of a client whose records are gone, and move `ids` to where the client may continue.
+
+    Args:
+        gaps: the offsets that are gone.
+        ids: the position.
+        epochs: the leader epochs of the client's position.
+    """
+    for gap in gaps:
+        if gap.partition in ids.offsets:
+            ids.set(gap.partition, gap.end, leader_epoch=_epoch_after(gap, epochs.get(gap.partition)))
     topic, number = gaps[0].partition
     next_offset = stream_offset.of(ids)
     error = OffsetGone(
@@ -294,3 +304,18 @@ def _gone(gaps: Sequence[Gap], ids: IdWriter) -> OffsetGone:
     )
     error.headers["Stream-Next-Offset"] = next_offset
     return error
+
+
+def _epoch_after(gap: Gap, lost: int | None) -> int:
+    """Return the leader epoch of the position after a gap.
+
+    After a truncation, it is newer than the epoch of the lost records. Otherwise, the position could have the text of an
+    offset of the lost history, for which a cache would return lost records again. The log has lost no records before the
+    end of any later epoch.
+
+    Args:
+        gap: the gap.
+        lost: the epoch of the last record that the client has read.
+    """
+    is_start_of_truncation = gap.epoch != UNKNOWN_EPOCH or gap.end == 0
+    return lost + 1 if lost is not None and gap.reason == TRUNCATED and is_start_of_truncation else gap.epoch

@@ -14,7 +14,7 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from kafkasse import schemas
-from kafkasse.feed import Feeds
+from kafkasse.feed import Feeds, shared_chunks
 from kafkasse.feed.core import chunk as core
 from kafkasse.feed.feeds import MAX_DESCRIPTION_AGE_S
 from kafkasse.log.memory import MemoryLog
@@ -497,6 +497,60 @@ def cached(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> FlaskClient:
     """Shared caches may keep chunks. Blocks have two records."""
     monkeypatch.setattr(core, "BLOCK_OFFSETS", 2)
     return client_of(log, None, shared_cache_s=3600)
+
+
+@pytest.mark.parametrize("cache", ["the memory of the worker", "a CDN"])
+@pytest.mark.parametrize("truncated_at", [4, 5, 0])
+def test_clients_pass_cached_chunks_of_a_lost_history(monkeypatch, cache, truncated_at):
+    """After the truncation, their offsets differ from those of the lost history, so that they get other chunks."""
+    monkeypatch.setattr(core, "BLOCK_OFFSETS", 2)
+    if cache == "a CDN":
+        monkeypatch.setattr(shared_chunks, "MAX_AGE_S", 0.0)
+    log = MemoryLog()
+    log.create("t", 2)
+    for partition in range(2):
+        log.elect_leader("t", partition)
+        for n in range(9):
+            log.append("t", b'{"n":%d}' % n, partition=partition)
+    client = client_of(log, None, shared_cache_s=3600)
+    cdn: dict[str, TestResponse] = {}
+
+    def read(offset: str) -> TestResponse:
+        response = cdn.get(offset) or client.get(f"/t?offset={offset}")
+        if cache == "a CDN" and "max-age=3600" in response.headers["Cache-Control"]:
+            cdn[offset] = response
+        return response
+
+    def read_to_end(offset: str) -> tuple[list[Any], str]:
+        messages: list[Any] = []
+        while not (response := read(offset)).headers.get(LAST):
+            assert len(messages) < 100
+            messages += response.get_json() if response.status_code == 200 else [response.status_code]
+            offset = response.headers[NEXT]
+        return messages + response.get_json(), response.headers[NEXT]
+
+    _, offset = read_to_end("-1")
+    for truncation in range(1, 4):
+        log.truncate("t", truncated_at, partition=1)
+        for n in range(6):
+            log.append("t", b'{"n":%d}' % (100 * truncation + n), partition=1)
+
+        messages, offset = read_to_end(offset)
+        assert [410, *(100 * truncation + n for n in range(6))] == [
+            message if message == 410 else message["n"] for message in messages
+        ]
+
+
+def test_a_long_poll_waits_after_a_truncation(client, log):
+    """Also before the new leader has written records."""
+    log.elect_leader("t")
+    log.append("t", b'{"n":3}')
+    offset = client.get("/t?offset=-1").headers[NEXT]
+    log.truncate("t", 2)
+    offset = client.get(f"/t?offset={offset}").get_json()["next_offset"]
+    append_soon(log, b'{"n":4}')
+
+    assert [4] == numbers(client.get(f"/t?offset={offset}&live=long-poll"))
 
 
 @pytest.mark.usefixtures("impatient")
