@@ -34,6 +34,7 @@ from kafkasse.records.filter import Selector
 from kafkasse.records.position import Limits, Position, stream_offset
 from kafkasse.route import Route, StartAt
 from kafkasse.web.headers import DEFAULT_HEADERS
+from kafkasse.web.open_read import OpenRead
 from kafkasse.web.request import BEGINNING, NOW, FiniteRead, Live
 
 JSON_TYPE = "application/json"
@@ -74,7 +75,7 @@ class Source:
         key: equal for all clients that have selected the same records, and only for them.
         address: the address of the client.
         max_age_s: how long a shared cache may keep a chunk that stays the same. 0: it must not keep any chunk.
-        expires_at: when the visitor must be identified again, in seconds since the epoch.
+        opened: ends a read that waits when the access of the visitor ends.
         describe: completes a position, and describes its topics.
     """
 
@@ -86,7 +87,7 @@ class Source:
     key: Hashable
     address: str
     max_age_s: int
-    expires_at: float
+    opened: OpenRead
     describe: Callable[[Position], tuple[Position, Mapping[str, Topic]]]
 
     def chunk(
@@ -107,7 +108,7 @@ class Source:
             must_wait: at the end of the log, wait for records.
 
         Raises:
-            KafkasseError: see Chunks.resolve() and Chunks.read().
+            KafkasseError: see Chunks.resolve() and Chunks.read(), or the access of the visitor has ended.
         """
         # Without a kept chunk of a topic that was recreated since.
         key = self.key, position.topics, offset, since, frozenset(contradictions(position, topics))
@@ -116,7 +117,7 @@ class Source:
             chunk = self._read(offset, position, topics, since, must_wait)
             return chunk._replace(is_full=False) if offset in (BEGINNING, NOW) else chunk
 
-        return self.shared.get(key, read, must_wait)
+        return self.opened.wait_for(lambda: self.shared.get(key, read, must_wait))
 
     def first(
         self, finite: FiniteRead, position: Position, topics: Mapping[str, Topic], since: int | None, is_head: bool
@@ -222,9 +223,12 @@ def _response(chunk: Chunk, cursor: str | None) -> Response:
         headers["Stream-Cursor"] = cursor
     if cursor is not None and chunk.body == EMPTY and chunk.is_up_to_date:
         return current_app.response_class(status=204, headers=headers)
-    # In pieces, each of which the server sends with a timeout of its own.
-    pieces = [chunk.body[start : start + PIECE_BYTES] for start in range(0, len(chunk.body), PIECE_BYTES)]
-    return current_app.response_class(pieces, headers=headers, content_type=JSON_TYPE)
+    return current_app.response_class(_pieces(chunk.body), headers=headers, content_type=JSON_TYPE)
+
+
+def _pieces(body: bytes) -> list[bytes]:
+    """Return the parts of a body. The server sends each of them with a timeout of its own."""
+    return [body[start : start + PIECE_BYTES] for start in range(0, len(body), PIECE_BYTES)]
 
 
 def _events(source: Source, chunk: Chunk, cursor: str) -> Response:
@@ -234,14 +238,18 @@ def _events(source: Source, chunk: Chunk, cursor: str) -> Response:
 
 
 def _event_parts(source: Source, chunk: Chunk, cursor: str) -> Iterator[bytes]:
-    deadline = time.monotonic() + min(LIVE_S, source.expires_at - time.time())
+    deadline = time.monotonic() + LIVE_S
     while True:
         cursor = next_cursor(time.time(), cursor)
         control: dict[str, object] = {"streamNextOffset": chunk.next_offset, "streamCursor": cursor}
         if chunk.is_up_to_date:
             control["upToDate"] = True
         data = b"" if chunk.body == EMPTY else b"event: data\ndata:%b\n\n" % chunk.body.replace(b"\n", b"\ndata:")
-        yield data + b"event: control\ndata:%b\n\n" % json.dumps(control, separators=(",", ":")).encode()
+        data += b"event: control\ndata:%b\n\n" % json.dumps(control, separators=(",", ":")).encode()
+        for piece in _pieces(data):
+            yield piece
+            if source.opened.has_ended:
+                return
         if time.monotonic() >= deadline or streams.stopping:
             return
         try:

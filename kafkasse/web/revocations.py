@@ -9,8 +9,7 @@ import gevent
 
 from kafkasse.access import Guards, Visitor
 from kafkasse.process import control, runtime
-from kafkasse.process.open_streams import EndReason, streams
-from kafkasse.web.stream import Stream
+from kafkasse.process.open_streams import EndReason, OpenStream, streams
 
 CHECK_INTERVAL_S = 1.0
 
@@ -50,10 +49,10 @@ class Revocations:
 
     def __init__(self, guards: Guards) -> None:
         self._guards = guards
-        self._visitors: WeakKeyDictionary[Stream, Visitor] = WeakKeyDictionary()
+        self._visitors: WeakKeyDictionary[OpenStream, Visitor] = WeakKeyDictionary()
         self._is_running = False
 
-    def add(self, stream: Stream, visitor: Visitor) -> None:
+    def add(self, stream: OpenStream, visitor: Visitor) -> None:
         """Watch the key of a stream's visitor, if it has one."""
         if not visitor.key_hash:
             return

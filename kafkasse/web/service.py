@@ -31,6 +31,7 @@ from kafkasse.errors import (
     KafkasseError,
     ServerStopping,
     TooManyRejections,
+    Unauthorized,
 )
 from kafkasse.feed import Feeds, Reader
 from kafkasse.feed.chunks import Chunk
@@ -56,6 +57,7 @@ from kafkasse.web.host_session import keep_unchanged_session
 from kafkasse.web.id_size import check_id_size
 from kafkasse.web.identify import Identifier, open_tickets
 from kafkasse.web.observer import Observer
+from kafkasse.web.open_read import OpenRead
 from kafkasse.web.public_url import FORWARDED_PREFIX, PublicUrl, public_url
 from kafkasse.web.request import FiniteRead, Live, StreamRequest, is_finite_read, parse_request
 from kafkasse.web.revocations import Revocations
@@ -392,7 +394,10 @@ class StreamService:
         if finite.live is Live.SSE:
             self._server.check(environ)
         run = self._server.runner(environ)
-        has_worker = OPERATIONS_KEY in environ
+        has_worker, own_id = OPERATIONS_KEY in environ, request_id.request_id(environ)
+
+        def unauthorized(detail: str) -> Unauthorized:
+            return Unauthorized(detail, self._guards.challenges([visitor.guard], "invalid_token", detail))
 
         def read() -> tuple[finite_reads.Source, Chunk]:
             feeds = self._get_feeds(route.cluster, has_worker)
@@ -400,7 +405,11 @@ class StreamService:
             check_id_size(route, position, topics, settings)
             self._server.check_capacity(sum(service.limits.count for service in stream_services))
             limits.enter(address)
+            info = StreamInfo.new(own_id, route.name, address, visitor.name, began_at)
+            opened = OpenRead(info, visitor, streams, unauthorized, run, partial(limits.leave, address))
+            environ.setdefault(OPENED_KEY, []).append(ref(opened))
             try:
+                self._revocations.add(opened, visitor)
                 source = finite_reads.Source(
                     feeds,
                     self._shared_chunks,
@@ -410,22 +419,25 @@ class StreamService:
                     (route.name, selection.filter, selection.dimensions, selection.selector),
                     address,
                     0 if route.access else settings.shared_cache_s,
-                    visitor.expires_at,
+                    opened,
                     lambda position: self._describe(feeds, route, position, time.monotonic()),
                 )
                 return source, source.first(finite, position, topics, parsed.since, is_head)
             except BaseException:
-                limits.leave(address)
+                opened.release()
                 raise
 
         source, chunk = run(read)
+        try:
+            response = finite_reads.respond(source, finite, chunk)
+            response.headers.update(self.links(route))
+        except BaseException:
+            source.opened.close()
+            raise
+        response.call_on_close(source.opened.close)
         if (client := environ.get("gunicorn.socket")) is not None:
             client.settimeout(settings.write_timeout_s)  # gunicorn has none
-        response = finite_reads.respond(source, finite, chunk)
-        if client is not None:
             response.call_on_close(lambda: client.settimeout(None))  # the next request may come later
-        response.call_on_close(lambda: run(partial(limits.leave, address)))
-        response.headers.update(self.links(route))
         return response
 
     def check_ready(self) -> None:

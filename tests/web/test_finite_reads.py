@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import math
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gevent
 import pytest
+from flask import Response
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from kafkasse import schemas
+from kafkasse import end_streams, schemas
+from kafkasse.access import Visitor
+from kafkasse.access.api_keys import create_key
 from kafkasse.feed import Feeds, shared_chunks
 from kafkasse.feed.core import chunk as core
 from kafkasse.feed.feeds import MAX_DESCRIPTION_AGE_S
@@ -255,6 +259,28 @@ def test_a_finite_read_counts_as_a_stream_while_it_lasts(log):
         assert 503 == client.get("/t?offset=-1").status_code
 
 
+def failing(response: Response) -> Response:
+    raise RuntimeError
+
+
+def replacing(response: Response) -> Response:
+    return Response("another one")
+
+
+@pytest.mark.parametrize("hook", [failing, replacing])
+@pytest.mark.parametrize("live", ["", "&live=sse"])
+def test_a_read_whose_response_an_app_discards_does_not_count(log, hook, live):
+    client = client_of(log, None, max_streams=1)
+    client.application.config["PROPAGATE_EXCEPTIONS"] = False
+    client.application.after_request(hook)
+
+    client.get(f"/t?offset=-1{live}")
+
+    gevent.sleep(0)
+    del client.application.after_request_funcs[None][:]
+    assert 200 == client.get("/t?offset=-1", buffered=True).status_code
+
+
 # Long polls.
 
 
@@ -368,15 +394,6 @@ def test_events_end_with_an_error(client, log, monkeypatch):
     assert 404 == client.get(f"/t?offset={offset}&live=sse").status_code
 
 
-def test_events_end_when_the_access_of_the_visitor_ends(guarded, monkeypatch):
-    """Otherwise, this response would have no end."""
-    monkeypatch.setattr(finite_reads, "LIVE_S", math.inf)
-    monkeypatch.setattr(finite_reads, "LONG_POLL_S", 0.05)
-    headers = {"Authorization": f"Bearer {token(sub='k1', exp=int(time.time()) + 2)}"}
-
-    assert "data" == events(guarded.get("/me?offset=-1&live=sse", headers=headers))[0].type
-
-
 def test_events_start_with_a_control_message_if_there_are_no_records(client):
     first, *_ = events(client.get("/t?offset=now&live=sse"))
 
@@ -467,6 +484,92 @@ def test_each_visitor_reads_its_own_records(guarded, live):
         response = guarded.get(f"/me?offset=-1{live}", headers=bearer(f"k{n}"))
         body = Parser().receive(response.data).__next__().data if live.endswith("sse") else response.text
         assert [n] == [message["n"] for message in json.loads(body)]
+
+
+@dataclass
+class Login:
+    """The login of an app. Its guard identifies one visitor."""
+
+    expires_at: float = math.inf
+
+    def __call__(self, _: object) -> Visitor | None:
+        return Visitor(name="ada", expires_at=self.expires_at)
+
+    def expire(self, _: FlaskClient) -> None:
+        self.expires_at = time.time() + SOON_S
+
+    def log_out(self, _: FlaskClient) -> None:
+        gevent.spawn_later(SOON_S, end_streams, "ada")
+
+    def end(self, client: FlaskClient) -> None:
+        """As an operator does."""
+
+        def end_all() -> None:
+            for status in streams.statuses():
+                assert ("r", "ada", "finite_read") == (status["route"], status["visitor"], status["state"])
+                assert streams.end(status["id"])
+
+        gevent.spawn_later(SOON_S, end_all)
+
+
+@pytest.fixture
+def login() -> Login:
+    return Login()
+
+
+@pytest.fixture
+def session(log: MemoryLog, login: Login) -> FlaskClient:
+    """A route that the visitor of an app reads."""
+    route = {"path": "/r", "topics": ["t"], "access": ["session"]}
+    return client_of(log, None, guards={"session": login}, routes={"r": route})
+
+
+ENDS = [(Login.expire, 401), (Login.log_out, 401), (Login.end, 503)]
+
+
+@pytest.mark.parametrize(("end", "status"), ENDS)
+def test_a_long_poll_ends_when_access_ends(session, login, end, status):
+    """Without a record."""
+    offset = session.get("/r?offset=now").headers[NEXT]
+    end(login, session)
+
+    response = session.get(f"/r?offset={offset}&live=long-poll")
+
+    assert (status, "no-store") == (response.status_code, response.headers["Cache-Control"])
+
+
+@pytest.mark.parametrize(("end", "_"), ENDS)
+def test_events_end_when_access_ends(session, login, monkeypatch, end, _):
+    monkeypatch.setattr(finite_reads, "LIVE_S", math.inf)
+    end(login, session)
+
+    body = session.get("/r?offset=now&live=sse").data
+
+    assert ["control"] == [event.type for event in read_events(body)]
+
+
+def test_a_long_poll_outlives_one_whose_access_ends(session, login, log):
+    """They share a read."""
+    url = f"/r?offset={session.get('/r?offset=now').headers[NEXT]}&live=long-poll"
+    other = gevent.spawn(session.application.test_client().get, url)
+    gevent.sleep(0)
+    login.expire(session)
+
+    assert 401 == session.get(url).status_code
+    log.append("t", b'{"n":3}')
+    assert [3] == numbers(other.get())
+
+
+def test_a_long_poll_ends_when_its_api_key_is_revoked(log, tmp_path):
+    key, line = create_key("a")
+    (keys := tmp_path / "keys").write_text(line)
+    guards = {"partners": {"api_keys": {"file": str(keys)}}}
+    client = client_of(log, None, guards=guards, routes={"r": {"path": "/r", "topics": ["t"], "access": ["partners"]}})
+    gevent.spawn_later(SOON_S, keys.write_text, "")
+
+    response = client.get("/r?offset=now&live=long-poll", headers={"Authorization": f"Bearer {key}"})
+
+    assert 401 == response.status_code
 
 
 QUERIES = ["offset=-1", "offset=now", "offset=-1&live=long-poll", "offset=now&live=long-poll", "offset=-1&live=sse"]

@@ -1,0 +1,132 @@
+"""An open finite read: it counts as a stream, operators see it, and it ends when the access of its visitor ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from gevent import Timeout, get_hub, getcurrent
+
+from kafkasse.access import Visitor
+from kafkasse.errors import KafkasseError, Unavailable
+from kafkasse.process.open_streams import EndReason, StreamInfo, StreamRegistry
+
+Result = TypeVar("Result")
+
+MAX_TIMEOUT_S = 3600.0  # longer than any wait
+
+
+class _Ended(BaseException):  # like gevent.Timeout: code that handles errors must not catch it
+    """The read was ended while it waited."""
+
+
+class OpenRead:
+    """A finite read, from its request until its response was sent or discarded. Create it in the event loop.
+
+    Args:
+        info: describes the read.
+        visitor: who reads.
+        registry: contains the read as long as it is open.
+        unauthorized: returns the error with this detail for a visitor whose access has ended.
+        run: runs a function in the event loop, and returns its result.
+        on_close: called once, in the event loop.
+    """
+
+    can_serve = False  # our worker sends the response as that of any app
+
+    def __init__(
+        self,
+        info: StreamInfo,
+        visitor: Visitor,
+        registry: StreamRegistry,
+        unauthorized: Callable[[str], KafkasseError],
+        run: Callable[[Callable[[], object]], object],
+        on_close: Callable[[], object],
+    ) -> None:
+        self.info = info
+        self._expires_at = visitor.expires_at
+        self._registry = registry
+        self._unauthorized = unauthorized
+        self._run = run
+        self._on_close = on_close
+        self._loop = get_hub().loop
+        self._waiting: Any = None  # the greenlet inside wait_for()
+        self._end_reason: EndReason | None = None
+        self._is_closed = False
+        registry.add(self)
+
+    def __del__(self) -> None:
+        """Close a response that was discarded, for example because middleware replaced it."""
+        if not self._is_closed:
+            with suppress(Exception):  # the process is exiting
+                self._loop.run_callback_threadsafe(self.release)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the response must end."""
+        if self._end_reason is None and self._expires_at <= time.time():
+            self._end_reason = EndReason.ACCESS_EXPIRED
+        return self._end_reason is not None
+
+    def wait_for(self, read: Callable[[], Result]) -> Result:
+        """Return what `read` returns.
+
+        Raises:
+            KafkasseError: `read` has raised it, or the access of the visitor has ended.
+        """
+        self._check()
+        left_s = self._expires_at - time.time()
+        self._waiting = getcurrent()
+        try:
+            with Timeout(left_s if left_s < MAX_TIMEOUT_S else None, _Ended):
+                result = read()
+        except _Ended:
+            self._end_reason = self._end_reason or EndReason.ACCESS_EXPIRED
+            raise self._error() from None
+        finally:
+            self._waiting = None
+        self._check()
+        return result
+
+    def end(self, reason: EndReason = EndReason.RECONNECT) -> None:
+        """End the read soon. Any thread may call this."""
+        if reason is not EndReason.SERVER_STOPPING:  # a read that waits notices that itself
+            self._end_reason = self._end_reason or reason
+            self._loop.run_callback_threadsafe(self._interrupt)
+
+    def _interrupt(self) -> None:
+        if self._waiting is not None:
+            self._waiting.throw(_Ended)
+
+    def _check(self) -> None:
+        if self.has_ended:
+            raise self._error()
+
+    def _error(self) -> KafkasseError:
+        match self._end_reason:
+            case EndReason.ACCESS_EXPIRED:
+                return self._unauthorized("Your access has expired.")
+            case EndReason.ACCESS_REVOKED:
+                return self._unauthorized("Your access has ended.")
+        return Unavailable("An operator has ended this request. Retry later.")
+
+    def status(self) -> dict[str, Any]:
+        """Return the current status of the read for operators."""
+        known = self.info._asdict()
+        del known["requested_at"]  # a monotonic time means nothing to operators
+        age_s = round(time.time() - self.info.opened_at, 1)
+        return {**known, "age_s": age_s, "state": "finite_read", "events": 0, "bytes": 0, "lag_records": None}
+
+    def close(self) -> None:
+        """Release everything. May be called twice, and by any thread that serves requests."""
+        if not self._is_closed:
+            self._run(self.release)
+
+    def release(self) -> None:
+        """Release everything. Call this in the event loop."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._registry.discard(self)
+            self._on_close()
