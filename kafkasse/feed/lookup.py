@@ -123,6 +123,9 @@ class SharedLookup(Generic[Key, Value]):
             for key in failed:
                 self._results.pop(key).set_exception(error)
         finally:
+            for key in keys:
+                if (result := self._results.pop(key, None)) is not None:  # a Timeout, for example, is not an Exception
+                    result.set_exception(Unavailable("The request was interrupted. Retry later."))
             self._requests -= 1
             self._start_requests()
 

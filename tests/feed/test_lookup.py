@@ -9,7 +9,7 @@ import gevent
 import pytest
 from gevent.event import Event
 
-from kafkasse.errors import KafkaUnavailable, TopicNotAvailable
+from kafkasse.errors import KafkaUnavailable, TopicNotAvailable, Unavailable
 from kafkasse.feed import lookup
 from kafkasse.feed.lookup import OffsetRanges, SharedLookup
 from kafkasse.log import OffsetRange, Partition
@@ -111,6 +111,23 @@ def test_a_failure_is_shared_with_the_callers_that_waited():
     assert {KafkaUnavailable} == {type(each.exception) for each in callers}
     assert [["broken"]] == service.requests
     assert {"a": "A"} == shared.get(["a"])  # a later call does not receive that failure
+
+
+@pytest.mark.parametrize("interruption", [gevent.Timeout, gevent.GreenletExit])
+def test_an_interrupted_request_fails_at_once_and_only_once(interruption):
+    """For example by a timeout that a function of the app has set, and does not catch."""
+    errors = [interruption()]
+
+    def look_up(keys: list[str]) -> dict[str, str]:
+        if errors:
+            raise errors.pop()
+        return {key: key.upper() for key in keys}
+
+    shared = SharedLookup(look_up, TIMEOUT_S)
+
+    with pytest.raises(Unavailable, match="was interrupted"):
+        shared.get(["a", "b"])
+    assert {"a": "A", "b": "B"} == shared.get(["a", "b"])
 
 
 def test_a_caller_waits_no_longer_than_its_timeout():
