@@ -82,9 +82,19 @@ class Start(NamedTuple):
     held: Mapping[Partition, OffsetRange]
 
     @property
+    def has_records(self) -> bool:
+        """Whether records can be read."""
+        return any(self.ids.offsets[partition] < offsets.end for partition, offsets in self.held.items())
+
+    @property
+    def without_leader(self) -> Partition | None:
+        """A partition whose end is not known now, because it has no leader."""
+        return next((partition for partition in self.ids.offsets if partition not in self.held), None)
+
+    @property
     def is_at_end(self) -> bool:
         """Whether the position is the end of the log."""
-        return all(self.ids.offsets[partition] >= offsets.end for partition, offsets in self.held.items())
+        return not self.has_records and self.without_leader is None
 
     @property
     def end_offset(self) -> str:
@@ -140,8 +150,7 @@ class Chunks:
             describe=self._describe,
         )
         if start.pending:
-            topic, number = next(iter(start.pending))
-            raise KafkaUnavailable(f"The partition {number} of {topic} has no leader now. Retry later.")
+            raise _no_leader(next(iter(start.pending)))
         ids = _ids(start)
         if start.gaps:
             epochs = {partition: place.epoch for partition, place in position.starts.items() if place.epoch is not None}
@@ -163,10 +172,12 @@ class Chunks:
         Raises:
             OffsetGone: the log has lost the records meanwhile.
             TopicsChanged: a topic was recreated meanwhile.
-            KafkaUnavailable: Kafka does not send the records.
+            KafkaUnavailable: Kafka does not send the records, or the only new ones may be in a partition without a leader.
             KafkasseError: a record cannot be encoded.
         """
         ids = start.ids.copy_at(start.ids.places())
+        if not start.has_records and start.without_leader is not None:
+            raise _no_leader(start.without_leader)
         ends, is_full = plan(ids.offsets, start.held)
         chunk = ChunkCore(ids, ends, encoder, selector)
         if ends:
@@ -278,6 +289,10 @@ class Chunks:
             chunk.declare(gap)
         cursor.seek(resumption.offsets, resumption.epochs)
         return True
+
+
+def _no_leader(partition: Partition) -> KafkaUnavailable:
+    return KafkaUnavailable(f"The partition {partition.partition} of {partition.topic} has no leader now. Retry later.")
 
 
 def _ids(start: ResolvedPosition) -> IdWriter:

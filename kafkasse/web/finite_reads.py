@@ -145,8 +145,8 @@ class Source:
         if offset == BEGINNING and self.route.start is StartAt.SNAPSHOT and since is None:
             return self._snapshot(position, topics)
         start = self.start(position, topics, offset, since)
-        if must_wait and start.is_at_end:
-            return self._wait(stream_offset.of(start.ids))
+        if must_wait and not start.has_records:
+            return self._wait(start)
         try:
             return self.feeds.chunks.read(start, self.encoder, self.selector, self.address, self.route.newest_by)
         except TopicsChanged as change:
@@ -170,8 +170,9 @@ class Source:
         finally:
             reader.close()
 
-    def _wait(self, offset: str) -> Chunk:
+    def _wait(self, start: Start) -> Chunk:
         """Return the records at the end of the log, as soon as there are some, or an empty chunk after LONG_POLL_S."""
+        offset = stream_offset.of(start.ids)
         position, topics = self.describe(stream_offset.parse(offset, UNLIMITED))
         reader = self.feeds.open(self.route, position, topics, self.encoder, None, self.address, self.selector)
         try:
@@ -182,7 +183,7 @@ class Source:
                     break
                 lines = reader.read(min(left, CHECK_S))
             ids = reader.ids
-            is_up_to_date = not lines or reader.can_park
+            is_up_to_date = start.is_at_end and (reader.can_park or (not lines and reader.stop_reason is None))
             return Chunk(_array(lines), offset if ids is None else stream_offset.of(ids), False, is_up_to_date)
         finally:
             reader.close()

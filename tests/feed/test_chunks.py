@@ -415,9 +415,12 @@ def test_a_partition_without_a_leader_does_not_delay_the_others():
     source.log.lose_leader("t0", 1)
     source.fill(2, partition=0)
 
-    assert [("t0", 0, 3), ("t0", 0, 4)] == places(source.read(offset))
-    with pytest.raises(KafkaUnavailable, match="The partition 1 of t0 has no leader"):
-        source.read("now")
+    chunk = source.read(offset)
+
+    assert ([("t0", 0, 3), ("t0", 0, 4)], False) == (places(chunk), chunk.is_up_to_date)
+    for no_records in ("now", chunk.next_offset):
+        with pytest.raises(KafkaUnavailable, match="The partition 1 of t0 has no leader"):
+            source.read(no_records)
 
 
 def test_a_chunk_that_is_incomplete_is_not_full():

@@ -237,6 +237,39 @@ def test_a_topic_that_is_recreated_before_a_read(client, log):
     assert [7, 8, 9, 10, 11] == numbers(client.get("/t?offset=-1"))
 
 
+def test_a_long_poll_of_a_topic_that_is_recreated_is_not_up_to_date(log):
+    client = client_of(log, None, metadata_refresh_s=0.05)
+    offset = client.get("/t?offset=now").headers[NEXT]
+
+    def recreate() -> None:
+        log.delete("t")
+        log.create("t")
+
+    gevent.spawn_later(SOON_S, recreate)
+    poll = client.get(f"/t?offset={offset}&live=long-poll")
+
+    assert (200, b"[]", None) == (poll.status_code, poll.data, poll.headers.get(LAST))
+    assert 410 == client.get(f"/t?offset={poll.headers[NEXT]}&live=long-poll").status_code
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_long_poll_of_a_partition_without_a_leader_is_not_up_to_date(log):
+    """It waits for the others, and for a new leader."""
+    log.create("t", 2)
+    client = client_of(log, None)
+    offset = client.get("/t?offset=now").headers[NEXT]
+    log.lose_leader("t", 1)
+
+    poll = client.get(f"/t?offset={offset}&live=long-poll")
+    assert (200, b"[]", None) == (poll.status_code, poll.data, poll.headers.get(LAST))
+
+    log.append("t", b'{"n":3}', partition=1)
+    gevent.spawn_later(SOON_S, log.elect_leader, "t", 1)
+    while (poll := client.get(f"/t?offset={offset}&live=long-poll")).data == b"[]":
+        pass
+    assert [3] == numbers(poll)
+
+
 def test_an_offset_of_a_topic_that_the_route_does_not_allow_is_not_found(log):
     """An offset names its topics, as an event ID does."""
     log.create("secret")
