@@ -181,7 +181,13 @@ class Chunks:
         ends, is_full = plan(ids.offsets, start.held)
         chunk = ChunkCore(ids, ends, encoder, selector)
         if ends:
-            self._fill(chunk, ends, self._versions(newest_by, ids, ends, start.held), client)
+            slot = self._slots.request(client, lambda: None)  # a revoked slot is soon released
+            try:
+                if not slot.wait(self._timeout_s):
+                    raise ServerFull("Too many clients are catching up (max_catch_ups). Retry later.")
+                self._fill(chunk, ends, self._versions(newest_by, ids, ends, start.held))
+            finally:
+                slot.release()
         is_up_to_date = Start(ids, start.held).is_at_end
         body = b"[%b]" % b",".join(chunk.frames).rstrip()
         is_full = is_full and chunk.is_complete and not is_up_to_date
@@ -203,29 +209,23 @@ class Chunks:
         )
         return versions
 
-    def _fill(self, chunk: ChunkCore, ends: Mapping[Partition, int], versions: Versions | None, client: str) -> None:
+    def _fill(self, chunk: ChunkCore, ends: Mapping[Partition, int], versions: Versions | None) -> None:
         """Read the records of a chunk, as many as there is time for.
 
         Raises:
             KafkasseError: there are none. See read().
         """
         deadline = time.monotonic() + self._timeout_s
-        slot = self._slots.request(client, lambda: None)  # a revoked slot is soon released
+        ids = chunk.ids
+        cursor = self._log.cursor(
+            {partition: ids.offsets[partition] for partition in ends}, epochs=ids.epochs, topic_ids=ids.topic_ids
+        )
         try:
-            if not slot.wait(self._timeout_s):
-                raise ServerFull("Too many clients are catching up (max_catch_ups). Retry later.")
-            ids = chunk.ids
-            cursor = self._log.cursor(
-                {partition: ids.offsets[partition] for partition in ends}, epochs=ids.epochs, topic_ids=ids.topic_ids
-            )
-            try:
-                while not chunk.is_complete and time.monotonic() < deadline:
-                    if not self._poll(chunk, cursor, versions):
-                        break
-            finally:
-                cursor.close()
+            while not chunk.is_complete and time.monotonic() < deadline:
+                if not self._poll(chunk, cursor, versions):
+                    break
         finally:
-            slot.release()
+            cursor.close()
         if not (chunk.has_moved or chunk.is_complete):
             raise KafkaUnavailable(f"Kafka did not send the records within {self._timeout_s:g} s.")
 

@@ -453,11 +453,15 @@ def test_a_read_needs_a_slot_for_its_cursor():
     """Readers that catch up share the slots."""
     source = Source()
     source.fill(3)
+    offset = source.read().next_offset
+    source.fill(3)
+    cursors = len(source.log.cursors)
     source.new_feeds(max_catch_ups=0, kafka_timeout_s=0.05)
 
-    with pytest.raises(ServerFull, match="Too many clients are catching up"):
-        source.read()
-    assert [] == source.log.cursors
+    for newest_by in (None, NewestBy("v")):
+        with pytest.raises(ServerFull, match="Too many clients are catching up"):
+            source.read(offset, newest_by=newest_by)
+    assert cursors == len(source.log.cursors)
 
 
 # As for streams.
