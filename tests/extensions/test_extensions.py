@@ -272,15 +272,16 @@ def run(code: str, names: dict[str, Any]) -> None:
 
 def test_the_example_of_a_unit_test_passes(processes, tmp_path):
     """It runs in a process of its own, in which gevent has not patched the standard library."""
-    (tmp_path / "test_orders.py").write_text(example("def test_a_customer_sees_all_orders"))
+    (tmp_path / "streams.py").write_text(example("def add_streams"))
+    (tmp_path / "test_streams.py").write_text(example("def test_a_stream_needs_a_login"))
 
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_orders.py"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_streams.py"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
     assert done.returncode == 0, done.stdout
-    assert "3 passed" in done.stdout
+    assert "2 passed" in done.stdout
 
 
 def test_the_example_of_a_login_protects_the_streams(names):
@@ -290,14 +291,10 @@ def test_the_example_of_a_login_protects_the_streams(names):
     flask_login.LoginManager(app).user_loader(lambda name: _User(name))
     names["limiter"].enabled = False
     app.add_url_rule("/login", view_func=lambda: str(flask_login.login_user(_User("ada"))))
-    names["my_orders"] = {
-        "path": "/orders",
-        "topics": ["orders"],
-        "access": ["session"],
-        "where": {"fields": {"customer": "{claims.sub}"}},
-    }
-    run(example("def member(request)"), names)
-    app.register_blueprint(kafkasse.blueprint(names["config"]), url_prefix="/streams")
+    run(example("current_user.is_authenticated"), names)
+    route = {"path": "/orders", "topics": ["orders"], "access": ["session"]}
+    config = kafkasse.Config.load(guards={"session": names["login"]}, routes={"my_orders": route})
+    app.register_blueprint(kafkasse.blueprint(config), url_prefix="/streams")
     client = app.test_client()
 
     answers = [client.get(path) for path in ("/streams/orders", "/login", "/streams/orders")]

@@ -19,13 +19,13 @@ from contextlib import ExitStack
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import gevent
 import pytest
 import yaml
-from flask import Flask, redirect, session
-from flask.testing import FlaskClient
+from flask import Flask
 from kafka import KafkaAdminClient
 
 import kafkasse
@@ -85,6 +85,7 @@ CONFIGURATIONS = "project/test_docs.py::test_the_examples_are_valid_configuratio
 PIPELINES = "pipelines/test_definitions.py::test_the_samples_in_the_docs_are_valid"
 VARIABLES = "project/test_docs.py::test_the_variables_are_settings"
 GUNICORN = "project/test_docs.py::test_the_app_in_the_readme_streams_from_kafka"
+GUIDE_FOR_FLASK = "project/test_docs.py::test_the_streams_of_the_guide_contain_only_the_records_of_their_users"
 DEPLOY = "project/test_deployment.py::test_the_procfile_needs_three_variables"
 TROUBLES = "commands/test_troubleshooting.py::test_the_commands_show_the_topic_the_streams_and_the_records"
 
@@ -133,10 +134,14 @@ TABLE = {
         "ddtrace-run": "extensions/test_extensions.py::test_ddtrace_ends_its_span_when_the_stream_ends",
     },
     "docs/flask.md": {
-        "def login(": "project/test_docs.py::test_the_guard_names_the_user_of_the_session",
-        "def logout():\n    user = session": "project/test_docs.py::test_the_guard_names_the_user_of_the_session",
-        "def member": "extensions/test_extensions.py::test_the_example_of_a_login_protects_the_streams",
+        "2 rows": OUTPUT,
+        "def add_streams": "project/test_docs.py::test_the_guard_names_the_user_of_the_session",
+        "def require_login": "project/test_docs.py::test_the_guard_names_the_user_of_the_session",
+        '/streams/me/orders?timestamp=0"\n': GUIDE_FOR_FLASK,
+        "event: position": GUIDE_FOR_FLASK,
+        "current_user.is_authenticated": "extensions/test_extensions.py::test_the_example_of_a_login_protects_the_streams",
         "--worker-class": "server/test_wsgi_servers.py::test_streams_and_pages_work",
+        "from shop import app": "server/test_wsgi_servers.py::test_flask_run_streams_with_the_module_of_the_guide",
         "gunicorn -c python:": "server/test_wsgi_servers.py::test_streams_and_pages_work",
         "keepalive = 75": "server/test_wsgi_servers.py::test_sigusr2_starts_a_second_master",
         "import pytest": "extensions/test_extensions.py::test_the_example_of_a_unit_test_passes",
@@ -314,9 +319,9 @@ def test_the_filter_expressions_are_valid():
         compile_expression(expression)
 
 
-def test_the_guard_names_the_user_of_the_session():
+def test_the_guard_names_the_user_of_the_session(guide):
     """The code in docs/flask.md: a user can read a stream from the login to the logout. Otherwise, the answer is 401."""
-    client = _client_of_the_guide()
+    client, _ = guide
 
     assert 401 == client.get("/streams/me/orders").status_code
     with client.session_transaction() as stored:
@@ -326,29 +331,40 @@ def test_the_guard_names_the_user_of_the_session():
     assert 401 == client.get("/streams/me/orders").status_code
 
 
-def test_the_streams_of_the_guide_contain_only_the_records_of_their_users():
-    client = _client_of_the_guide(b'{"customer": "ada"}', b'{"customer": "grace"}')
+def test_the_streams_of_the_guide_contain_only_the_records_of_their_users(guide):
+    """The records and the request of docs/flask.md have the output that the page shows."""
+    client, log = guide
+    page = read("docs/flask.md")
+    for record in re.findall(r'^\{"id": "\d+".*\}$', page, re.MULTILINE):
+        log.append("orders", record.encode())
     with client.session_transaction() as stored:
         stored["user"] = "ada"
+    [path] = re.findall(r'"http://127\.0\.0\.1:8000(/\S+)"', page)
 
-    text = client.get("/streams/me/orders?timestamp=0").text
+    text = client.get(path).text
 
+    shown = re.escape(example("docs/flask.md", "event: position")).replace("…", ".*")
+    assert re.search(f"^{shown}$", text, re.MULTILINE)
     assert (1, 0) == (text.count("ada"), text.count("grace"))
 
 
-def _client_of_the_guide(*orders: bytes) -> FlaskClient:
-    """Return a client of an app with the code of docs/flask.md and a log in memory."""
+@pytest.fixture
+def guide(monkeypatch):
+    """Return a client of an app with the code of docs/flask.md, and its log in memory."""
     log = MemoryLog()
     log.create("orders")
-    for order in orders:
-        log.append("orders", order)
     app = Flask(__name__)
     app.testing = True
     app.secret_key = "for a test"  # noqa: S105
-    code = example("docs/flask.md", "def login(").replace("blueprint(config)", "blueprint(config, log)")
-    _run(code, app=app, log=log)
-    _run(example("docs/flask.md", "user = session.pop"), app=app, kafkasse=kafkasse, session=session, redirect=redirect)
-    return app.test_client()
+    streams = ModuleType("streams")
+    exec(example("docs/flask.md", "def add_streams"), streams.__dict__)  # noqa: S102 - our own docs
+    monkeypatch.setitem(sys.modules, "streams", streams)
+    _run(
+        example("docs/flask.md", "def require_login").replace("add_streams(app)", "add_streams(app, log)"),
+        app=app,
+        log=log,
+    )
+    return app.test_client(), log
 
 
 def test_the_view_returns_metrics():
