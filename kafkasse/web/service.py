@@ -507,7 +507,7 @@ class StreamService:
     def throttle(self) -> TooManyRejections | None:
         """Wait until the current request may be rejected. Return the error to send instead, if any; see web/throttle.py."""
         try:
-            self._throttle.delay(self._client_address())
+            self._throttle.delay(self._client_address(), may_wait=self._server.has_loop(request.environ))
         except TooManyRejections as error:
             return error
         return None

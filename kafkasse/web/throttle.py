@@ -33,11 +33,15 @@ class RejectionThrottle:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # address: (tokens, time of that count)
         self._delayed = 0
 
-    def delay(self, address: str) -> None:
+    def delay(self, address: str, may_wait: bool = True) -> None:
         """Wait until a rejection of a request from `address` may be sent.
 
+        Args:
+            address: the address of the client.
+            may_wait: whether a request that waits occupies no thread of the server.
+
         Raises:
-            TooManyRejections: the delay would be longer than MAX_DELAY_S.
+            TooManyRejections: the delay would be longer than MAX_DELAY_S, or the request must not wait.
         """
         if not self._per_s:
             return
@@ -45,7 +49,7 @@ class RejectionThrottle:
         tokens, counted_at = self._buckets.pop(address, (BURST, now))
         tokens = min(BURST, tokens + (now - counted_at) * self._per_s)
         delay_s = max(0.0, (1 - tokens) / self._per_s)
-        is_allowed = delay_s <= MAX_DELAY_S
+        is_allowed = delay_s <= (MAX_DELAY_S if may_wait else 0.0)
         self._buckets[address] = (tokens - is_allowed, now)  # pop() and this line move the address to the end
         if len(self._buckets) > MAX_ADDRESSES:
             self._buckets.popitem(last=False)

@@ -92,8 +92,11 @@ class WsgiServer:
 
         Under a server with threads or processes instead of gevent, that is another thread.
         """
-        has_loop = is_patched() or is_test_client(environ)
-        return _call if has_loop else loop_thread.run
+        return _call if self.has_loop(environ) else loop_thread.run
+
+    def has_loop(self, environ: Mapping[str, Any]) -> bool:
+        """Return whether requests run in the event loop, so that one that waits occupies no thread of the server."""
+        return is_patched() or is_test_client(environ)
 
     def check_finite(self, environ: Mapping[str, Any]) -> None:
         """Check whether the server that received this request can serve finite reads.

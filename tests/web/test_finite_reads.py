@@ -26,6 +26,7 @@ from kafkasse.process.open_streams import streams
 from kafkasse.records.position import stream_offset
 from kafkasse.web import finite_reads
 from kafkasse.web.finite_reads import next_cursor
+from kafkasse.web.throttle import BURST
 from kafkasse_client.sse import Event, Parser
 from tests.support.issuer import SETTINGS, key_set, token
 from tests.support.sse import read_events, read_until
@@ -292,6 +293,14 @@ def test_a_finite_read_counts_as_a_stream_while_it_lasts(log):
         assert 503 == client.get("/t?offset=-1").status_code
 
 
+def test_a_client_that_repeats_an_invalid_request_occupies_no_thread(client):
+    """Under a server without an event loop, all rejections are answered at once."""
+    server = {"SERVER_SOFTWARE": "threads", "wsgi.multithread": True}
+    responses = [client.get("/t?offset=x", environ_overrides=server) for _ in range(BURST + 1)]
+
+    assert [400] * BURST + [429] == [response.status_code for response in responses]
+
+
 def failing(response: Response) -> Response:
     raise RuntimeError
 
@@ -528,21 +537,23 @@ class Login:
     def __call__(self, _: object) -> Visitor | None:
         return Visitor(name="ada", expires_at=self.expires_at)
 
-    def expire(self, _: FlaskClient) -> None:
-        self.expires_at = time.time() + SOON_S
+    def expire(self) -> None:
+        self.expires_at = time.time() + 0.5  # after the request was identified
 
-    def log_out(self, _: FlaskClient) -> None:
-        gevent.spawn_later(SOON_S, end_streams, "ada")
+    def log_out(self) -> None:
+        gevent.spawn(lambda: self._opened() and end_streams("ada"))
 
-    def end(self, client: FlaskClient) -> None:
+    def end(self) -> None:
         """As an operator does."""
+        gevent.spawn(lambda: streams.end(self._opened()["id"]))
 
-        def end_all() -> None:
+    def _opened(self) -> dict[str, Any]:
+        """Wait until the visitor reads, and return the status of the read."""
+        while True:
             for status in streams.statuses():
-                assert ("r", "ada", "finite_read") == (status["route"], status["visitor"], status["state"])
-                assert streams.end(status["id"])
-
-        gevent.spawn_later(SOON_S, end_all)
+                if ("r", "ada", "finite_read") == (status["route"], status["visitor"], status["state"]):
+                    return status
+            gevent.sleep(SOON_S)
 
 
 @pytest.fixture
@@ -564,7 +575,7 @@ ENDS = [(Login.expire, 401), (Login.log_out, 401), (Login.end, 503)]
 def test_a_long_poll_ends_when_access_ends(session, login, end, status):
     """Without a record."""
     offset = session.get("/r?offset=now").headers[NEXT]
-    end(login, session)
+    end(login)
 
     response = session.get(f"/r?offset={offset}&live=long-poll")
 
@@ -574,7 +585,7 @@ def test_a_long_poll_ends_when_access_ends(session, login, end, status):
 @pytest.mark.parametrize(("end", "_"), ENDS)
 def test_events_end_when_access_ends(session, login, monkeypatch, end, _):
     monkeypatch.setattr(finite_reads, "LIVE_S", math.inf)
-    end(login, session)
+    end(login)
 
     body = session.get("/r?offset=now&live=sse").data
 
@@ -586,7 +597,7 @@ def test_a_long_poll_outlives_one_whose_access_ends(session, login, log):
     url = f"/r?offset={session.get('/r?offset=now').headers[NEXT]}&live=long-poll"
     other = gevent.spawn(session.application.test_client().get, url)
     gevent.sleep(0)
-    login.expire(session)
+    login.expire()
 
     assert 401 == session.get(url).status_code
     log.append("t", b'{"n":3}')

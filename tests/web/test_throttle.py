@@ -55,6 +55,19 @@ def test_delays_a_client_that_ignores_rejections(time, rejections):
     assert [1 / PER_S] * 5 == time.delays
 
 
+def test_answers_429_if_a_request_would_occupy_a_thread(time, rejections):
+    """Otherwise, one client could occupy all threads of a server without an event loop."""
+    for _ in range(BURST):
+        rejections.delay("a", may_wait=False)
+
+    with pytest.raises(TooManyRejections):
+        rejections.delay("a", may_wait=False)
+
+    assert [] == time.delays
+    time.now += 1 / PER_S
+    rejections.delay("a", may_wait=False)
+
+
 def test_answers_429_if_a_client_sends_requests_in_parallel(time, rejections):
     """At most PER_S * MAX_DELAY_S requests of one address wait at the same time."""
     for _ in range(BURST + int(PER_S * MAX_DELAY_S)):
