@@ -24,7 +24,7 @@ from kafkasse.feed.feeds import MAX_DESCRIPTION_AGE_S
 from kafkasse.log.memory import MemoryLog
 from kafkasse.process.open_streams import streams
 from kafkasse.records.position import stream_offset
-from kafkasse.web import finite_reads
+from kafkasse.web import finite_reads, wsgi_server
 from kafkasse.web.finite_reads import next_cursor
 from kafkasse.web.throttle import BURST
 from kafkasse_client.sse import Event, Parser
@@ -293,8 +293,10 @@ def test_a_finite_read_counts_as_a_stream_while_it_lasts(log):
         assert 503 == client.get("/t?offset=-1").status_code
 
 
-def test_a_client_that_repeats_an_invalid_request_occupies_no_thread(client):
+def test_a_client_that_repeats_an_invalid_request_occupies_no_thread(log, monkeypatch):
     """Under a server without an event loop, all rejections are answered at once."""
+    monkeypatch.setattr(wsgi_server, "is_patched", lambda: False)
+    client = client_of(log, None)
     server = {"SERVER_SOFTWARE": "threads", "wsgi.multithread": True}
     responses = [client.get("/t?offset=x", environ_overrides=server) for _ in range(BURST + 1)]
 
