@@ -14,7 +14,7 @@ from kafkasse.feed.core.topics import is_recreated
 from kafkasse.feed.core.versions import Versions
 from kafkasse.feed.epochs import EpochEnds
 from kafkasse.feed.lookup import OffsetRanges, known_offset_ranges
-from kafkasse.feed.slots import CatchUpSlots
+from kafkasse.feed.slots import CatchUpSlots, Clients
 from kafkasse.feed.start import resolve
 from kafkasse.feed.versions import read_versions, without_outdated
 from kafkasse.log import (
@@ -158,7 +158,7 @@ class Chunks:
         return Start(ids, start.held)
 
     def read(
-        self, start: Start, encoder: Encoder, selector: Selector | None, client: str, newest_by: NewestBy | None
+        self, start: Start, encoder: Encoder, selector: Selector | None, clients: Clients, newest_by: NewestBy | None
     ) -> Chunk:
         """Read the chunk at a position.
 
@@ -166,7 +166,7 @@ class Chunks:
             start: the position. It is not modified.
             encoder: encodes records as lines of JSON.
             selector: the records that the client receives, if the encoder has dimensions.
-            client: the address of the client. Clients get cursors in turn.
+            clients: the addresses of the clients. Addresses get cursors in turn.
             newest_by: how to recognize outdated records, which are dropped; None: all records are sent.
 
         Raises:
@@ -181,7 +181,7 @@ class Chunks:
         ends, is_full = plan(ids.offsets, start.held)
         chunk = ChunkCore(ids, ends, encoder, selector)
         if ends:
-            slot = self._slots.request(client, lambda: None)  # a revoked slot is soon released
+            slot = clients.request(self._slots)
             try:
                 if not slot.wait(self._timeout_s):
                     raise ServerFull("Too many clients are catching up (max_catch_ups). Retry later.")

@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from kafkasse.errors import ServerFull, TooManySelections
 from kafkasse.feed.chunks import Chunk
 from kafkasse.feed.lookup import SharedLookup
+from kafkasse.feed.slots import Clients
 
 MAX_BYTES = 33_554_432  # of all chunks that are kept
 ENTRY_BYTES = 1_000  # of a chunk without its body, at most
@@ -20,7 +22,8 @@ class _Read:
     """A read. Reads with equal keys return equal chunks."""
 
     key: Hashable
-    read: Callable[[], Chunk] = field(compare=False)
+    read: Callable[[Clients], Chunk] = field(compare=False)
+    clients: Clients = field(compare=False)
 
 
 class SharedChunks:
@@ -32,17 +35,19 @@ class SharedChunks:
     """
 
     def __init__(self, timeout_s: float, max_bytes: int = MAX_BYTES) -> None:
-        self._reads = SharedLookup(_read, timeout_s)
+        self._reads = SharedLookup(self._read, timeout_s)
+        self._clients: dict[Hashable, Clients] = {}  # of the reads that are running
         self._max_bytes = max_bytes
         self._kept: dict[Hashable, tuple[float, Chunk]] = {}  # with the time when they were read; the oldest is first
         self.bytes = 0
 
-    def get(self, key: Hashable, read: Callable[[], Chunk], must_wait: bool = False) -> Chunk:
+    def get(self, key: Hashable, read: Callable[[Clients], Chunk], address: str, must_wait: bool = False) -> Chunk:
         """Return a chunk.
 
         Args:
             key: identifies the records and the offset. Clients that may not read the same records have different keys.
-            read: reads the chunk, unless it is kept or another client is reading it.
+            read: reads the chunk, unless it is kept or another client is reading it. It gets the clients that wait for it.
+            address: the address of the client.
             must_wait: `read` waits for records at the end of the log. Such reads are shared, but not with others.
 
         Raises:
@@ -52,11 +57,28 @@ class SharedChunks:
             if time.monotonic() - kept[0] < MAX_AGE_S:
                 return kept[1]
             self._drop(key)
-        request = _Read((key, must_wait), read)
-        chunk = self._reads.get([request])[request]
+        clients = self._clients.setdefault((key, must_wait), Clients(address))
+        clients.add(address)
+        try:
+            chunk = self._get(_Read((key, must_wait), read, clients))
+        except (TooManySelections, ServerFull):
+            if clients.addresses == {address}:
+                raise
+            # Another client of the read may have used up its share.
+            chunk = self._get(_Read((key, must_wait, address), read, Clients(address)))
         if chunk.is_full:
             self._keep(key, chunk)
         return chunk
+
+    def _get(self, request: _Read) -> Chunk:
+        return self._reads.get([request])[request]
+
+    def _read(self, requests: Iterable[_Read]) -> Mapping[_Read, Chunk]:
+        try:
+            return {request: request.read(request.clients) for request in requests}
+        finally:
+            for request in requests:
+                self._clients.pop(request.key, None)
 
     def _keep(self, key: Hashable, chunk: Chunk) -> None:
         self._drop(key)  # another client of the same read may have kept it
@@ -72,7 +94,3 @@ class SharedChunks:
 
 def _size(chunk: Chunk) -> int:
     return ENTRY_BYTES + len(chunk.body) + 2 * len(chunk.next_offset)
-
-
-def _read(reads: Iterable[_Read]) -> Mapping[_Read, Chunk]:
-    return {request: request.read() for request in reads}

@@ -68,14 +68,15 @@ class Slot:
         on_revoke: called in a new greenlet when the slot is revoked. It must make the reader call release() soon.
 
     Attributes:
+        clients: the addresses of all clients of the reader, in whose queues it waits.
         granted: the reader has the slot.
         revoked: the reader must release the slot.
     """
 
-    __slots__ = ("_changed", "_slots", "client", "expires_at", "granted", "on_revoke", "revoked")
+    __slots__ = ("_changed", "_slots", "clients", "expires_at", "granted", "on_revoke", "revoked")
 
     def __init__(self, slots: CatchUpSlots, client: str, on_revoke: Callable[[], None]) -> None:
-        self.client = client
+        self.clients = [client]
         self.granted = False
         self.revoked = False
         self.expires_at = 0.0
@@ -88,6 +89,10 @@ class Slot:
         if not self.granted:
             self._changed.wait(timeout_s)
         return self.granted
+
+    def join(self, client: str) -> None:
+        """Grant the slot when it is the turn of this client, too, because it shares the reader."""
+        self._slots.join(self, client)
 
     def wake(self) -> None:
         """End wait()."""
@@ -107,6 +112,29 @@ class Slot:
         """Give the slot to the next reader, or leave the queue. May be called twice."""
         self._slots.release(self)
         self.wake()
+
+
+class Clients:
+    """The addresses of the clients that share a reader."""
+
+    def __init__(self, *addresses: str) -> None:
+        self.addresses = set(addresses)
+        self._slot: Slot | None = None
+
+    def add(self, address: str) -> None:
+        """Add a client that has joined."""
+        if address not in self.addresses:
+            self.addresses.add(address)
+            if self._slot is not None:
+                self._slot.join(address)
+
+    def request(self, slots: CatchUpSlots) -> Slot:
+        """Return the slot of the reader. A revoked one is soon released."""
+        first, *others = self.addresses
+        self._slot = slots.request(first, lambda: None)
+        for address in others:
+            self._slot.join(address)
+        return self._slot
 
 
 class CatchUpSlots:
@@ -136,24 +164,36 @@ class CatchUpSlots:
             gevent.spawn(self._check)
         return slot
 
+    def join(self, slot: Slot, client: str) -> None:
+        """See Slot.join()."""
+        if self._is_waiting(slot):
+            slot.clients.append(client)
+            self._queues.setdefault(client, OrderedDict())[slot] = None
+
     def release(self, slot: Slot) -> None:
         """See Slot.release()."""
         if slot in self._held:
             del self._held[slot]
             self._grant()
-        elif (queue := self._queues.get(slot.client)) is not None and slot in queue:
-            del queue[slot]
-            self._waiting -= 1
-            if not queue:
-                del self._queues[slot.client]
+        elif self._is_waiting(slot):
+            self._leave(slot)
+
+    def _is_waiting(self, slot: Slot) -> bool:
+        return slot in self._queues.get(slot.clients[0], ())
+
+    def _leave(self, slot: Slot) -> None:
+        self._waiting -= 1
+        for client in slot.clients:
+            del self._queues[client][slot]
+            if not self._queues[client]:
+                del self._queues[client]
 
     def _grant(self) -> None:
         while self._queues and len(self._held) < self._count:
-            client, queue = self._queues.popitem(last=False)
-            slot, _ = queue.popitem(last=False)
-            self._waiting -= 1
-            if queue:
-                self._queues[client] = queue  # the last client in the next round
+            client, queue = next(iter(self._queues.items()))
+            self._queues.move_to_end(client)  # the last client in the next round
+            slot = next(iter(queue))
+            self._leave(slot)
             self._held[slot] = None
             slot.grant()
 

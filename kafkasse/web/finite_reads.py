@@ -27,6 +27,7 @@ from kafkasse.feed.chunks import Chunk, Start, TopicsChanged
 from kafkasse.feed.core.reader_states import ReaderState
 from kafkasse.feed.core.start import contradictions
 from kafkasse.feed.shared_chunks import SharedChunks
+from kafkasse.feed.slots import Clients
 from kafkasse.log import Topic
 from kafkasse.process.open_streams import streams
 from kafkasse.records.encoder import Encoder
@@ -113,11 +114,11 @@ class Source:
         # Without a kept chunk of a topic that was recreated since.
         key = self.key, position.topics, offset, since, frozenset(contradictions(position, topics))
 
-        def read() -> Chunk:
-            chunk = self._read(offset, position, topics, since, must_wait)
+        def read(clients: Clients) -> Chunk:
+            chunk = self._read(offset, position, topics, since, must_wait, clients)
             return chunk._replace(is_full=False) if offset in (BEGINNING, NOW) else chunk
 
-        return self.opened.wait_for(lambda: self.shared.get(key, read, must_wait))
+        return self.opened.wait_for(lambda: self.shared.get(key, read, self.address, must_wait))
 
     def first(
         self, finite: FiniteRead, position: Position, topics: Mapping[str, Topic], since: int | None, is_head: bool
@@ -140,7 +141,13 @@ class Source:
         return self.feeds.chunks.resolve(position, topics, start_at, since)
 
     def _read(
-        self, offset: str, position: Position, topics: Mapping[str, Topic], since: int | None, must_wait: bool
+        self,
+        offset: str,
+        position: Position,
+        topics: Mapping[str, Topic],
+        since: int | None,
+        must_wait: bool,
+        clients: Clients,
     ) -> Chunk:
         if offset == BEGINNING and self.route.start is StartAt.SNAPSHOT and since is None:
             return self._snapshot(position, topics)
@@ -148,9 +155,9 @@ class Source:
         if must_wait and not start.has_records:
             return self._wait(start)
         try:
-            return self.feeds.chunks.read(start, self.encoder, self.selector, self.address, self.route.newest_by)
+            return self.feeds.chunks.read(start, self.encoder, self.selector, clients, self.route.newest_by)
         except TopicsChanged as change:
-            return self._read(offset, position, change.topics, since, must_wait)
+            return self._read(offset, position, change.topics, since, must_wait, clients)
 
     def _snapshot(self, position: Position, topics: Mapping[str, Topic]) -> Chunk:
         """Return the snapshot of a route, which is one chunk.

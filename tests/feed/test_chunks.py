@@ -17,6 +17,7 @@ from kafkasse.errors import FilterError, KafkaUnavailable, OffsetGone, ServerFul
 from kafkasse.feed.chunks import Chunk
 from kafkasse.feed.core import chunk as core
 from kafkasse.feed.core.chunk import plan
+from kafkasse.feed.slots import Clients
 from kafkasse.log import OffsetOutOfRange, OffsetRange, Partition
 from kafkasse.log.memory import MemoryCursor
 from kafkasse.records.encoder import Encoder
@@ -48,7 +49,7 @@ class Source(World):
         position = of_topics(self.topics) if offset in ("-1", "now") else stream_offset.parse(offset)
         start_at = StartAt.LATEST if offset == "now" else StartAt.EARLIEST
         start = self.feeds.chunks.resolve(position, self.log.describe(position.topics), start_at)
-        return self.feeds.chunks.read(start, self.encoder, None, "", options.get("newest_by"))
+        return self.feeds.chunks.read(start, self.encoder, None, Clients(""), options.get("newest_by"))
 
     def read_to_end(self, offset: str = "-1") -> list[Chunk]:
         chunks = [self.read(offset)]

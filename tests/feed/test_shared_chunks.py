@@ -5,10 +5,11 @@ from __future__ import annotations
 import gevent
 import pytest
 
-from kafkasse.errors import OffsetGone
+from kafkasse.errors import OffsetGone, ServerFull, TooManySelections
 from kafkasse.feed import shared_chunks
 from kafkasse.feed.chunks import Chunk
 from kafkasse.feed.shared_chunks import ENTRY_BYTES, SharedChunks
+from kafkasse.feed.slots import Clients
 
 FULL = Chunk(b"x" * 2_000, "b10.x", is_full=True, is_up_to_date=False)
 LAST = FULL._replace(is_full=False, is_up_to_date=True)
@@ -21,7 +22,7 @@ class Reads:
         self.chunk = chunk
         self.count = 0
 
-    def __call__(self) -> Chunk:
+    def __call__(self, clients: Clients) -> Chunk:
         self.count += 1
         gevent.sleep(0)
         return self.chunk
@@ -31,7 +32,7 @@ class Reads:
 def test_only_a_full_chunk_is_kept(chunk, reads):
     shared, read = SharedChunks(1), Reads(chunk)
 
-    assert [chunk] * 3 == [shared.get("key", read) for _ in range(3)]
+    assert [chunk] * 3 == [shared.get("key", read, "") for _ in range(3)]
     assert reads == read.count
 
 
@@ -39,7 +40,10 @@ def test_equal_reads_at_the_same_time_share_one_read():
     shared, read = SharedChunks(1), Reads(LAST)
 
     tasks = [
-        gevent.spawn(shared.get, key, read, must_wait) for key in "ab" for must_wait in (False, True) for _ in range(9)
+        gevent.spawn(shared.get, key, read, "", must_wait)
+        for key in "ab"
+        for must_wait in (False, True)
+        for _ in range(9)
     ]
 
     assert [LAST] * 36 == [task.get() for task in tasks]
@@ -49,40 +53,62 @@ def test_equal_reads_at_the_same_time_share_one_read():
 def test_an_error_is_raised_for_all_callers_and_not_kept():
     shared = SharedChunks(1)
 
-    def fail() -> Chunk:
+    def fail(clients: Clients) -> Chunk:
         raise OffsetGone("Gone.")
 
-    tasks = [gevent.spawn(shared.get, "key", fail) for _ in range(3)]
+    tasks = [gevent.spawn(shared.get, "key", fail, "") for _ in range(3)]
     for task in tasks:
         with pytest.raises(OffsetGone):
             task.get()
-    assert FULL == shared.get("key", Reads(FULL))
+    assert FULL == shared.get("key", Reads(FULL), "")
+
+
+@pytest.mark.parametrize("error", [TooManySelections, ServerFull])
+def test_a_client_that_has_used_up_its_share_does_not_affect_the_others(error):
+    """Those that share its read try again. Clients of one address do so together."""
+    shared, reads = SharedChunks(1), []
+
+    def read(clients: Clients) -> Chunk:
+        reads.append(clients.addresses)
+        gevent.sleep(0)
+        if "greedy" in clients.addresses:
+            raise error("Full.")
+        return LAST
+
+    tasks = [gevent.spawn(shared.get, "key", read, address) for address in ("greedy", "a", "a", "b")]
+    gevent.joinall(tasks)
+
+    assert [True, False, False, False] == [isinstance(task.exception, error) for task in tasks]
+    assert [{"greedy", "a", "b"}, {"greedy"}, {"a"}, {"b"}] == reads
+    with pytest.raises(error):
+        shared.get("key", read, "greedy")
+    assert 5 == len(reads)
 
 
 def test_the_bytes_of_all_chunks_are_limited():
     """The oldest chunks are dropped. A chunk without records takes up memory, too."""
     shared, read = SharedChunks(1, max_bytes=4 * (ENTRY_BYTES + 2_010)), Reads(FULL)
     for key in range(10):
-        shared.get(key, read)
+        shared.get(key, read, "")
         assert shared.bytes <= 4 * (ENTRY_BYTES + 2_010)
     assert 10 == read.count
 
     for key in range(9, -1, -1):
-        shared.get(key, read)
+        shared.get(key, read, "")
 
     assert 10 + 6 == read.count
     empty = SharedChunks(1, max_bytes=10 * ENTRY_BYTES)
     for key in range(30):
-        empty.get(key, Reads(FULL._replace(body=b"[]")))
+        empty.get(key, Reads(FULL._replace(body=b"[]")), "")
     assert len(empty._kept) < 10
 
 
 def test_a_chunk_is_not_kept_for_longer_than_its_age(monkeypatch):
     """Kafka may have removed its records."""
     shared, read = SharedChunks(1), Reads(FULL)
-    shared.get("key", read)
+    shared.get("key", read, "")
     monkeypatch.setattr(shared_chunks, "MAX_AGE_S", 0.0)
 
-    shared.get("key", read)
+    shared.get("key", read, "")
 
     assert (2, ENTRY_BYTES + 2_010) == (read.count, shared.bytes)

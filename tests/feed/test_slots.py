@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import gevent
 import pytest
 
-from kafkasse.feed.slots import CatchUpSlots, Slot
+from kafkasse.feed.slots import CatchUpSlots, Clients, Slot
 from tests.support.waiting import TIMEOUT_S, wait_until
 
 
@@ -33,7 +33,28 @@ def test_clients_take_turns(slots):
         holder = next((slot for slot in waiting if slot.granted and slot not in order), None)
         order += [holder] if holder else []
 
-    assert "abcabaa" == "".join(slot.client for slot in order)
+    assert "abcabaa" == "".join(client for slot in order for client in slot.clients)
+
+
+def test_a_reader_of_several_clients_is_granted_a_slot_at_the_first_turn_of_any(slots):
+    holder = request(slots, "a")
+    waiting = [request(slots, "a") for _ in range(9)]
+    clients = Clients("a")
+    shared = clients.request(slots)
+    clients.add("b")
+    clients.add("c")
+    waiting += [request(slots, "c"), request(slots, "b")]
+
+    holder.release()
+    waiting[0].release()
+    assert shared.granted
+    clients.add("d")
+    assert {"a", "b", "c"} == slots._queues.keys()
+
+    shared.release()
+    for slot in waiting:
+        slot.release()
+    assert (0, {}) == (slots._waiting, slots._queues)
 
 
 def test_a_reader_that_leaves_the_queue_is_not_granted_a_slot(slots):

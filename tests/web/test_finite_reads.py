@@ -30,7 +30,7 @@ from kafkasse.web.throttle import BURST
 from kafkasse_client.sse import Event, Parser
 from tests.support.issuer import SETTINGS, key_set, token
 from tests.support.sse import read_events, read_until
-from tests.support.waiting import TIMEOUT_S
+from tests.support.waiting import TIMEOUT_S, wait_until
 from tests.web.clients import client_of
 
 NEXT, LAST, CURSOR = "Stream-Next-Offset", "Stream-Up-To-Date", "Stream-Cursor"
@@ -814,7 +814,8 @@ def test_long_polls_at_one_offset_share_a_reader(client, log, monkeypatch):
     monkeypatch.setattr(Feeds, "open", lambda *args, **options: opened.append(1) or open_reader(*args, **options))
     url = f"/t?offset={client.get('/t?offset=now').headers[NEXT]}&live=long-poll"
     tasks = [gevent.spawn(client.application.test_client().get, url) for _ in range(20)]
-    append_soon(log)
+    wait_until(lambda: opened)
+    log.append("t", b'{"n":3}')
 
     assert [[3]] * 20 == [numbers(task.get()) for task in tasks]
     assert 1 == len(opened)
