@@ -112,8 +112,7 @@ def _python_error(reason: str) -> str:
 def missing_topic(topic: str) -> CommandError:
     """Return the error for a topic that does not exist."""
     return CommandError(
-        f"the topic {topic} does not exist; create it first, for example with:"
-        f" kafkasse load - --topic {topic} --create < /dev/null"
+        f"the topic {topic} does not exist; create it first, for example with: kafkasse topics create {topic}"
     )
 
 

@@ -225,7 +225,8 @@ def test_make_demo_ends_without_an_error_after_ctrl_c(tmp_path):
     (tmp_path / ".venv/demo").touch()  # all packages are installed
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
 
-    with subprocess.Popen(["make", "demo"], cwd=tmp_path, start_new_session=True, **pipes) as make:
+    command = ["make", "--no-print-directory", "demo"]  # a make that is started by another one prints its directory
+    with subprocess.Popen(command, cwd=tmp_path, start_new_session=True, **pipes) as make:
         assert "started\n" == make.stdout.readline()
         os.killpg(make.pid, signal.SIGINT)
         rest = make.communicate(timeout=60)[0]
