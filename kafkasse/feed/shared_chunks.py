@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 from kafkasse.errors import ServerFull, TooManySelections
 from kafkasse.feed.chunks import Chunk
@@ -38,14 +39,15 @@ class SharedChunks:
         self._reads = SharedLookup(self._read, timeout_s)
         self._clients: dict[Hashable, Clients] = {}  # of the reads that are running
         self._max_bytes = max_bytes
-        self._kept: dict[Hashable, tuple[float, Chunk]] = {}  # with the time when they were read; the oldest is first
+        self._kept: dict[bytes, tuple[float, Chunk]] = {}  # with the time when they were read; the oldest is first
         self.bytes = 0
 
     def get(self, key: Hashable, read: Callable[[Clients], Chunk], address: str, must_wait: bool = False) -> Chunk:
         """Return a chunk.
 
         Args:
-            key: identifies the records and the offset. Clients that may not read the same records have different keys.
+            key: identifies the records and the offset. Clients that may not read the same records have different keys, whose
+                repr() differs, too.
             read: reads the chunk, unless it is kept or another client is reading it. It gets the clients that wait for it.
             address: the address of the client.
             must_wait: `read` waits for records at the end of the log. Such reads are shared, but not with others.
@@ -53,10 +55,12 @@ class SharedChunks:
         Raises:
             KafkasseError: raised by `read`.
         """
+        key = blake2b(
+            repr(key).encode(errors="surrogatepass")
+        ).digest()  # without compiled expressions and long filters
+        self._drop_expired()
         if (kept := self._kept.get(key)) is not None:
-            if time.monotonic() - kept[0] < MAX_AGE_S:
-                return kept[1]
-            self._drop(key)
+            return kept[1]
         clients = self._clients.setdefault((key, must_wait), Clients(address))
         clients.add(address)
         try:
@@ -80,17 +84,22 @@ class SharedChunks:
             for request in requests:
                 self._clients.pop(request.key, None)
 
-    def _keep(self, key: Hashable, chunk: Chunk) -> None:
+    def _keep(self, key: bytes, chunk: Chunk) -> None:
         self._drop(key)  # another client of the same read may have kept it
         self._kept[key] = time.monotonic(), chunk
         self.bytes += _size(chunk)
         while self.bytes > self._max_bytes:
             self._drop(next(iter(self._kept)))
 
-    def _drop(self, key: Hashable) -> None:
+    def _drop_expired(self) -> None:
+        oldest = time.monotonic() - MAX_AGE_S
+        while self._kept and self._kept[key := next(iter(self._kept))][0] <= oldest:
+            self._drop(key)
+
+    def _drop(self, key: bytes) -> None:
         if (kept := self._kept.pop(key, None)) is not None:
             self.bytes -= _size(kept[1])
 
 
 def _size(chunk: Chunk) -> int:
-    return ENTRY_BYTES + len(chunk.body) + 2 * len(chunk.next_offset)
+    return ENTRY_BYTES + len(chunk.body) + len(chunk.next_offset)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+
 import gevent
 import pytest
 
@@ -13,6 +16,23 @@ from kafkasse.feed.slots import Clients
 
 FULL = Chunk(b"x" * 2_000, "b10.x", is_full=True, is_up_to_date=False)
 LAST = FULL._replace(is_full=False, is_up_to_date=True)
+
+
+class Selection:
+    """A part of a key that takes up much memory."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.program = bytes(10_000)
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Selection) and other.number == self.number
+
+    def __repr__(self) -> str:
+        return f"Selection({self.number})"
 
 
 class Reads:
@@ -87,10 +107,10 @@ def test_a_client_that_has_used_up_its_share_does_not_affect_the_others(error):
 
 def test_the_bytes_of_all_chunks_are_limited():
     """The oldest chunks are dropped. A chunk without records takes up memory, too."""
-    shared, read = SharedChunks(1, max_bytes=4 * (ENTRY_BYTES + 2_010)), Reads(FULL)
+    shared, read = SharedChunks(1, max_bytes=4 * (ENTRY_BYTES + 2_005)), Reads(FULL)
     for key in range(10):
         shared.get(key, read, "")
-        assert shared.bytes <= 4 * (ENTRY_BYTES + 2_010)
+        assert shared.bytes <= 4 * (ENTRY_BYTES + 2_005)
     assert 10 == read.count
 
     for key in range(9, -1, -1):
@@ -103,12 +123,32 @@ def test_the_bytes_of_all_chunks_are_limited():
     assert len(empty._kept) < 10
 
 
+def test_kept_chunks_count_their_memory():
+    """Also the key with its long filter, and all that it refers to, which must not be kept."""
+    shared, chunks = SharedChunks(1), [FULL._replace(body=bytes([at]) * 100) for at in range(200)]
+    keys = (("t", Selection(at)) for at in range(200))
+    shared.get("warm up", Reads(FULL), "")
+    before = shared.bytes
+    tracemalloc.start()
+    try:
+        for key, chunk in zip(keys, chunks, strict=True):
+            shared.get(key, Reads(chunk), "")
+        gc.collect()
+        used = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+    assert used < shared.bytes - before
+
+
 def test_a_chunk_is_not_kept_for_longer_than_its_age(monkeypatch):
-    """Kafka may have removed its records."""
+    """Kafka may have removed its records. It is dropped by the next read of any chunk."""
     shared, read = SharedChunks(1), Reads(FULL)
     shared.get("key", read, "")
     monkeypatch.setattr(shared_chunks, "MAX_AGE_S", 0.0)
 
-    shared.get("key", read, "")
+    shared.get("other", Reads(LAST), "")
+    assert 0 == shared.bytes
 
-    assert (2, ENTRY_BYTES + 2_010) == (read.count, shared.bytes)
+    shared.get("key", read, "")
+    assert (2, ENTRY_BYTES + 2_005) == (read.count, shared.bytes)
