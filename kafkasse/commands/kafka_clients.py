@@ -38,7 +38,7 @@ def existing_topics(config: Config, cluster: str = "") -> dict[str, int]:
             with closing(client):
                 topics = client.metadata(None)
         except (KafkaError, OSError) as error:
-            raise CommandError(translate(error).reason) from None
+            raise CommandError(translate(error).reason + _hint(settings)) from None
     return {name: topic.partitions for name, topic in topics.items() if not topic.error_code}
 
 
@@ -51,6 +51,7 @@ def connected(client_class: Any, settings: Mapping[str, Any], **client_settings:
     from kafka.errors import KafkaError, KafkaTimeoutError
 
     silence_kafka_python()
+    hint = _hint(settings)
     settings = {"bootstrap_servers": servers({})} | dict(settings)
     known = {name: value for name, value in settings.items() if name in client_class.DEFAULT_CONFIG}
     try:
@@ -59,10 +60,15 @@ def connected(client_class: Any, settings: Mapping[str, Any], **client_settings:
     except KafkaTimeoutError:
         raise CommandError(
             f"cannot reach Kafka at {servers(settings)} within {BOOTSTRAP_TIMEOUT_S:.0f} s; start it, or pass another"
-            " address with --bootstrap-servers"
+            f" address with --bootstrap-servers{hint}"
         ) from None
     except (KafkaError, ValueError, OSError) as error:
         raise CommandError(f"cannot connect to Kafka, check its settings: {message(error)}") from error
+
+
+def _hint(settings: Mapping[str, Any]) -> str:
+    """Someone who has set no address may have no Kafka."""
+    return "" if "bootstrap_servers" in settings else ". `kafkasse broker` starts a Kafka for development"
 
 
 def message(error: BaseException) -> str:

@@ -139,7 +139,7 @@ def _send_all(rows: Iterator[Row], delivery: _Delivery, pace: _Pace, show: Calla
 
 
 def _report(file: str, topic: str, delivery: _Delivery, stopped_by: BaseException | None) -> None:
-    done = f"{delivery.acknowledged} rows acknowledged in topic {topic}"
+    done = f"{_rows(delivery.acknowledged)} acknowledged in topic {topic}"
     click.echo(done)
     for partition, (first, last) in sorted(delivery.offsets.items()):
         click.echo(f"  partition {partition}: offsets {first} to {last}")
@@ -148,7 +148,11 @@ def _report(file: str, topic: str, delivery: _Delivery, stopped_by: BaseExceptio
     missing = delivery.sent - delivery.acknowledged
     if missing or isinstance(stopped_by, KafkaError):
         reason = message(delivery.failure or stopped_by or KafkaTimeoutError())
-        raise CommandError(f"Kafka did not acknowledge {missing} more rows ({reason}): {done}")
+        raise CommandError(f"Kafka did not acknowledge {_rows(missing)} ({reason}): {done}")
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count} rows"
 
 
 class Lines:

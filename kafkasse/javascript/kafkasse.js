@@ -1,4 +1,4 @@
-// A client for kafkasse's streams, for browsers and Node 18 or newer. It resumes exactly and has no dependencies.
+// A client for kafkasse's streams, for browsers and Node 18 or newer.
 //
 //   fetch ─▶ Parser ─▶ leader ─▶ inbox of this tab ─▶ your code ─▶ position store
 //                        └─────▶ inboxes of the other tabs, over a BroadcastChannel
@@ -7,9 +7,9 @@
 
 const BACKOFF_MS = 1000; // before the first retry, until the server sends `retry:`
 const MAX_BACKOFF_MS = 30_000;
-const MAX_WAIT_MS = 300_000; // a cap on `retry:` and Retry-After, which may be wrong
-const TIMEOUT_MS = 60_000; // heartbeats are more frequent, so a connection that is silent for longer is dead
-const SUSPECT_MS = 10_000; // after a change of the network, a connection that is silent for this long is dead
+const MAX_WAIT_MS = 300_000; // caps `retry:` and Retry-After
+const TIMEOUT_MS = 60_000; // a connection that is silent for longer is dead: heartbeats are more frequent
+const SUSPECT_MS = 10_000; // the same after a change of the network
 const WATCH_MS = 2000;
 const SETTLE_MS = 3000; // how long a leader is new: other tabs wait for it to catch up
 const MAX_EVENT_CHARS = 16 * 2 ** 20;
@@ -205,13 +205,14 @@ export class Stream {
       const failure = await this.#connect(signal).catch((error) => error);
       if (signal.aborted) return;
       if (failure instanceof StreamError) return this.#fail(failure.problem);
+      if (failure instanceof ReferenceError) return this.#deliver(failure);
       const refreshes = failure.status === 401 && this.#canRefresh;
       if (refreshes) this.#refreshed = true;
       if (!refreshes || this.#state.state === "open") await this.#wait(failure, signal);
     }
   }
 
-  /** Wait until this tab has received everything that the previous leader sent: the browser delivers messages in order. */
+  /** Wait until this tab has received all messages of the previous leader: the browser delivers them in order. */
   async #sync(name) {
     const second = new BroadcastChannel(name);
     await new Promise((resolve) => {
@@ -221,7 +222,7 @@ export class Stream {
     second.close();
   }
 
-  /** Read one response to its end. Returns or throws the reason why it ended. */
+  /** Read one response. Returns or throws the reason why it ended. */
   async #connect(signal) {
     this.#setState({ state: "connecting" });
     const controller = (this.#connection = new AbortController());
@@ -271,7 +272,9 @@ export class Stream {
     try {
       return await option({ refresh: this.#refreshed });
     } catch (error) {
-      throw error instanceof StreamError ? error : new Failure(`The token or the headers are not available: ${error.message}`);
+      // A missing name stays missing, but a TypeError may be fetch's.
+      if (error instanceof StreamError || error instanceof ReferenceError) throw error;
+      throw new Failure(`The token or the headers are not available: ${error.message}`);
     }
   }
 

@@ -178,7 +178,7 @@ def _is_worker(cfg: Any, names: str | tuple[str, ...]) -> bool:
 
 def _occupied(server: str) -> str:
     problem = "cannot serve streams, because each stream would occupy a process or a thread"
-    return f"{server} {problem}. It can serve finite reads (docs/finite-reads.md). {ADVICE}"
+    return f"{server} {problem}. It can serve finite reads (?offset=-1). {ADVICE}"
 
 
 def _gunicorn_config() -> Any:

@@ -221,3 +221,12 @@ def test_a_kafka_that_does_not_answer_is_one_sentence(run):
 
     assert (1, "") == (done.code, done.out)
     assert done.err.startswith("kafkasse topics: Kafka is unavailable.")
+    assert "kafkasse broker" not in done.err
+
+
+def test_without_an_address_the_failure_names_the_broker_for_development(run, monkeypatch):
+    monkeypatch.setattr("kafkasse.kafka.client.BOOTSTRAP_DEFAULT", "127.0.0.1:2")
+
+    done = run("topics", KAFKASSE_KAFKA_TIMEOUT_S="0.5")
+
+    assert done.err.endswith("`kafkasse broker` starts a Kafka for development\n")

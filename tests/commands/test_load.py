@@ -77,7 +77,7 @@ def test_stops_before_an_invalid_row(load, cluster, topic, tmp_path):
 
     assert 1 == done.code
     assert (
-        "line 4 has 1 fields where the header has 2; stopped before sending this row, 1 rows acknowledged" in done.err
+        "line 4 has 1 fields where the header has 2; stopped before sending this row, 1 row acknowledged" in done.err
     )
     assert [json.loads(record.value) for record in cluster.records(topic, 2)] == [{"a": 1, "b": "two\nlines"}]
 
@@ -91,7 +91,7 @@ def test_reports_a_record_that_kafka_rejects(load, cluster, fresh_name, tmp_path
     done = load(file, "--topic", fresh_name)
 
     assert 1 == done.code
-    assert "Kafka did not acknowledge 1 more rows" in done.err
+    assert "Kafka did not acknowledge 1 row (" in done.err
     assert "0 rows acknowledged" in done.err
 
 
@@ -126,9 +126,11 @@ def test_waits_for_acknowledgments_after_an_interruption(broker, cluster, topic,
 @pytest.mark.parametrize(("words", "sentence"), [
     (["missing.csv", "--bootstrap-servers", "127.0.0.1:1"], "cannot read missing.csv: No such file"),
     (["x.xlsx", "--bootstrap-servers", "127.0.0.1:1"], "the format of x.xlsx is unknown: use a .csv, .jsonl or"),
-    ([str(COUNTRIES), "--bootstrap-servers", "127.0.0.1:1"], "cannot reach Kafka at 127.0.0.1:1 within 0 s; start"),
+    ([str(COUNTRIES), "--bootstrap-servers", "127.0.0.1:1"],
+     "cannot reach Kafka at 127.0.0.1:1 within 0 s; start it, or pass another address with --bootstrap-servers\n"),
     ([str(COUNTRIES)],
-     "cannot reach Kafka at 127.0.0.1:2 within 0 s; start it, or pass another address with --boot"),
+     "cannot reach Kafka at 127.0.0.1:2 within 0 s; start it, or pass another address with --bootstrap-servers. "
+     "`kafkasse broker` starts a Kafka for development\n"),
 ])  # fmt: skip
 def test_a_failure_is_one_sentence(run, monkeypatch, words, sentence):
     """The file is checked before the command connects. An address that does not answer is named, also the default one."""

@@ -294,6 +294,18 @@ test("A token function that fails is called again.", async () => {
   assert.deepEqual(["1"], await read(openHasty({ token }), 1));
 });
 
+test("A token function with a name that is not defined ends the stream.", async () => {
+  await assert.rejects(open({ token: () => missing.token() }).run({}), { name: "ReferenceError", message: "missing is not defined" });
+});
+
+test("A token function whose fetch fails is called again.", async () => {
+  script = [sends(START + message(1))];
+  let calls = 0;
+  const token = () => (calls++ ? "t" : Promise.reject(new TypeError("Failed to fetch")));
+
+  assert.deepEqual(["1"], await read(openHasty({ token }), 1));
+});
+
 test("An error event moves the position.", async () => {
   script = [sends(`${START}${message(1)}event: error\ndata: {"status":503}\nid: 9\n\n`, "ends"), sends(message(10))];
 

@@ -123,7 +123,7 @@ def test_the_example_for_node_resumes_after_a_restart(project):
 PAGE = """
 globalThis.location = { href: process.argv[2] };
 globalThis.sessionStorage = { getItem() {}, setItem() {} };
-globalThis.session = { token: () => "t" };
+globalThis.showError = console.error;
 globalThis.user = { id: "u" };
 globalThis.show = (value) => console.log("show", value);
 globalThis.remove = (key) => console.log("remove", key);
@@ -136,7 +136,7 @@ EVENTS = b'event: delete\ndata: {"key":"a"}\nid: 2\n\nevent: gap\ndata: {"reason
 
 @pytest.mark.parametrize(
     ("part", "printed"),
-    [("session.token()", "show { n: 1 }\nremove a\nreload all\n"), ("shared: user.id", "show { n: 1 }\nreload all\n")],
+    [("showError(message)", "show { n: 1 }\nremove a\nreload all\n"), ("shared: user.id", "show { n: 1 }\nreload all\n")],
 )
 def test_the_examples_for_a_page_handle_each_event(tmp_path, stream, part, printed):
     """They run in Node, with stubs for what the page provides. The text of docs/javascript.md contains RUN."""
