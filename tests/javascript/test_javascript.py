@@ -136,7 +136,10 @@ EVENTS = b'event: delete\ndata: {"key":"a"}\nid: 2\n\nevent: gap\ndata: {"reason
 
 @pytest.mark.parametrize(
     ("part", "printed"),
-    [("showError(message)", "show { n: 1 }\nremove a\nreload all\n"), ("shared: user.id", "show { n: 1 }\nreload all\n")],
+    [
+        ("showError(message)", "show { n: 1 }\nremove a\nreload all\n"),
+        ("shared: user.id", "show { n: 1 }\nreload all\n"),
+    ],
 )
 def test_the_examples_for_a_page_handle_each_event(tmp_path, stream, part, printed):
     """They run in Node, with stubs for what the page provides. The text of docs/javascript.md contains RUN."""
@@ -174,7 +177,7 @@ FOLLOW = "const show = console.log, remove = console.log, showError = end;\n" + 
 @pytest.mark.parametrize(
     ("part", "page", "setup", "printed"),
     [
-        ('new EventSource("/topn', "README.md", "console.log = end;\n", '{"n":1}'),
+        ('new EventSource("/streams', "README.md", "console.log = end;\n", '{"n":1}'),
         ('follow("/topn', GUIDE, FOLLOW, '{ n: 1 }\na\n"no: 410"'),
     ],
 )

@@ -103,7 +103,9 @@ TABLE = {
     "README.md": {
         "my_orders": GUNICORN,
         "shop:app": GUNICORN,
-        'new EventSource("/topn/updates")': "javascript/test_javascript.py::test_the_examples_with_eventsource",
+        "event: message": OUTPUT,
+        "kafkasse broker": STREAMS,
+        'new EventSource("/streams/orders")': "javascript/test_javascript.py::test_the_examples_with_eventsource",
     },
     "ARCHITECTURE.md": {
         "─▶": DIAGRAM,
