@@ -5,8 +5,12 @@
 A partition's block ends at the next multiple of BLOCK_OFFSETS. A *full* chunk contains the records of one partition up to
 the end of its block, or the first MAX_CHUNK_BYTES of them. It follows from the position and the log alone, so all servers
 return the same one, and all clients request the same offsets after their first one. The partition is the one with the lowest
-block, so partitions of different lengths do not lead to different paths, and one without new records delays none. The *last*
-chunk, if the log has not reached the end of any block, contains the new records of all partitions.
+block, so partitions of different lengths do not lead to different paths, and one without new records delays none. If the log
+has not reached the end of any block, the chunk contains the new records of all partitions.
+
+A client that never reaches the end of one partition must not wait for ever for the others. Therefore, one of TURN_BLOCKS
+blocks is that of another partition, or the new records of those whose block is incomplete, in turn. The sum of the offsets
+counts the blocks; a full chunk moves it by one block at most.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from kafkasse.records.filter import Selector
 from kafkasse.records.position import IdWriter
 
 BLOCK_OFFSETS = 1000
+TURN_BLOCKS = 16
 MAX_CHUNK_BYTES = 2_097_152  # a chunk exceeds it by at most one record
 
 
@@ -38,16 +43,21 @@ def plan(offsets: Mapping[Partition, int], held: Mapping[Partition, OffsetRange]
         offsets: the next offset of each partition.
         held: the offsets that the log holds. Partitions that are absent cannot be read now.
     """
-    block_ends = {
-        partition: end
-        for partition, offset in offsets.items()
-        if partition in held and (end := (offset // BLOCK_OFFSETS + 1) * BLOCK_OFFSETS) <= held[partition].end
-    }
-    if block_ends:
-        partition = min(block_ends, key=lambda partition: (block_ends[partition], partition))
-        return Plan({partition: block_ends[partition]}, is_full=True)
-    ends = {partition: held[partition].end for partition in offsets if partition in held}
-    return Plan({partition: end for partition, end in ends.items() if offsets[partition] < end}, is_full=False)
+    blocks: list[tuple[int, Partition]] = []
+    new: dict[Partition, int] = {}
+    for partition, offset in offsets.items():
+        if partition in held and offset < (end := held[partition].end):
+            block_end = (offset // BLOCK_OFFSETS + 1) * BLOCK_OFFSETS
+            if block_end <= end:
+                blocks.append((block_end, partition))
+            else:
+                new[partition] = end
+    if not blocks:
+        return Plan(new, is_full=False)
+    first, *others = [Plan({partition: end}, is_full=True) for end, partition in sorted(blocks)]
+    others += [Plan(new, is_full=False)] if new else []
+    turn, block = divmod(sum(offsets.values()) // BLOCK_OFFSETS, TURN_BLOCKS)
+    return others[turn % len(others)] if others and block == TURN_BLOCKS - 1 else first
 
 
 class ChunkCore:
