@@ -47,8 +47,9 @@ def test_the_commands_show_the_topic_the_streams_and_the_records(server, environ
     def output(command: str) -> str:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         variables = os.environ | environment | {"PATH": path}
+        folder = Path(environment["KAFKASSE_CONFIG"]).parent
         return subprocess.run(
-            ["bash", "-c", command], env=variables, capture_output=True, text=True, check=False
+            ["bash", "-c", command], cwd=folder, env=variables, capture_output=True, text=True, check=False
         ).stdout
 
     with Client(server.port, "/topn/updates") as stream:

@@ -112,6 +112,8 @@ TABLE = {
         "config_file": "project/test_docs.py::test_the_architecture_shows_the_layers_that_make_lint_checks",
     },
     "docs/access.md": {
+        "API key, for the client": OUTPUT,
+        "Bearer kafkasse_": "needs a key",
         "```js": "access/test_browser.py::test_the_script_of_the_docs_reads_a_stream_with_tickets",
     },
     "docs/archive.md": {"kafkasse-archive.json": "names of files"},
@@ -301,6 +303,7 @@ def _parse_sh(code: str) -> None:
 
 PARSERS: dict[str, Callable[[str], object]] = {
     "": str,  # text
+    "text": str,
     "json": json.loads,
     "sh": _parse_sh,
     "yaml": yaml.safe_load,
