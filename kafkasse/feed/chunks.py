@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -40,7 +42,8 @@ from kafkasse.route import NewestBy, StartAt
 MAX_POLL_S = 0.25
 
 
-class Chunk(NamedTuple):
+@dataclass(frozen=True)
+class Chunk:
     """What one response contains.
 
     Attributes:
@@ -55,12 +58,12 @@ class Chunk(NamedTuple):
     is_full: bool
     is_up_to_date: bool
 
-    @property
+    @cached_property
     def etag(self) -> str:
         """A digest of the chunk, for the header ETag."""
-        return blake2b(
-            b"%b %b %d" % (self.body, self.next_offset.encode(), self.is_up_to_date), digest_size=12
-        ).hexdigest()
+        digest = blake2b(self.body, digest_size=12)
+        digest.update(b"%b %d" % (self.next_offset.encode(), self.is_up_to_date))
+        return digest.hexdigest()
 
 
 class TopicsChanged(Exception):

@@ -17,7 +17,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flask import Response, current_app, request
 
@@ -116,7 +116,7 @@ class Source:
 
         def read(clients: Clients) -> Chunk:
             chunk = self._read(offset, position, topics, since, must_wait, clients)
-            return chunk._replace(is_full=False) if offset in (BEGINNING, NOW) else chunk
+            return replace(chunk, is_full=False) if offset in (BEGINNING, NOW) else chunk
 
         return self.opened.wait_for(lambda: self.shared.get(key, read, self.address, must_wait))
 
@@ -157,7 +157,7 @@ class Source:
         try:
             return self.feeds.chunks.read(start, self.encoder, self.selector, clients, self.route.newest_by)
         except TopicsChanged as change:
-            return self._read(offset, position, change.topics, since, must_wait, clients)
+            return self._read(offset, position, {**topics, **change.topics}, since, must_wait, clients)
 
     def _snapshot(self, position: Position, topics: Mapping[str, Topic]) -> Chunk:
         """Return the snapshot of a route, which is one chunk.

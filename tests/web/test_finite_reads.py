@@ -271,6 +271,21 @@ def test_a_long_poll_of_a_partition_without_a_leader_is_not_up_to_date(log):
     assert [3] == numbers(poll)
 
 
+def test_a_topic_is_deleted_while_another_is_recreated(client, log, monkeypatch):
+    log.create("u")
+    open_cursor = log.cursor
+
+    def change_topics(*args: Any, **options: Any) -> Any:
+        log.delete("u")
+        log.delete("t")
+        log.create("t")
+        return open_cursor(*args, **options)
+
+    monkeypatch.setattr(log, "cursor", change_topics)
+
+    assert 404 == client.get("/t,u?offset=-1").status_code
+
+
 def test_an_offset_of_a_topic_that_the_route_does_not_allow_is_not_found(log):
     """An offset names its topics, as an event ID does."""
     log.create("secret")
