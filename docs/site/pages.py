@@ -23,6 +23,9 @@ HOME = "index.md"
 OTHERS = {
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",
+    "COMPATIBILITY.md": "compatibility.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "DECISIONS.md": "decisions.md",
     "RELEASING.md": "releasing.md",
     "SECURITY.md": "reporting.md",
     "bench/results.json": "results.md",
