@@ -16,13 +16,14 @@ import json
 import random
 import sys
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from errno import ECONNRESET
 
 from flask import Response, current_app, request
 
 from kafkasse.errors import KafkasseError, Unavailable
-from kafkasse.feed import Feeds
+from kafkasse.feed import Feeds, Reader
 from kafkasse.feed.chunks import Chunk, Start, TopicsChanged
 from kafkasse.feed.core.reader_states import ReaderState
 from kafkasse.feed.core.start import contradictions
@@ -122,14 +123,19 @@ class Source:
 
     def first(
         self, finite: FiniteRead, position: Position, topics: Mapping[str, Topic], since: int | None, is_head: bool
-    ) -> Chunk:
-        """Return the first chunk of a request. See chunk().
+    ) -> tuple[Chunk, Iterable[bytes]]:
+        """Return the first chunk of a request, and the parts of its body. See chunk().
 
-        For HEAD, return an empty one whose next offset is the end of the log.
+        A snapshot has no body except the parts, because it may be too large for the memory. For HEAD, return an empty chunk
+        whose next offset is the end of the log.
         """
         if is_head:
-            return Chunk(b"", self.start(position, topics, NOW, None).end_offset, is_full=False, is_up_to_date=False)
-        return self.chunk(finite.offset, position, topics, since, must_wait=finite.live is Live.LONG_POLL)
+            next_offset = self.start(position, topics, NOW, None).end_offset
+            return Chunk(b"", next_offset, is_full=False, is_up_to_date=False), ()
+        if finite.offset == BEGINNING and self.route.start is StartAt.SNAPSHOT and since is None:
+            return self.opened.wait_for(lambda: self._snapshot(position, topics))
+        chunk = self.chunk(finite.offset, position, topics, since, must_wait=finite.live is Live.LONG_POLL)
+        return chunk, _pieces(chunk.body)
 
     def next(self, offset: str) -> Chunk:
         """Return the chunk at an offset of an earlier chunk. At the end of the log, wait for records."""
@@ -149,8 +155,6 @@ class Source:
         must_wait: bool,
         clients: Clients,
     ) -> Chunk:
-        if offset == BEGINNING and self.route.start is StartAt.SNAPSHOT and since is None:
-            return self._snapshot(position, topics)
         start = self.start(position, topics, offset, since)
         if must_wait and not start.has_records:
             return self._wait(start)
@@ -159,23 +163,37 @@ class Source:
         except TopicsChanged as change:
             return self._read(offset, position, {**topics, **change.topics}, since, must_wait, clients)
 
-    def _snapshot(self, position: Position, topics: Mapping[str, Topic]) -> Chunk:
+    def _snapshot(self, position: Position, topics: Mapping[str, Topic]) -> tuple[Chunk, Iterable[bytes]]:
         """Return the snapshot of a route, which is one chunk.
 
         Raises:
             Unavailable: the snapshot is not complete yet. The server continues to read it.
         """
         reader = self.feeds.open(self.route, position, topics, self.encoder, None, self.address, self.selector)
-        try:
-            parts: list[bytes] = []
-            deadline = time.monotonic() + LONG_POLL_S
-            while reader.state is ReaderState.SNAPSHOT and (left := deadline - time.monotonic()) > 0:
-                parts.append(reader.read(min(left, CHECK_S)))
-            if (ids := reader.ids) is None:
-                raise Unavailable("The snapshot is not complete yet. Retry later.")
-            return Chunk(_array(b"".join(parts)), stream_offset.of(ids), False, reader.can_park)
-        finally:
-            reader.close()
+        self.opened.call_on_close(reader.close)
+        rows = b""
+        deadline = time.monotonic() + LONG_POLL_S
+        while not rows and reader.stop_reason is None and not streams.stopping:
+            if (left := deadline - time.monotonic()) <= 0:
+                break
+            rows = reader.read(min(left, CHECK_S))
+        if (ids := reader.snapshot_ids or reader.ids) is None:
+            raise Unavailable("The snapshot is not complete yet. Retry later.")
+        return Chunk(b"", stream_offset.of(ids), False, reader.can_park), self._rows(reader, rows)
+
+    def _rows(self, reader: Reader, rows: bytes) -> Iterator[bytes]:
+        """Yield the parts of an array with the rows of a snapshot."""
+        before = b"["
+        while True:
+            yield before + _elements(rows)
+            if reader.state is not ReaderState.SNAPSHOT:
+                break
+            try:
+                rows = self.opened.run(lambda: self.opened.wait_for(lambda: reader.read(CHECK_S)))
+            except KafkasseError as error:  # without the end of the array
+                raise ConnectionResetError(ECONNRESET, error.detail) from error
+            before = b",\n"
+        yield b"]"
 
     def _wait(self, start: Start) -> Chunk:
         """Return the records at the end of the log, as soon as there are some, or an empty chunk after LONG_POLL_S."""
@@ -197,23 +215,29 @@ class Source:
 
 
 def _array(lines: bytes) -> bytes:
-    """Return lines of JSON as an array. A line contains no other line break."""
-    return b"[%b]" % lines.rstrip().replace(b"\n", b",\n")
+    """Return lines of JSON as an array."""
+    return b"[%b]" % _elements(lines)
 
 
-def respond(source: Source, finite: FiniteRead, chunk: Chunk) -> Response:
-    """Return the response to a finite read, which starts with this chunk."""
+def _elements(lines: bytes) -> bytes:
+    """Return lines of JSON as elements of an array. A line contains no other line break."""
+    return lines.rstrip().replace(b"\n", b",\n")
+
+
+def respond(source: Source, finite: FiniteRead, chunk: Chunk, body: Iterable[bytes]) -> Response:
+    """Return the response to a finite read, which starts with this chunk and its body."""
     if request.method == "HEAD":
-        response = _response(chunk, None)
+        response = _response(chunk, body, None)
         response.automatically_set_content_length = False  # the length of a chunk is not known
         del response.headers["Content-Length"]
         return response
     if finite.live is Live.SSE:
-        return _events(source, chunk, finite.cursor)
+        return _events(source, chunk, body, finite.cursor)
     cursor = next_cursor(time.time(), finite.cursor) if finite.live else None
-    response = _response(chunk, cursor)
+    response = _response(chunk, body, cursor)
     if finite.offset != NOW:
         response.headers["Cache-Control"] = _cache_control(source.max_age_s, chunk.is_full)
+    if finite.offset != NOW and chunk.body:
         response.set_etag(chunk.etag)
         response.make_conditional(request)
     return response
@@ -223,7 +247,7 @@ def _cache_control(max_age_s: int, is_full: bool) -> str:
     return f"public, max-age={max_age_s if is_full else min(max_age_s, LAST_CHUNK_AGE_S)}" if max_age_s else NOT_STORED
 
 
-def _response(chunk: Chunk, cursor: str | None) -> Response:
+def _response(chunk: Chunk, body: Iterable[bytes], cursor: str | None) -> Response:
     headers = HEADERS | {"Stream-Next-Offset": chunk.next_offset}
     if chunk.is_up_to_date:
         headers["Stream-Up-To-Date"] = "true"
@@ -231,7 +255,7 @@ def _response(chunk: Chunk, cursor: str | None) -> Response:
         headers["Stream-Cursor"] = cursor
     if cursor is not None and chunk.body == EMPTY and chunk.is_up_to_date:
         return current_app.response_class(status=204, headers=headers)
-    return current_app.response_class(_pieces(chunk.body), headers=headers, content_type=JSON_TYPE)
+    return current_app.response_class(body, headers=headers, content_type=JSON_TYPE)
 
 
 def _pieces(body: bytes) -> list[bytes]:
@@ -239,28 +263,33 @@ def _pieces(body: bytes) -> list[bytes]:
     return [body[start : start + PIECE_BYTES] for start in range(0, len(body), PIECE_BYTES)]
 
 
-def _events(source: Source, chunk: Chunk, cursor: str) -> Response:
-    body = _event_parts(source, chunk, cursor)
+def _events(source: Source, chunk: Chunk, body: Iterable[bytes], cursor: str) -> Response:
+    events = _event_parts(source, chunk, body, cursor)
     headers = HEADERS | {"Cache-Control": f"{NOT_STORED}, no-cache", "X-Accel-Buffering": "no"}
-    return current_app.response_class(body, headers=headers, content_type="text/event-stream")
+    return current_app.response_class(events, headers=headers, content_type="text/event-stream")
 
 
-def _event_parts(source: Source, chunk: Chunk, cursor: str) -> Iterator[bytes]:
+def _event_parts(source: Source, chunk: Chunk, body: Iterable[bytes], cursor: str) -> Iterator[bytes]:
     deadline = time.monotonic() + LIVE_S
     while True:
+        unsent = b""
+        if chunk.body != EMPTY:
+            for piece in body:
+                if unsent:
+                    yield unsent
+                if source.opened.has_ended:
+                    return
+                unsent = (b"" if unsent else b"event: data\ndata:") + piece.replace(b"\n", b"\ndata:")
+            unsent += b"\n\n"
         cursor = next_cursor(time.time(), cursor)
         control: dict[str, object] = {"streamNextOffset": chunk.next_offset, "streamCursor": cursor}
         if chunk.is_up_to_date:
             control["upToDate"] = True
-        data = b"" if chunk.body == EMPTY else b"event: data\ndata:%b\n\n" % chunk.body.replace(b"\n", b"\ndata:")
-        data += b"event: control\ndata:%b\n\n" % json.dumps(control, separators=(",", ":")).encode()
-        for piece in _pieces(data):
-            yield piece
-            if source.opened.has_ended:
-                return
-        if time.monotonic() >= deadline or streams.stopping:
+        yield unsent + b"event: control\ndata:%b\n\n" % json.dumps(control, separators=(",", ":")).encode()
+        if source.opened.has_ended or time.monotonic() >= deadline or streams.stopping:
             return
         try:
             chunk = source.next(chunk.next_offset)
         except KafkasseError:  # the client reconnects, and gets the error as an HTTP status
             return
+        body = _pieces(chunk.body)

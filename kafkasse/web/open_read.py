@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from gevent import Timeout, get_hub, getcurrent
+from gevent import Timeout, get_hub, getcurrent, spawn
 
 from kafkasse.access import Visitor
 from kafkasse.errors import KafkasseError, Unavailable
@@ -30,8 +30,9 @@ class OpenRead:
         visitor: who reads.
         registry: contains the read as long as it is open.
         unauthorized: returns the error with this detail for a visitor whose access has ended.
+
+    Attributes:
         run: runs a function in the event loop, and returns its result.
-        on_close: called once, in the event loop.
     """
 
     can_serve = False  # our worker sends the response as that of any app
@@ -42,15 +43,14 @@ class OpenRead:
         visitor: Visitor,
         registry: StreamRegistry,
         unauthorized: Callable[[str], KafkasseError],
-        run: Callable[[Callable[[], object]], object],
-        on_close: Callable[[], object],
+        run: Callable[[Callable[[], Any]], Any],
     ) -> None:
         self.info = info
         self._expires_at = visitor.expires_at
         self._registry = registry
         self._unauthorized = unauthorized
-        self._run = run
-        self._on_close = on_close
+        self.run = run
+        self._on_close: list[Callable[[], object]] = []
         self._loop = get_hub().loop
         self._waiting: Any = None  # the greenlet inside wait_for()
         self._end_reason: EndReason | None = None
@@ -61,7 +61,11 @@ class OpenRead:
         """Close a response that was discarded, for example because middleware replaced it."""
         if not self._is_closed:
             with suppress(Exception):  # the process is exiting
-                self._loop.run_callback_threadsafe(self.release)
+                self._loop.run_callback_threadsafe(spawn, self.release)
+
+    def call_on_close(self, call: Callable[[], object]) -> None:
+        """Call a function in the event loop when the read is closed."""
+        self._on_close.append(call)
 
     @property
     def has_ended(self) -> bool:
@@ -122,11 +126,12 @@ class OpenRead:
     def close(self) -> None:
         """Release everything. May be called twice, and by any thread that serves requests."""
         if not self._is_closed:
-            self._run(self.release)
+            self.run(self.release)
 
     def release(self) -> None:
         """Release everything. Call this in the event loop."""
         if not self._is_closed:
             self._is_closed = True
             self._registry.discard(self)
-            self._on_close()
+            for call in self._on_close:
+                call()  # may switch greenlets

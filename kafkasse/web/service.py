@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from sys import intern
@@ -399,14 +399,15 @@ class StreamService:
         def unauthorized(detail: str) -> Unauthorized:
             return Unauthorized(detail, self._guards.challenges([visitor.guard], "invalid_token", detail))
 
-        def read() -> tuple[finite_reads.Source, Chunk]:
+        def read() -> tuple[finite_reads.Source, Chunk, Iterable[bytes]]:
             feeds = self._get_feeds(route.cluster, has_worker)
             position, topics = self._describe(feeds, route, parsed.position, began_at)
             check_id_size(route, position, topics, settings)
             self._server.check_capacity(sum(service.limits.count for service in stream_services))
             limits.enter(address)
             info = StreamInfo.new(own_id, route.name, address, visitor.name, began_at)
-            opened = OpenRead(info, visitor, streams, unauthorized, run, partial(limits.leave, address))
+            opened = OpenRead(info, visitor, streams, unauthorized, run)
+            opened.call_on_close(partial(limits.leave, address))
             environ.setdefault(OPENED_KEY, []).append(ref(opened))
             try:
                 self._revocations.add(opened, visitor)
@@ -422,14 +423,14 @@ class StreamService:
                     opened,
                     lambda position: self._describe(feeds, route, position, time.monotonic()),
                 )
-                return source, source.first(finite, position, topics, parsed.since, is_head)
+                return source, *source.first(finite, position, topics, parsed.since, is_head)
             except BaseException:
                 opened.release()
                 raise
 
-        source, chunk = run(read)
+        source, chunk, body = run(read)
         try:
-            response = finite_reads.respond(source, finite, chunk)
+            response = finite_reads.respond(source, finite, chunk, body)
             response.headers.update(self.links(route))
         except BaseException:
             source.opened.close()

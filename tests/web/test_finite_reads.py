@@ -335,7 +335,7 @@ def test_a_read_whose_response_an_app_discards_does_not_count(log, hook, live):
 
     client.get(f"/t?offset=-1{live}")
 
-    gevent.sleep(0)
+    gevent.idle()
     del client.application.after_request_funcs[None][:]
     assert 200 == client.get("/t?offset=-1", buffered=True).status_code
 
@@ -501,6 +501,57 @@ def test_a_route_that_starts_with_a_snapshot(log):
     assert [5] == numbers(client.get(f"/r?offset={first.headers[NEXT]}"))
 
 
+@pytest.fixture
+def snapshots(log: MemoryLog) -> FlaskClient:
+    """A route whose snapshot has several parts."""
+    for n in range(3, 9):
+        log.append("t", b'{"n":%d,"pad":"%s"}' % (n, b"x" * 100_000), key=b"k%d" % n)
+    return client_of(log, None, routes={"r": {"path": "/r", "topics": ["t"], "start": "snapshot"}})
+
+
+def test_a_snapshot_is_sent_in_parts(snapshots):
+    """No response contains all of a large snapshot at once."""
+    with snapshots.get("/r?offset=-1", buffered=False) as response:
+        parts = list(response.response)
+
+    assert "Content-Length" not in response.headers
+    assert "ETag" not in response.headers
+    assert 3 <= len(parts)
+    *rows, _ = json.loads(b"".join(parts))
+    assert [*range(9)] == sorted(row["n"] for row in rows)
+    assert [] == numbers(snapshots.get(f"/r?offset={response.headers[NEXT]}"))
+
+
+def test_events_contain_a_snapshot(snapshots):
+    data, control, *_ = events(snapshots.get("/r?offset=-1&live=sse"))
+
+    assert ["data", "control"] == [data.type, control.type]
+    assert 10 == len(json.loads(data.data))
+
+
+def test_a_snapshot_whose_rows_are_lost_is_cut_off(snapshots):
+    """The client notices that the response is incomplete."""
+    with snapshots.get("/r?offset=-1", buffered=False) as response:
+        body = iter(response.response)
+        assert b"[" == next(body)[:1]
+        (read,) = streams.statuses()
+        streams.end(read["id"])
+
+        with pytest.raises(ConnectionResetError):
+            list(body)
+
+
+def test_a_read_whose_snapshot_ends_before_it_is_complete(log, monkeypatch):
+    """Because the topic was recreated. The event loop runs meanwhile."""
+    monkeypatch.setattr(finite_reads, "LONG_POLL_S", math.inf)
+    route = {"path": "/r", "topics": ["t"], "start": "snapshot"}
+    client = client_of(log, None, metadata_refresh_s=0.02, routes={"r": route})
+    monkeypatch.setattr(type(log.cursor({})), "poll", lambda _, timeout_s: gevent.sleep(timeout_s) or [])
+    gevent.spawn_later(0.2, lambda: (log.delete("t"), log.create("t", 2)))
+
+    assert 503 == client.get("/r?offset=-1").status_code
+
+
 def test_topics_that_match_a_pattern_join(log):
     route = {"path": "/r", "topics": ["t*"]}
     offset = client_of(log, None, routes={"r": route}).get("/r?offset=now").headers[NEXT]
@@ -591,7 +642,7 @@ ENDS = [(Login.expire, 401), (Login.log_out, 401), (Login.end, 503)]
 @pytest.mark.parametrize(("end", "status"), ENDS)
 def test_a_long_poll_ends_when_access_ends(session, login, end, status):
     """Without a record."""
-    offset = session.get("/r?offset=now").headers[NEXT]
+    offset = session.get("/r?offset=now", buffered=True).headers[NEXT]
     end(login)
 
     response = session.get(f"/r?offset={offset}&live=long-poll")
@@ -611,7 +662,7 @@ def test_events_end_when_access_ends(session, login, monkeypatch, end, _):
 
 def test_a_long_poll_outlives_one_whose_access_ends(session, login, log):
     """They share a read."""
-    url = f"/r?offset={session.get('/r?offset=now').headers[NEXT]}&live=long-poll"
+    url = f"/r?offset={session.get('/r?offset=now', buffered=True).headers[NEXT]}&live=long-poll"
     other = gevent.spawn(session.application.test_client().get, url)
     gevent.sleep(0)
     login.expire()

@@ -414,6 +414,13 @@ class ReaderCore:
         return None
 
     @property
+    def snapshot_ids(self) -> IdWriter | None:
+        """The position of the snapshot that read() returns the rows of; None if it returns no rows."""
+        if isinstance(self._state, ReadingSnapshot):
+            return self._feed.ids.copy_at(self._state.version.places)
+        return None
+
+    @property
     def can_park(self) -> bool:
         """Whether the reader is live and its client has received everything."""
         return isinstance(self._state, Live) and self.stop_reason is None and self._feed.can_park(self._state.segment)
