@@ -1,4 +1,4 @@
-"""Rejects a stream whose event IDs would be too large for the server to accept, so that every stream can be resumed."""
+"""Rejects a stream whose event IDs or offsets would be too large for the server, so that every stream can be resumed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from functools import lru_cache
 
 from kafkasse.errors import BadRequest
 from kafkasse.log import Partition, Topic
-from kafkasse.records.position import IdType, IdWriter, Position
+from kafkasse.records.position import IdType, IdWriter, Position, stream_offset
 from kafkasse.route import Route
 from kafkasse.settings import WebSettings
 
 MAX_ENTRY_BYTES = 420  # of an entry whose topic name has 249 letters; if even such entries fit, an ID is not measured
+LIVE_BYTES = 64  # of the parameters live and cursor, which a client adds later
 # An ID becomes longer while a stream is open. These values are larger than most that occur.
 LARGE_OFFSET, LARGE_EPOCH, TIMESTAMP, TOPIC_ID = 10**10 - 1, 999, 10**13 - 1, "x" * 8
 
@@ -23,12 +24,7 @@ def check_id_size(route: Route, position: Position, topics: Mapping[str, Topic],
         BadRequest: the stream has more partitions than `max_last_event_id_entries`, or its event IDs could become longer
             than `max_last_event_id_bytes`.
     """
-    listed: dict[str, int] = {}
-    for partition in position.starts:
-        listed[partition.topic] = listed.get(partition.topic, 0) + 1
-    counts = {
-        name: listed[name] if name in position.partial_topics else topic.partitions for name, topic in topics.items()
-    }
+    counts = _counts(position, topics)
     count = sum(counts.values())
     max_entries, max_bytes = settings.max_last_event_id_entries, settings.max_last_event_id_bytes
     if count > max_entries:
@@ -44,10 +40,51 @@ def check_id_size(route: Route, position: Position, topics: Mapping[str, Topic],
         )
 
 
+def check_offset_size(position: Position, topics: Mapping[str, Topic], other_bytes: int, max_bytes: int) -> None:
+    """Check that the server would accept the request lines with the offsets of a finite read.
+
+    Args:
+        position: the position of the client.
+        topics: the topics of the position.
+        other_bytes: the length of the request line without the offset.
+        max_bytes: of a request line.
+
+    Raises:
+        BadRequest: a request line could become longer.
+    """
+    counts = _counts(position, topics)
+    if other_bytes + LIVE_BYTES + _offset_bytes(tuple(counts.items()), position.partial_topics) > max_bytes:
+        raise BadRequest(
+            f"This stream has {sum(counts.values())} partitions. With its offsets, a request line could become longer than"
+            f" {max_bytes} bytes (limit_request_line). Request fewer topics or partitions, or read it as a stream."
+        )
+
+
+def _counts(position: Position, topics: Mapping[str, Topic]) -> dict[str, int]:
+    """Return the number of partitions of each topic that the client reads."""
+    listed: dict[str, int] = {}
+    for partition in position.starts:
+        listed[partition.topic] = listed.get(partition.topic, 0) + 1
+    return {
+        name: listed[name] if name in position.partial_topics else topic.partitions for name, topic in topics.items()
+    }
+
+
+def _partitions(counts: tuple[tuple[str, int], ...]) -> list[Partition]:
+    return [Partition(name, index) for name, count in counts for index in range(count)]
+
+
+@lru_cache(maxsize=256)
+def _offset_bytes(counts: tuple[tuple[str, int], ...], partial_topics: frozenset[str]) -> int:
+    partitions = _partitions(counts)
+    offsets, epochs = dict.fromkeys(partitions, LARGE_OFFSET), dict.fromkeys(partitions, LARGE_EPOCH)
+    return len(stream_offset.render(offsets, {name: TOPIC_ID for name, _ in counts}, epochs, partial_topics))
+
+
 @lru_cache(maxsize=256)
 def _id_bytes(counts: tuple[tuple[str, int], ...], id_type: IdType, compact: bool | None) -> int:
     """Return the length of a long event ID. Cached, because it takes 10 ms for the largest ID."""
-    partitions = [Partition(name, index) for name, count in counts for index in range(count)]
+    partitions = _partitions(counts)
     return len(
         IdWriter(
             dict.fromkeys(partitions, LARGE_OFFSET),

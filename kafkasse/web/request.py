@@ -48,6 +48,7 @@ class FiniteRead:
     offset: str  # BEGINNING, NOW or the text of a position
     live: Live
     cursor: str  # what the client echoes of an earlier response to a live read
+    other_bytes: int  # of the request line: all except the offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,8 @@ def _finite_read(request: Request) -> FiniteRead | None:
         raise InvalidParameter("Send one offset: -1, now, or the Stream-Next-Offset of a response.")
     if live not in set(Live):
         raise InvalidParameter("live must be long-poll or sse.")
-    return FiniteRead(offsets[0], Live(live), arguments.get("cursor", ""))
+    line = f"{request.method} {request.environ.get('RAW_URI', '')} {request.environ.get('SERVER_PROTOCOL', '')}"
+    return FiniteRead(offsets[0], Live(live), arguments.get("cursor", ""), len(line) - len(offsets[0]))
 
 
 def _parse_finite(

@@ -54,7 +54,7 @@ from kafkasse.web.compression import IDENTITY, Coding, negotiate
 from kafkasse.web.encoders import Encoders
 from kafkasse.web.headers import ALL_METHODS, DEFAULT_HEADERS, READ_METHODS, STREAM_HEADERS, CorsPolicy
 from kafkasse.web.host_session import keep_unchanged_session
-from kafkasse.web.id_size import check_id_size
+from kafkasse.web.id_size import check_id_size, check_offset_size
 from kafkasse.web.identify import Identifier, open_tickets
 from kafkasse.web.observer import Observer
 from kafkasse.web.open_read import OpenRead
@@ -403,6 +403,7 @@ class StreamService:
             feeds = self._get_feeds(route.cluster, has_worker)
             position, topics = self._describe(feeds, route, parsed.position, began_at)
             check_id_size(route, position, topics, settings)
+            check_offset_size(position, topics, finite.other_bytes, self._server.max_request_line)
             self._server.check_capacity(sum(service.limits.count for service in stream_services))
             limits.enter(address)
             info = StreamInfo.new(own_id, route.name, address, visitor.name, began_at)

@@ -59,9 +59,14 @@ class WsgiServer:
         max_streams: the configured limit.
         logger: receives a message if the server cannot serve streams, as far as this is known when the app is loaded, or
             if it cannot serve `max_streams` of them.
+
+    Attributes:
+        max_request_line: the longest request line that the server accepts, if it is gunicorn.
     """
 
     def __init__(self, max_streams: int, logger: logging.Logger) -> None:
+        cfg = _gunicorn_config()
+        self.max_request_line = (cfg.limit_request_line if cfg is not None else 0) or sys.maxsize
         self._was_patched = is_patched()
         self._problem = _problem_of_process()
         limit, name = _limit()

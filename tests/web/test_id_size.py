@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from flask.testing import FlaskClient
 
 from kafkasse.log.memory import MemoryLog
+from kafkasse.web import wsgi_server
 from kafkasse_client.sse import Parser
 from tests.web import clients
 
@@ -25,6 +27,21 @@ def first_id(client: FlaskClient, path: str) -> str:
         parser = Parser()
         list(parser.receive(next(iter(response.response))))
         return parser.last_event_id
+
+
+def test_an_offset_that_would_exceed_the_request_line_is_rejected_at_the_first_request(monkeypatch):
+    """And not when the client continues at an offset of the server."""
+    monkeypatch.setattr(wsgi_server, "_gunicorn_config", lambda: SimpleNamespace(limit_request_line=1_000))
+    monkeypatch.setattr(wsgi_server, "_limit", lambda: (1_000, "a limit"))
+    monkeypatch.setattr(wsgi_server, "_problem_of_process", lambda: "")
+    client = client_of({"narrow": 10, "wide": 100})
+
+    narrow, wide = (client.get(f"/{name}?offset=-1", buffered=True) for name in ("narrow", "wide"))
+
+    assert [200, 400] == [narrow.status_code, wide.status_code]
+    assert "longer than 1000 bytes (limit_request_line)" in wide.get_json(force=True)["detail"]
+    uri = {"RAW_URI": f"/narrow?offset=-1&x={'x' * 900}"}
+    assert 400 == client.get("/narrow?offset=-1", environ_overrides=uri).status_code
 
 
 MANY = {f"a.name.of.usual.length.{n}": 50 for n in range(50)}
