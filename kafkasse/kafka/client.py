@@ -12,11 +12,12 @@ import ssl
 import struct
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from gevent.threadpool import ThreadPool
 from kafka import KafkaAdminClient, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.net.compat import KafkaNetClient
@@ -37,6 +38,7 @@ from kafkasse.kafka.errors import PERMANENT_ERRORS, explain, message, tls_error
 from kafkasse.kafka.fetch_protocol import VERSIONS, Broker, Leader, newest_version
 from kafkasse.log import UNKNOWN_EPOCH, Partition
 from kafkasse.process.event_loop import take_turn
+from kafkasse.process.loop_thread import loop_thread
 
 MAX_RECONNECT_BACKOFF_MS = 1_000
 RETRY_BACKOFF_MS = 10  # kafka-python's default is 100
@@ -45,6 +47,7 @@ MAX_IN_FLIGHT_REQUESTS = 1_000
 MIN_REQUEST_TIMEOUT_MS = 2_000
 MAX_HANDSHAKE_S = 5.0
 MAX_FAILURES_SHOWN = 3
+MAX_THREADS = 64  # of one client, under servers with threads
 
 BOOTSTRAP_NOT_SET = f"KAFKASSE_BOOTSTRAP_SERVERS is not set; trying {BOOTSTRAP_DEFAULT}"
 BOOTSTRAP_ADVICE = "If the brokers are running, check kafka.bootstrap_servers and kafka.security_protocol"
@@ -57,6 +60,9 @@ _LEADER_NOT_AVAILABLE = 5
 _TLS_ALERT = b"\x15\x03"
 # kafka-python checks some settings only when it connects, and fails with one of these.
 _SETTINGS_ERRORS = (AssertionError, ImportError, KeyError, TypeError, ValueError)
+
+
+Result = TypeVar("Result")
 
 
 class TopicMetadata(NamedTuple):
@@ -108,6 +114,7 @@ class Client:
         )
         self.brokers: Mapping[int, Broker] = {}
         self._lock = Lock()
+        self._threads: ThreadPool | None = None
         self._admin: KafkaAdminClient | None = None
         self._failure: Exception | None = None
         self._failures = 0
@@ -141,7 +148,7 @@ class Client:
             return encoded
 
         with _reasons(manager):
-            encoded = manager.run(send)
+            encoded = self._wait_for(manager.run, send)
         try:
             brokers, found = encoded.decode()
             self.brokers = {each.node_id: Broker(each.node_id, each.host, each.port) for each in brokers}
@@ -235,13 +242,13 @@ class Client:
             return [await future for future in futures]
 
         with _reasons(manager):
-            responses: list[Any] = manager.run(send)
+            responses: list[Any] = self._wait_for(manager.run, send)
         return responses
 
     def refresh_brokers(self) -> None:
         """Refresh kafka-python's list of brokers. Without this, it does not know a broker that has just returned."""
         manager = self._bootstrapped()._manager
-        manager.run(manager.cluster.refresh_metadata)
+        self._wait_for(manager.run, manager.cluster.refresh_metadata)
 
     def connect(self, broker: Broker) -> tuple[socket.socket, tuple[int, int]]:
         """Open a connection, encrypted and authenticated as the settings say, and detach its socket from kafka-python.
@@ -253,8 +260,8 @@ class Client:
             kafka.errors.KafkaError, OSError: the connection failed.
         """
         manager = self._bootstrapped()._manager
-        opened: tuple[socket.socket, tuple[int, int]] = manager.run(
-            _open_socket, manager, broker, time.monotonic() + self._timeout_s
+        opened: tuple[socket.socket, tuple[int, int]] = self._wait_for(
+            manager.run, _open_socket, manager, broker, time.monotonic() + self._timeout_s
         )
         return opened
 
@@ -266,6 +273,19 @@ class Client:
             admin.close()
 
     def _bootstrapped(self) -> KafkaAdminClient:
+        admin = self._admin
+        return self._wait_for(self._bootstrap_once) if admin is None else admin
+
+    def _wait_for(self, call: Callable[..., Result], *args: Any) -> Result:
+        """Return what `call` returns. It blocks its thread, which must not be the one in which all other reads run."""
+        if not loop_thread.is_current:
+            return call(*args)
+        if self._threads is None:
+            self._threads = ThreadPool(MAX_THREADS)
+        result: Result = self._threads.apply(call, args)
+        return result
+
+    def _bootstrap_once(self) -> KafkaAdminClient:
         failures = self._failures
         with self._lock:
             if self._closed:

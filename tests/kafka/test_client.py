@@ -6,6 +6,8 @@ import gc
 import inspect
 import logging
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -30,6 +32,7 @@ from kafkasse.kafka import client
 from kafkasse.kafka.client import Broker, Client
 from tests.kafka.fake_broker import FakeCluster, FakeTopic
 from tests.kafka.logs import open_log
+from tests.support.waiting import TIMEOUT_S
 
 SIGNATURES = {
     StructField.compiled_decode_from: "self version compact tagged data_class",
@@ -190,6 +193,53 @@ def test_waiting_callers_share_a_failed_bootstrap(monkeypatch):
 
     assert {KafkaUnavailable} == {type(each.exception) for each in calls}
     assert 1 == len(attempts)
+
+
+UNPATCHED = """
+import sys
+from threading import Event
+from types import SimpleNamespace
+
+import gevent
+
+from kafkasse.kafka.client import Client
+from kafkasse.process.loop_thread import loop_thread
+
+called, answer = Event(), Event()
+
+def block(*_):
+    called.set()
+    answer.wait(60)
+    raise TimeoutError
+
+def call():
+    try:
+        client.refresh_brokers()
+    except TimeoutError:
+        return "timeout"
+
+client = Client({}, timeout_s=60)
+client._bootstrap = block
+if "bootstrapped" in sys.argv:
+    manager = SimpleNamespace(run=block, cluster=SimpleNamespace(refresh_metadata=None))
+    client._admin = SimpleNamespace(_manager=manager)
+caller = loop_thread.run(lambda: gevent.spawn(call))
+called.wait(60)
+print(loop_thread.run(caller.ready))
+answer.set()
+print(loop_thread.run(caller.get))
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("arguments", [[], ["bootstrapped"]])
+def test_a_cluster_that_does_not_answer_blocks_no_other_reads(arguments):
+    """Also under servers with threads, where kafka-python blocks the thread that calls it."""
+    process = subprocess.run(
+        [sys.executable, "-c", UNPATCHED, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+    )
+
+    assert ["False", "timeout"] == process.stdout.split()
 
 
 def test_client_bootstraps_when_the_cluster_is_back(cluster):
