@@ -1,7 +1,8 @@
 """A thread with an event loop, for servers without one: gunicorn's sync and gthread workers, waitress, and others.
 
 Feeds and logs run in one event loop. Under gevent, that is the loop of the whole process. Other servers have threads, which
-call LoopThread.run(). A process has at most one such thread; it starts at the first call, after gunicorn has forked. Nothing may block it.
+call LoopThread.run(). A process has at most one such thread; it starts at the first call, after gunicorn has forked.
+Functions that block need another thread.
 """
 
 from __future__ import annotations
