@@ -127,6 +127,7 @@ def test_the_comments_are_valid_settings(run, cluster, file):
         line[2:] if line.startswith(tuple(f"# {name}" for name in names)) and ":" in line else line for line in lines
     ]
     file.write_text("\n".join(active))
+    (file.parent / "partner-keys").write_text("partner-1:" + 64 * "0")
 
     config = Config.load({}, file)
 

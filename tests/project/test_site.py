@@ -112,14 +112,18 @@ def test_every_diagram_has_a_source_and_dark_colors():
 
 
 def test_the_animation_shows_each_picture_once():
-    """Pictures that are equal become one frame. The frames and their parts are numbered in one sequence."""
+    """Pictures that are equal become one frame. The frames and their parts are numbered in one sequence.
+
+    The picture for programs without animations is the last one, and not a frame.
+    """
     first, second = (_picture(part) for part in (b"1", b"2"))
 
     chunks = _chunks(animated([first, first, second], pause_s=0.2, last_s=2))
 
-    assert [b"IHDR", b"acTL", b"fcTL", b"IDAT", b"fcTL", b"fdAT", b"IEND"] == [kind for kind, _ in chunks]
+    assert [b"IHDR", b"acTL", b"IDAT", b"fcTL", b"fdAT", b"fcTL", b"fdAT", b"IEND"] == [kind for kind, _ in chunks]
     contents = [content for kind, content in chunks if kind in (b"fcTL", b"fdAT")]
-    assert [0, 1, 2] == [int.from_bytes(content[:4]) for content in contents]
+    assert b"2" == dict(chunks)[b"IDAT"]
+    assert [0, 1, 2, 3] == [int.from_bytes(content[:4]) for content in contents]
     assert [400, 2000] == [int.from_bytes(content[20:22]) for kind, content in chunks if kind == b"fcTL"]
 
 

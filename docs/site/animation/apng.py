@@ -15,6 +15,8 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 def animated(pictures: Sequence[bytes], pause_s: float, last_s: float) -> bytes:
     """Return an animation that repeats forever. Equal pictures in a row become one frame.
 
+    Programs that do not support animations show the last picture.
+
     Args:
         pictures: PNG files with the same size and type of color.
         pause_s: how long to show each picture.
@@ -30,17 +32,15 @@ def animated(pictures: Sequence[bytes], pause_s: float, last_s: float) -> bytes:
     [header] = _content(pictures[0], b"IHDR")
     size = header[:8]
     parts = [SIGNATURE, _chunk(b"IHDR", header), _chunk(b"acTL", struct.pack(">II", len(frames), 0))]
+    parts += [_chunk(b"IDAT", data) for data in _content(pictures[-1], b"IDAT")]  # before all frames: not one of them
     number = 0
-    for index, (picture, seconds) in enumerate(frames):
+    for picture, seconds in frames:
         control = struct.pack(">I8sIIHHBB", number, size, 0, 0, round(seconds * 1000), 1000, 0, 0)
         parts.append(_chunk(b"fcTL", control))
         number += 1
         for data in _content(picture, b"IDAT"):
-            if index == 0:
-                parts.append(_chunk(b"IDAT", data))
-            else:
-                parts.append(_chunk(b"fdAT", struct.pack(">I", number) + data))
-                number += 1
+            parts.append(_chunk(b"fdAT", struct.pack(">I", number) + data))
+            number += 1
     return b"".join([*parts, _chunk(b"IEND", b"")])
 
 
