@@ -80,7 +80,7 @@ def _lines(
     topic = next(iter([*allowed, *existing]), "orders")
     route = {"path": "/live", "topics": [topic], "access": "public", "start": "-15m"}
     yield from ("# routes:", "#   live:", *(f"#     {name}: {json.dumps(value)}" for name, value in route.items()))
-    yield "\n# A guard identifies visitors of a route with access: [partners]. `kafkasse key create` prints the lines of the file."
+    yield "\n# A guard names visitors, for access: [partners]. `kafkasse key create` prints the lines of this file."
     yield f"# guards: {json.dumps({'partners': {'api_keys': {'file': 'partner-keys'}}})}"
     for name in OFFERED:
         yield from (
