@@ -147,7 +147,7 @@ class AsyncStream:
             return option
         try:
             return cast(T, await _result(option(self._core.wants_new_token)))
-        except (StreamError, Retryable):
+        except (StreamError, Retryable, NameError):  # a missing name stays missing
             raise
         except Exception as error:  # the caller's code may raise anything, for example if the issuer is down
             raise Retryable(f"the token or the headers are not available: {error!r}") from error

@@ -179,7 +179,7 @@ def _ask(option: T | Callable[[bool], T], refresh: bool) -> T:
         return option
     try:
         return option(refresh)
-    except (StreamError, Retryable):
+    except (StreamError, Retryable, NameError):  # a missing name stays missing
         raise
     except Exception as error:  # the caller's code may raise anything, for example if the issuer is down
         raise Retryable(f"the token or the headers are not available: {error!r}") from error

@@ -224,6 +224,14 @@ def test_waits_after_an_error_event_with_the_status_401(client, serve):
     assert ["connecting", "False", *once, *once, "open"] == states
 
 
+def test_a_token_function_with_a_name_that_is_not_defined_ends_the_stream(client, serve):
+    """A retry would hide the mistake."""
+    server = serve(Sends(START + message(1)))
+
+    with pytest.raises(NameError, match="missing"):
+        run(client(server.url, token=lambda refresh: missing.token()))  # type: ignore[name-defined]  # noqa: F821
+
+
 def test_calls_a_token_function_that_failed_again(client, serve):
     """The issuer of the tokens may be down for a while."""
     server = serve(Sends(START + message(1)))
