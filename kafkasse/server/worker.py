@@ -17,6 +17,7 @@ import json
 import logging.config
 import os
 import re
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -58,9 +59,10 @@ OPEN_AFTER_STOP_S = 0.2
 # Close the remaining streams this long before gunicorn kills the worker, so that their hooks still run.
 CLOSE_BEFORE_KILL_S = 0.5
 STOP_CHECK_INTERVAL_S = 0.05
-# Requests that wait for their turn. More connections wait in the kernel: here, each would take 15 KiB until its turn, and
-# Python would keep much of this memory. With a lower limit, few requests would get a turn while many clients catch up.
-MAX_WAITING_REQUESTS = 200
+# While this many new connections wait for their turn, the worker accepts no more. In the kernel, a waiting connection takes
+# no memory of the worker; accepted, it takes 15 KiB. A lower limit would give new connections too few turns while many
+# clients catch up.
+MAX_WAITING_CONNECTIONS = 200
 REST_OF_HEADER_TIMEOUT_S = 1.0
 RECV_BYTES = 65_536
 _ORIGIN = re.compile(rb"\r\norigin:[ \t]*([^\r\n]*)", re.IGNORECASE)
@@ -80,7 +82,8 @@ class Worker(GeventWorker):  # type: ignore[misc]
 
     write_timeout_s = 120.0
     _close_streams_at = 0.0
-    _waiting_requests = 0
+    _waiting_connections = 0
+    _operations_name: Any = None  # the address of the listener for operators, as getsockname() returns it
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -88,7 +91,6 @@ class Worker(GeventWorker):  # type: ignore[misc]
         self._collections = ShortCollections(streams)
         self._listeners: list[SharedListener] = []
         self._runner: Any = None  # the greenlet that is in gunicorn's loop
-        self._operations_name: Any = None  # the address of the listener for operators, as getsockname() returns it
         self._control: Any = None
         self._reported_wrappers: set[tuple[str, bool]] = set()
 
@@ -124,34 +126,35 @@ class Worker(GeventWorker):  # type: ignore[misc]
         Otherwise, if ten thousand clients connect at once, each callback of the event loop would wait until the requests of
         thousands of clients are parsed. A lookup in Kafka, which needs several callbacks, would exceed kafka_timeout_s.
         """
-        self._wait_for_turn()
+        self._waiting_connections += 1
+        try:
+            take_turn()
+        finally:
+            self._waiting_connections -= 1
         super().handle(listener, client, addr)
 
     def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> None:
         """Handle one request, then yield to other greenlets, because the next request may have been pipelined."""
-        self._wait_for_turn()  # the requests of a hundred connections may arrive at once
+        take_turn()  # the requests of a hundred connections may arrive at once
         sock.settimeout(self.write_timeout_s)
-        req.is_for_operators = self._operations_name is not None and listener_name == self._operations_name
+        req.is_for_operators = self._is_for_operators(listener_name)
         try:
             super().handle_request(listener_name, req, sock, addr)
         except TimeoutError:
             raise StopIteration from None  # gunicorn closes the connection
         gevent.sleep(0)
 
-    def _wait_for_turn(self) -> None:
-        self._waiting_requests += 1
-        try:
-            take_turn()
-        finally:
-            self._waiting_requests -= 1
-
-    def _may_accept(self) -> bool:
-        return self._waiting_requests < MAX_WAITING_REQUESTS
+    def _is_for_operators(self, listener_name: Any) -> bool:
+        return self._operations_name is not None and bool(listener_name == self._operations_name)
 
     def server_class(self, listener: Any, spawn: Any, ssl_context: Any = None, **_: Any) -> SharedListener:
         """Create the server of a listener. gunicorn's run() calls this; it gives no access to servers of its own class."""
         ssl_args = {"ssl_context": ssl_context} if ssl_context else {}
-        server = SharedListener(listener, self.handle, self._may_accept, spawn=spawn, **ssl_args)
+        # A flood of clients must not lock out the operators.
+        limit = sys.maxsize if self._is_for_operators(listener.getsockname()) else MAX_WAITING_CONNECTIONS
+        server = SharedListener(
+            listener, self.handle, lambda: self._waiting_connections < limit, spawn=spawn, **ssl_args
+        )
         if self.cfg.workers > 1:
             server.max_accept = 1  # leave connections to the other workers
         self._listeners.append(server)

@@ -15,11 +15,11 @@ import pytest
 from gevent.pool import Pool
 from gunicorn.workers.ggevent import GeventWorker
 
-from kafkasse.server.worker import MAX_WAITING_REQUESTS, Worker
+from kafkasse.server.worker import MAX_WAITING_CONNECTIONS, Worker
 from tests.server.conftest import IN_MEMORY
 from tests.support.client import READ_TIMEOUT_S, Client, fetch
 from tests.support.server import Server
-from tests.support.turns import TurnClock
+from tests.support.turns import TurnClock, poll_events
 from tests.support.waiting import wait_until
 
 WHILE_ONE_WORKER_STOPS = 100  # requests
@@ -52,7 +52,6 @@ def test_each_turn_of_the_event_loop_handles_few_of_the_connections_that_arrive_
 
     monkeypatch.setattr(GeventWorker, method, parse)
     worker = Worker.__new__(Worker)
-    worker._operations_name = None
     arguments = [SimpleNamespace(settimeout=lambda _: None)] * (3 if method == "handle" else 4)
 
     gevent.joinall([gevent.spawn(getattr(worker, method), *arguments) for _ in range(50)], raise_error=True)
@@ -66,7 +65,7 @@ def test_connections_wait_in_the_kernel_while_earlier_ones_wait_for_their_turn(m
     waiting: list[int] = []
 
     def parse(worker: Worker, *_: object) -> None:
-        waiting.append(worker._waiting_requests)
+        waiting.append(worker._waiting_connections)
         clock.compute()
 
     monkeypatch.setattr(GeventWorker, "handle", parse)
@@ -82,7 +81,37 @@ def test_connections_wait_in_the_kernel_while_earlier_ones_wait_for_their_turn(m
         wait_until(lambda: len(waiting) == CONNECTIONS)
         server.stop()
 
-    assert max(waiting) < MAX_WAITING_REQUESTS + server.max_accept < CONNECTIONS
+    assert max(waiting) < MAX_WAITING_CONNECTIONS + server.max_accept < CONNECTIONS
+
+
+@pytest.mark.parametrize("lets_in", ["a public client", "an operator"])
+def test_busy_clients_do_not_lock_out_others(monkeypatch, lets_in):
+    """Requests of open connections let a public client in. New connections that wait let only an operator in."""
+    clock = TurnClock(monkeypatch)
+    handled: list[str] = []
+    monkeypatch.setattr(GeventWorker, "handle", lambda *_: handled.append("new connection"))
+    monkeypatch.setattr(GeventWorker, "handle_request", lambda *_: clock.compute())
+    worker = Worker.__new__(Worker)
+    worker.cfg, worker._listeners = SimpleNamespace(workers=1), []
+    if lets_in == "an operator":
+        worker._waiting_connections = MAX_WAITING_CONNECTIONS
+
+    def keep_alive() -> None:
+        while not handled:
+            worker.handle_request(None, SimpleNamespace(), SimpleNamespace(settimeout=lambda _: None), None)
+
+    with ExitStack() as sockets:
+        listener = sockets.enter_context(gevent.socket.create_server(("127.0.0.1", 0)))
+        if lets_in == "an operator":
+            worker._operations_name = listener.getsockname()
+        server = worker.server_class(listener, Pool())
+        sockets.callback(gevent.killall, [gevent.spawn(keep_alive) for _ in range(CONNECTIONS)])
+        poll_events()
+        sockets.enter_context(gevent.socket.create_connection(listener.getsockname()))
+
+        server.start()
+        wait_until(lambda: handled)
+        server.stop()
 
 
 # Stopping.
