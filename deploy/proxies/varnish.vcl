@@ -13,6 +13,7 @@ sub vcl_recv {
         return (synth(404));
     }
     set req.http.X-Forwarded-Host = req.http.Host;
+    set req.http.X-Forwarded-Proto = "http";  # behind a TLS proxy: "https"
     set req.http.X-Forwarded-Prefix = "/streams";
     set req.url = regsub(req.url, "^/streams/", "/");
     return (pass);

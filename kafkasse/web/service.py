@@ -432,7 +432,8 @@ class StreamService:
         source, chunk, body = run(read)
         try:
             response = finite_reads.respond(source, finite, chunk, body)
-            response.headers.update(self.links(route))
+            if not response.cache_control.public:  # a client may have chosen the prefix in the links; see public_url()
+                response.headers.update(self.links(route))
         except BaseException:
             source.opened.close()
             raise

@@ -538,6 +538,18 @@ def test_the_page_about_proxies_links_each_tested_file():
     assert sorted(file.name for file in (ROOT / "deploy/proxies").iterdir()) == sorted(linked)
 
 
+@pytest.mark.parametrize("part", ["For", "Host", "Proto", "Prefix"])
+def test_each_file_of_a_proxy_replaces_the_headers_that_a_client_may_forge(part):
+    files = {file.name: file.read_text() for file in (ROOT / "deploy/proxies").iterdir()}
+    proxies = {name for name, text in files.items() if "6917" in text}
+    automatic = {
+        "For": {"Caddyfile", "apache.conf", "varnish.vcl"}
+    }  # see test_the_server_knows_the_address_of_the_client
+
+    setting = re.compile(rf"^[^#\n]*\bX-Forwarded-{part}\b", re.MULTILINE)
+    assert proxies - automatic.get(part, set()) == {name for name, text in files.items() if setting.search(text)}
+
+
 @pytest.mark.processes
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_the_commands_in_the_docs_that_read_streams_print_records(tmp_path):

@@ -203,7 +203,9 @@ def test_the_server_knows_the_address_of_the_client(site, connect, topic):
 @each_client
 def test_the_server_knows_its_public_url(site, connect, kind):
     """The catalog, the documents and the errors name the URLs that a client uses, whatever headers it sends."""
-    forged = {"X_Forwarded_Host": "evil.example", "X_Forwarded_Prefix": "/evil", "X_Forwarded_Proto": "ftp"}
+    scheme = kind[:-1]
+    other = "http" if scheme == "https" else "https"
+    forged = {"X_Forwarded_Host": "evil.example", "X_Forwarded_Prefix": "/evil", "X_Forwarded_Proto": other}
 
     def get(path: str) -> Any:
         response = connect(f"/streams/{path}", **forged)
@@ -212,7 +214,7 @@ def test_the_server_knows_its_public_url(site, connect, kind):
 
     catalog, openapi, asyncapi, error = map(get, ("-/catalog", "-/openapi.json", "-/asyncapi.json", "a//b"))
 
-    scheme, address = kind[:-1], f"127.0.0.1:{site.proxy.ports[kind[:-1]]}"
+    address = f"127.0.0.1:{site.proxy.ports[scheme]}"
     url = f"{scheme}://{address}/streams"
     (stream,) = catalog["streams"]
     assert f"{url}/{{topics}}" == stream["url"]

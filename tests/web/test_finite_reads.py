@@ -707,6 +707,14 @@ def test_by_default_no_cache_stores_a_stream(client, query):
         assert {"private", "no-store"} <= set(headers["Cache-Control"].split(", "))
 
 
+def test_a_client_cannot_put_links_into_a_cache(log):
+    """The links start with X-Forwarded-Prefix, which a proxy may forward from a client."""
+    for seconds in (0, 3600):
+        headers = client_of(log, None, shared_cache_s=seconds, catalog=True).get("/t?offset=-1").headers
+
+        assert ("Link" in headers) == ("public" not in headers["Cache-Control"]) == (seconds == 0)
+
+
 @pytest.fixture
 def cached(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> FlaskClient:
     """Shared caches may keep chunks. Blocks have two records."""
