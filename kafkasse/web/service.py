@@ -77,7 +77,7 @@ ASYNCAPI_TYPE = "application/vnd.aai.asyncapi+json;version=3.0.0"
 PROBLEM_ENDPOINT = "-problem"
 TICKET_ENDPOINT = "-ticket"
 TICKET_PATH = "/-/ticket"
-MAX_ROOTS = 100  # that are cached; a proxy may send any prefix
+MAX_ROOTS = 100  # the number of cached roots; a proxy could send a new prefix with each request
 
 
 class Target(NamedTuple):
@@ -275,9 +275,11 @@ class StreamService:
         endpoint = f"{current.blueprint if is_own else self._blueprint_name}.{PROBLEM_ENDPOINT}"
         (rule,) = app.url_map.iter_rules(endpoint)
         values = {name: value for name, value in (current.view_args or {}).items() if name in rule.arguments}
-        root = url_for(endpoint, **values | {"problem": "x"}).removesuffix("/-/problems/x")
+        # The app's url_defaults() may add values of the current visitor to the query.
+        path = url_for(endpoint, **values | {"problem": "x"}).partition("?")[0]
+        root = path.removesuffix("/-/problems/x")
         # The app may have registered the blueprint at a prefix that contains parameters.
-        if rule.arguments == {"problem"} and len(self._roots) < MAX_ROOTS:
+        if rule.arguments == {"problem"} and root != path and len(self._roots) < MAX_ROOTS:
             self._roots[key] = root
         return root
 

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from flask import Flask, Response
+from flask import Flask, Response, request
 from flask.testing import FlaskClient
 from werkzeug.test import create_environ
 
@@ -201,6 +201,16 @@ def test_the_pages_of_errors_are_below_the_prefix_of_each_request():
     ]
 
     assert [f"{script}{prefix}/-/problems/topic-not-available" for script, prefix in mounts] == types
+
+
+def test_urls_contain_no_values_of_a_visitor():
+    """The app's own url_defaults() may add them to all of its URLs."""
+    client = mounted(url_prefix="/streams")
+    client.application.url_defaults(lambda endpoint, values: values.setdefault("customer", request.headers["Customer"]))
+
+    types = {client.get("/streams/missing", headers={"Customer": name}).json["type"] for name in ("alice", "bob")}
+
+    assert {"/streams/-/problems/topic-not-available"} == types
 
 
 def test_the_number_of_prefixes_that_are_cached_is_limited():
