@@ -44,8 +44,7 @@ def public_url(request: Request, proxies: TrustedProxies) -> PublicUrl:
         value = request.headers.get(f"X-Forwarded-{name}", "").rpartition(",")[2].strip()
         return value if len(value) <= MAX_CHARS and pattern.fullmatch(value) else default
 
-    return PublicUrl(
-        forwarded("Proto", _SCHEME, request.scheme),
-        forwarded("Host", _HOST, request.host),
-        forwarded("Prefix", _PREFIX, "").rstrip("/"),
-    )
+    prefix = forwarded("Prefix", _PREFIX, "").rstrip("/")
+    if f"{request.root_path}/".startswith(f"{prefix}/"):  # other middleware has added it
+        prefix = ""
+    return PublicUrl(forwarded("Proto", _SCHEME, request.scheme), forwarded("Host", _HOST, request.host), prefix)

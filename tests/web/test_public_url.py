@@ -17,7 +17,7 @@ PUBLIC = "https://shop.example:8443/live/streams/orders"
 ROUTE = {"path": "/orders", "topics": ["orders"], "access": "public"}
 
 
-def url(trusted_proxies: Any, peer: str = "10.0.0.7", fix: bool = False, **headers: str) -> str:
+def url(trusted_proxies: Any, peer: str = "10.0.0.7", fix: bool = False, root: str = "", **headers: str) -> str:
     """Return the URL of the stream in the catalog."""
     app = Flask("host")
     config = kafkasse.Config(routes={"orders": ROUTE}, catalog=True, trusted_proxies=trusted_proxies)
@@ -26,7 +26,9 @@ def url(trusted_proxies: Any, peer: str = "10.0.0.7", fix: bool = False, **heade
         app.wsgi_app = ProxyFix(app.wsgi_app, x_host=1, x_prefix=1)
     sent = {name: text for name, text in (FORWARDED | headers).items() if text}
     client = app.test_client()
-    response = client.get("/streams/-/catalog", headers=sent, environ_overrides={"REMOTE_ADDR": peer})
+    response = client.get(
+        "/streams/-/catalog", headers=sent, environ_overrides={"REMOTE_ADDR": peer, "SCRIPT_NAME": root}
+    )
     return str(response.get_json()["streams"][0]["url"])
 
 
@@ -63,6 +65,13 @@ def test_only_a_trusted_proxy_changes_the_url(trusted_proxies, peer, expected):
 def test_a_header_counts_only_if_it_is_valid(name, value, expected):
     """A proxy that does not set a header may forward that of a client."""
     assert expected == url(1, **{f"X-Forwarded-{name}": value})
+
+
+@pytest.mark.parametrize(
+    ("root", "expected"), [("/live", "/live"), ("/live/app", "/live/app"), ("/liver", "/live/liver")]
+)
+def test_a_prefix_that_middleware_has_added_is_added_once(root, expected):
+    assert PUBLIC.replace("/live", expected) == url(1, root=root)
 
 
 def test_a_host_app_with_proxy_fix_needs_no_setting():
