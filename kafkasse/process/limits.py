@@ -90,7 +90,7 @@ class TrustedProxies:
             forwarded_for: the header X-Forwarded-For; "" if there is none.
         """
         peer = _canonical_peer(peer) or peer
-        forwarded = [address.strip() for address in forwarded_for.split(",") if address.strip()]
+        forwarded = _addresses(forwarded_for)
         if self._count and len(forwarded) >= self._count:
             return _canonical(forwarded[-self._count]) or peer
         while self._networks and forwarded and self._is_trusted(peer):
@@ -100,13 +100,19 @@ class TrustedProxies:
             peer = recorded
         return peer
 
-    def trusts(self, peer: str) -> bool:
-        """Return whether the peer of a connection ("" for a Unix socket) is one of the proxies."""
-        return bool(self._count) or (bool(self._networks) and self._is_trusted(_canonical(peer) or peer))
+    def forwarded(self, peer: str, forwarded_for: str) -> bool:
+        """Return whether the proxies have forwarded a request. See client() for the arguments."""
+        if self._count:
+            return len(_addresses(forwarded_for)) >= self._count
+        return bool(self._networks) and self._is_trusted(_canonical_peer(peer) or peer)
 
     def _is_trusted(self, address: str) -> bool:
         # The peer at a Unix socket has no IP address. The permissions of the socket restrict who can connect.
         return _canonical(address) is None or any(ip_address(address) in network for network in self._networks)
+
+
+def _addresses(forwarded_for: str) -> list[str]:
+    return [address.strip() for address in forwarded_for.split(",") if address.strip()]
 
 
 def _canonical(text: str) -> str | None:
@@ -121,4 +127,5 @@ def _canonical(text: str) -> str | None:
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 
-_canonical_peer = lru_cache(maxsize=1024)(_canonical)  # not for headers, which may be 64 KiB long
+# Cached only for peers: headers may be 64 KiB long and would fill the cache.
+_canonical_peer = lru_cache(maxsize=1024)(_canonical)

@@ -1,8 +1,8 @@
 """The URL at which clients reach the server, as the nearest of your own proxies describes it.
 
 It appears only in what the server says about itself: the catalog, the documents, and the links to them and to the errors. A
-proxy that does not set a header may forward that of a client. A value counts only if it is a scheme, a host or a path, and
-the last one if there are several. Without trusted proxies, all of these headers are ignored.
+client can send these headers itself, and a proxy that does not replace them forwards them. Only the last value of a header
+counts, and only if it is a valid scheme, host or path. Without trusted proxies, all of these headers are ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_CHARS = 300
 FORWARDED_PREFIX = "HTTP_X_FORWARDED_PREFIX"  # in the WSGI environ
 _SCHEME = re.compile("https?")
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]+)?")
-_PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)+/?")
+_PREFIX = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))[A-Za-z0-9._~-]+)+/?")  # without the segments "." and ".."
 
 
 class PublicUrl(NamedTuple):
@@ -37,7 +37,7 @@ def public_url(request: Request, proxies: TrustedProxies) -> PublicUrl:
     """Return the URL of the server in this request."""
     # The app has a ProxyFix of its own, which has changed the request already.
     is_fixed = "werkzeug.proxy_fix.orig" in request.environ
-    if is_fixed or not proxies.trusts(request.remote_addr or ""):
+    if is_fixed or not proxies.forwarded(request.remote_addr or "", request.headers.get("X-Forwarded-For", "")):
         return PublicUrl(request.scheme, request.host, "")
 
     def forwarded(name: str, pattern: re.Pattern[str], default: str) -> str:

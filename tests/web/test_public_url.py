@@ -11,7 +11,12 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 import kafkasse
 from kafkasse.log.memory import MemoryLog
 
-FORWARDED = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": "shop.example:8443", "X-Forwarded-Prefix": "/live/"}
+FORWARDED = {
+    "X-Forwarded-For": "192.0.2.1",
+    "X-Forwarded-Proto": "https",
+    "X-Forwarded-Host": "shop.example:8443",
+    "X-Forwarded-Prefix": "/live/",
+}
 DIRECT = "http://localhost/streams/orders"
 PUBLIC = "https://shop.example:8443/live/streams/orders"
 ROUTE = {"path": "/orders", "topics": ["orders"], "access": "public"}
@@ -59,6 +64,10 @@ def test_only_a_trusted_proxy_changes_the_url(trusted_proxies, peer, expected):
         ("Prefix", "//evil.example", PUBLIC.replace("/live", "")),
         ("Prefix", "live", PUBLIC.replace("/live", "")),
         ("Prefix", "/a/b", PUBLIC.replace("/live", "/a/b")),
+        ("Prefix", "/.a/b..", PUBLIC.replace("/live", "/.a/b..")),
+        ("Prefix", "/a/../../evil", PUBLIC.replace("/live", "")),
+        ("Prefix", "/a/.", PUBLIC.replace("/live", "")),
+        ("For", "", DIRECT),  # a client that connects directly
         ("Prefix", "", PUBLIC.replace("/live", "")),
     ],
 )
