@@ -344,7 +344,7 @@ def _parse_single(data: memoryview) -> FetchResponse | None:
         return None
     length, at = _parse_uvarint(data, _SINGLE.size)
     end = at + length - 1
-    if data[end:] != _SINGLE_END:
+    if not length or data[end:] != _SINGLE_END:  # a length of 0: the records are null
         return None
     only = PartitionData(topic, partition, code, data[at:end], [], None, replica)
     return FetchResponse(correlation_id, throttle_ms, error_code, session_id, [only])

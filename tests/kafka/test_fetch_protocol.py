@@ -174,8 +174,9 @@ def test_rejects_tagged_fields_in_the_header(version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_rejects_a_truncated_response(version):
-    whole = encoded(version, (1, 0, 0, 5), [PartitionData(0, 0, 0, b"r" * 200, [(1, 2)], (7, 8))])
+@pytest.mark.parametrize("contents", [(b"r" * 200, [(1, 2)], (7, 8)), (b"r", [], None), (None, [], None)])
+def test_rejects_a_truncated_response(version, contents):
+    whole = encoded(version, (1, 0, 0, 5), [PartitionData(0, 0, 0, *contents)])
 
     for size in range(len(whole)):
         with pytest.raises(fetch_protocol.MALFORMED):
