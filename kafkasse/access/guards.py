@@ -46,8 +46,8 @@ class Guards:
     def challenges(self, names: Iterable[str], error: str = "", description: str = "") -> str:
         """Return the value of WWW-Authenticate: a challenge for each of these guards.
 
-        A guard that checks a token asks for one (RFC 6750). A login of the application usually reads a cookie; a client that
-        sent a token instead would be rejected again.
+        A guard that checks a token asks for one (RFC 6750). For a guard of the application, the challenge is `Cookie`: such
+        guards usually ignore tokens.
 
         Args:
             names: names of guards.

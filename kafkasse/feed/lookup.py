@@ -215,8 +215,8 @@ def known_offset_ranges(
 ) -> dict[Partition, OffsetRange]:
     """Return the offsets that these partitions hold; an empty dict if the log cannot answer now. The caller retries.
 
-    Partitions without a leader are absent, and those of deleted and recreated topics: the offsets are not those of the
-    topics that the caller reads.
+    The result omits partitions without a leader, and partitions of deleted or recreated topics, whose offsets belong to
+    another log.
 
     Args:
         log: the log that holds the topics.

@@ -18,7 +18,8 @@ from gevent.socket import wait_read, wait_write
 
 from kafkasse.kafka.fetch_protocol import Broker, frame_request
 
-SMALL_RESPONSE_BYTES = 65_536  # a response up to this size needs no buffer, if it arrives at once
+# A response that arrives in one recv() of at most this size is not copied.
+SMALL_RESPONSE_BYTES = 65_536
 # The limit for one turn of the event loop, because hundreds of connections may have a response at the same time. It must not
 # be less than a TLS record (16 KiB): the event loop does not see the rest of a record that is already decrypted.
 MAX_BYTES_PER_TURN = 131_072

@@ -100,8 +100,7 @@ def turns_given_by(give: Callable[[bool], None]) -> Iterator[None]:
 class WakeUp:
     """Lets one greenlet wait until something has happened. It costs half as much as gevent's Event.
 
-    A callback of the event loop that calls set() switches to the greenlet at once, and continues when the greenlet waits
-    again. So call set() last.
+    In a callback of the event loop, set() runs the greenlet before it returns. Make it the last call of the callback.
     """
 
     def __init__(self) -> None:

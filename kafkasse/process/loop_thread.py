@@ -17,7 +17,8 @@ import gevent
 
 Result = TypeVar("Result")
 
-KEEP_ALIVE_S = 3600.0  # an event loop without a timer would end
+# This sleep keeps the loop alive: gevent ends a loop that has nothing to wait for.
+KEEP_ALIVE_S = 3600.0
 
 
 class LoopThread:

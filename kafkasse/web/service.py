@@ -77,7 +77,8 @@ ASYNCAPI_TYPE = "application/vnd.aai.asyncapi+json;version=3.0.0"
 PROBLEM_ENDPOINT = "-problem"
 TICKET_ENDPOINT = "-ticket"
 TICKET_PATH = "/-/ticket"
-MAX_ROOTS = 100  # the number of cached roots; a proxy could send a new prefix with each request
+# The number of cached roots. A proxy could send a new prefix with each request.
+MAX_ROOTS = 100
 
 
 class Target(NamedTuple):

@@ -97,7 +97,8 @@ class SnapshotCore:
     def is_current(self) -> bool:
         """Whether the newest version contains the records that the feed has, and no others.
 
-        If it has read more than the feed, the feed does not know whether the log has lost some of these records.
+        A snapshot that is ahead of the feed is not current: the feed would not notice a truncation of the records between
+        them.
         """
         return self.newest is not None and self.ids.offsets == self._feed.ids.offsets and not self._has_lost_records
 

@@ -25,7 +25,7 @@ _KAFKA_SERVER = {
 def asyncapi(streams: Sequence[StreamDescription]) -> dict[str, Any]:
     """Return the document without its server `http`, whose address depends on the request.
 
-    The reader of the document may know of the streams.
+    `streams` are those that the visitor may see.
     """
     keys = _keys(sorted({topic for stream in streams for topic in stream.topics}))
     values = {topic: value_of(stream, topic) for stream in streams for topic in stream.schemas}

@@ -32,7 +32,10 @@ _DEFINITIONS: Mapping[str, tuple[str, Schema]] = {
 
 
 def openapi(streams: Sequence[StreamDescription], settings: WebSettings) -> dict[str, Any]:
-    """Return the document without its server, whose address depends on the request. The reader may know of the streams."""
+    """Return the document without its server, whose address depends on the request.
+
+    `streams` are those that the visitor may see.
+    """
     return {
         "openapi": "3.2.0",
         "info": {
