@@ -22,18 +22,18 @@ from errno import ECONNRESET
 
 from flask import Response, current_app, request
 
-from kafkasse.errors import KafkasseError, Unavailable
+from kafkasse.errors import KafkasseError, ServerStopping, Unavailable
 from kafkasse.feed import Feeds, Reader
 from kafkasse.feed.chunks import Chunk, Start, TopicsChanged
 from kafkasse.feed.core.reader_states import ReaderState
-from kafkasse.feed.core.start import contradictions
+from kafkasse.feed.core.start import ResolvedPosition, contradictions
 from kafkasse.feed.shared_chunks import SharedChunks
 from kafkasse.feed.slots import Clients
 from kafkasse.log import Topic
 from kafkasse.process.open_streams import streams
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Selector
-from kafkasse.records.position import Limits, Position, stream_offset
+from kafkasse.records.position import IdWriter, Limits, Position, stream_offset
 from kafkasse.route import Route, StartAt
 from kafkasse.web.headers import DEFAULT_HEADERS
 from kafkasse.web.open_read import OpenRead
@@ -196,7 +196,13 @@ class Source:
         yield b"]"
 
     def _wait(self, start: Start) -> Chunk:
-        """Return the records at the end of the log, as soon as there are some, or an empty chunk after LONG_POLL_S."""
+        """Return the records at the end of the log, as soon as there are some, or an empty chunk after LONG_POLL_S.
+
+        Raises:
+            ServerStopping: the process is stopping. An empty chunk would let the client send its next request at once.
+        """
+        if streams.stopping:
+            raise ServerStopping("This server is stopping. Retry after 1 s.", retry_after_s=1)
         offset = stream_offset.of(start.ids)
         position, topics = self.describe(stream_offset.parse(offset, UNLIMITED))
         reader = self.feeds.open(self.route, position, topics, self.encoder, None, self.address, self.selector)
@@ -237,7 +243,7 @@ def respond(source: Source, finite: FiniteRead, chunk: Chunk, body: Iterable[byt
     response = _response(chunk, body, cursor)
     if finite.offset != NOW:
         response.headers["Cache-Control"] = _cache_control(source.max_age_s, chunk.is_full)
-    if finite.offset != NOW and chunk.body:
+    if finite.offset != NOW and chunk.body and not finite.live:
         response.set_etag(chunk.etag)
         response.make_conditional(request)
     return response
@@ -254,8 +260,18 @@ def _response(chunk: Chunk, body: Iterable[bytes], cursor: str | None) -> Respon
     if cursor is not None:
         headers["Stream-Cursor"] = cursor
     if cursor is not None and chunk.body == EMPTY and chunk.is_up_to_date:
-        return current_app.response_class(status=204, headers=headers)
+        response = current_app.response_class(status=204, headers=headers)
+        del response.headers["Content-Type"]
+        return response
     return current_app.response_class(body, headers=headers, content_type=JSON_TYPE)
+
+
+def end_of_log(start: ResolvedPosition) -> Mapping[str, str]:
+    """Return the header with the offset at the end of the log. There is none while a partition has no leader."""
+    if start.pending:
+        return {}
+    ids = IdWriter(start.offsets, start.topic_ids, start.partial_topics)
+    return {"Stream-Next-Offset": Start(ids, start.held).end_offset}
 
 
 def _pieces(body: bytes) -> list[bytes]:

@@ -335,10 +335,12 @@ class StreamService:
         coding = negotiate(current.accept_encodings, settings.compression) if settings.compression else IDENTITY
         if current.method == "HEAD":
             try:
-                resolve(feeds.log, position, described, route.start, parsed.since)  # rejects what GET rejects
+                start = resolve(feeds.log, position, described, route.start, parsed.since)  # rejects what GET rejects
             finally:
                 limits.leave(address)
-            return self._stream_response(route, parsed, (), coding)
+            response = self._stream_response(route, parsed, (), coding)
+            response.headers.update(finite_reads.end_of_log(start))
+            return response
         try:
             encoder = self._encoders.get(route, parsed.wire, selection, address, feeds.drop_idle)
             problem_types = self.problem_types()

@@ -108,8 +108,8 @@ def test_no_visitor_receives_the_records_of_another(site):
 
 
 def test_streams_pass_through(site):
-    """A stream has no end, so other clients must not wait for it."""
-    for path in ("/streams/t", "/streams/t?offset=now&live=sse"):
+    """A stream has no end, so other clients must not wait for it. The names of parameters are case-sensitive."""
+    for path in ("/streams/t", "/streams/t?OFFSET=-1", "/streams/t?offset=now&live=sse"):
         with Client(site.port, path) as first, Client(site.port, path) as second:
             for client in (first, second):
                 client.read_until_text(b"data:")

@@ -159,6 +159,7 @@ def test_rejects_every_method_but_get_without_opening_a_cursor(log, method, path
     ],
 )
 def test_head_has_the_status_and_headers_of_get(log, path, last_id, status):
+    """And the end of the log, for clients of the Durable Streams protocol."""
     client = client_of(log)
 
     headers = {"Last-Event-ID": last_id, "X-Request-ID": "the-same"}
@@ -167,7 +168,10 @@ def test_head_has_the_status_and_headers_of_get(log, path, last_id, status):
 
     assert status == 200 or log.cursors == 0
     assert (status, status) == (got.status_code, head.status_code)
-    assert dict(got.headers) | {"Content-Length": ""} == dict(head.headers) | {"Content-Length": ""}
+    expected = dict(got.headers) | {"Content-Length": ""}
+    if status == 200:
+        expected["Stream-Next-Offset"] = head.headers["Stream-Next-Offset"]
+    assert expected == dict(head.headers) | {"Content-Length": ""}
     assert b"" == head.data
 
 

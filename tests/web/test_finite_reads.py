@@ -119,6 +119,14 @@ def test_head_returns_the_offset_at_the_end(client):
         assert "Content-Length" not in response.headers
 
 
+def test_head_of_a_stream_returns_the_offset_at_the_end(client):
+    """Clients of the protocol send this request without an offset."""
+    response = client.head("/t")
+
+    assert client.get("/t?offset=now").headers[NEXT] == response.headers[NEXT]
+    assert "text/event-stream" in response.headers["Content-Type"]
+
+
 def test_an_offset_converts_to_an_event_id(client, log):
     """A client can change from one protocol to the other."""
     offset = client.get("/t?offset=-1").headers[NEXT]
@@ -371,6 +379,9 @@ def test_a_long_poll_without_records_ends_with_204(client):
     assert client.get("/t?offset=-1").headers[NEXT] == response.headers[NEXT]
     assert "true" == response.headers[LAST]
     assert response.headers[CURSOR].isdigit()
+    assert "Content-Type" not in response.headers
+    for start in ("-1", response.headers[NEXT]):  # a cache must not answer 304, which has no cursor
+        assert "ETag" not in client.get(f"/t?offset={start}&live=long-poll").headers
 
 
 @pytest.mark.usefixtures("impatient")
@@ -390,6 +401,9 @@ def test_a_long_poll_ends_when_the_server_stops(client, monkeypatch):
     gevent.spawn_later(SOON_S, monkeypatch.setattr, streams, "stopping", True)
 
     assert 204 == client.get("/t?offset=now&live=long-poll").status_code
+    rejected = client.get("/t?offset=now&live=long-poll")  # or the client would repeat it in a loop
+    assert (503, "1") == (rejected.status_code, rejected.headers["Retry-After"])
+    assert [0, 1, 2] == numbers(client.get("/t?offset=-1&live=long-poll"))
 
 
 def test_a_long_poll_of_many_partitions():
