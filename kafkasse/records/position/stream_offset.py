@@ -1,11 +1,12 @@
-"""Stream offsets: positions as the offsets of the Durable Streams protocol, such as `d1234.CnQgaWtRM2Q4eTFaIDoxMjM0ZTUg`.
+"""Stream offsets: positions as the offsets of the Durable Streams protocol, such as `d1235.dCBpa1EzZDh5MVogOjEyMzRlNSAg`.
 
     digits sum "." body
 
 `body` is the compact form of an event ID without its marks, with the next offset and the leader epoch of each partition.
-`sum` is the sum of the next offsets, and `digits` is a letter for its number of digits (`a` for 1), so that texts sort as
-the sums do. A position that is ahead in one partition and behind in none has the larger sum. Each position has only one
-text, because a cache knows a response by its URL. No character needs to be escaped in a URL.
+`sum` is the sum of the next offsets and the number of partitions, and `digits` is a letter for its number of digits (`a`
+for 1), so that texts sort as the sums do. A position that is ahead in one partition and behind in none, or that has one more
+partition, has the larger sum. Each position has only one text, because a cache knows a response by its URL. No character
+needs to be escaped in a URL.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def render(
             line += f"{compact.entry_start(partition, previous)}{offsets[partition]}{epoch}"
             previous = partition
         lines.append(line)
-    total = str(sum(offsets.values()))
+    total = str(sum(offsets.values()) + len(offsets))
     return f"{chr(ord('a') + len(total) - 1)}{total}.{compact.encode(chr(10).join(lines))}"
 
 
