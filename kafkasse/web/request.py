@@ -72,7 +72,7 @@ def parse_request(request: Request, route: Route, topics: str, settings: WebSett
     """
     if request.method not in ("GET", "HEAD"):
         raise _method_not_allowed(request)
-    if request.query_string and (finite := _finite_read(request)) is not None:
+    if (finite := _finite_read(request)) is not None:
         return _parse_finite(request, finite, route, topics, settings)
     content_type, wire = _negotiate(request, settings.position_events)
     since = _since(request)
@@ -190,8 +190,6 @@ def _last_event_id(request: Request, settings: WebSettings) -> str | None:
         raise HeaderTooLarge(f"Last-Event-ID is longer than {max_bytes} bytes. {ID_TOO_LONG_ADVICE}")
     if header:
         return header.encode("latin-1", "replace").decode("utf-8", "replace")  # WSGI decodes headers as Latin-1
-    if not request.query_string:
-        return None
     parameter = next(filter(None, map(request.args.get, ID_PARAMETERS)), None)
     if parameter is not None and len(parameter.encode("utf-8", "replace")) > max_bytes:
         raise RequestTooLarge(f"The event ID is longer than {max_bytes} bytes. {ID_TOO_LONG_ADVICE}")
@@ -199,8 +197,6 @@ def _last_event_id(request: Request, settings: WebSettings) -> str | None:
 
 
 def _since(request: Request) -> int | None:
-    if not request.query_string:
-        return None
     if "timestamp" in request.args and "since" in request.args:
         raise InvalidParameter("Use either timestamp or since, not both.")
     if "timestamp" in request.args:

@@ -628,9 +628,7 @@ class StreamService:
 
     def _select(self, route: Route, visitor: Visitor, parameters: Mapping[str, str]) -> Selection:
         """Return the records that the route, the path parameters, the visitor's claims and the query select."""
-        current = _request()
-        arguments = current.args.items(multi=True) if current.query_string else ()
-        query = parse_query(arguments, route.client_filters, route.sends)
+        query = parse_query(_request().args.items(multi=True), route.client_filters, route.sends)
 
         def on_failure(view: RecordView, reason: str) -> None:
             self.observer.filter_failed(route.name, view.topic, view.partition, view.record.offset, reason)
