@@ -84,6 +84,11 @@ class Start(NamedTuple):
     ids: IdWriter
     held: Mapping[Partition, OffsetRange]
 
+    @classmethod
+    def of(cls, start: ResolvedPosition) -> Start:
+        """Return the start at a position whose partitions all have a known offset."""
+        return cls(IdWriter(start.offsets, start.topic_ids, start.partial_topics, epochs=start.epochs), start.held)
+
     @property
     def has_records(self) -> bool:
         """Whether records can be read."""
@@ -142,7 +147,7 @@ class Chunks:
             KafkaUnavailable: a partition has no leader, so its offset is not known.
             KafkasseError: see feed.start.resolve().
         """
-        start = resolve(
+        resolved = resolve(
             self._log,
             position,
             topics,
@@ -152,13 +157,13 @@ class Chunks:
             offset_ranges=self._offset_ranges,
             describe=self._describe,
         )
-        if start.pending:
-            raise _no_leader(next(iter(start.pending)))
-        ids = _ids(start)
-        if start.gaps:
+        if resolved.pending:
+            raise _no_leader(next(iter(resolved.pending)))
+        start = Start.of(resolved)
+        if resolved.gaps:
             epochs = {partition: place.epoch for partition, place in position.starts.items() if place.epoch is not None}
-            raise _gone(start.gaps, ids, epochs)
-        return Start(ids, start.held)
+            raise _gone(resolved.gaps, start.ids, epochs)
+        return start
 
     def read(
         self, start: Start, encoder: Encoder, selector: Selector | None, clients: Clients, newest_by: NewestBy | None
@@ -296,10 +301,6 @@ class Chunks:
 
 def _no_leader(partition: Partition) -> KafkaUnavailable:
     return KafkaUnavailable(f"The partition {partition.partition} of {partition.topic} has no leader now. Retry later.")
-
-
-def _ids(start: ResolvedPosition) -> IdWriter:
-    return IdWriter(start.offsets, start.topic_ids, start.partial_topics, epochs=start.epochs)
 
 
 def _gone(gaps: Sequence[Gap], ids: IdWriter, epochs: Mapping[Partition, int]) -> OffsetGone:

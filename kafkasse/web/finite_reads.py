@@ -33,7 +33,7 @@ from kafkasse.log import Topic
 from kafkasse.process.open_streams import streams
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Selector
-from kafkasse.records.position import IdWriter, Limits, Position, stream_offset
+from kafkasse.records.position import Limits, Position, stream_offset
 from kafkasse.route import Route, StartAt
 from kafkasse.web.headers import DEFAULT_HEADERS
 from kafkasse.web.open_read import OpenRead
@@ -54,9 +54,8 @@ MAX_CURSOR_JITTER_S = 3600
 MAX_CURSOR_DIGITS = 15
 
 NOT_STORED = "private, no-store"
-LAST_CHUNK_AGE_S = (
-    1  # how long a shared cache may keep a chunk that another one replaces soon, so that it can collapse requests
-)
+# How long a shared cache may keep a chunk that another one replaces soon. Then it can collapse requests.
+LAST_CHUNK_AGE_S = 1
 HEADERS = DEFAULT_HEADERS | {"Cache-Control": NOT_STORED, "Cross-Origin-Resource-Policy": "same-origin"}
 
 
@@ -171,12 +170,7 @@ class Source:
         """
         reader = self.feeds.open(self.route, position, topics, self.encoder, None, self.address, self.selector)
         self.opened.call_on_close(reader.close)
-        rows = b""
-        deadline = time.monotonic() + LONG_POLL_S
-        while not rows and reader.stop_reason is None and not streams.stopping:
-            if (left := deadline - time.monotonic()) <= 0:
-                break
-            rows = reader.read(min(left, CHECK_S))
+        rows = _wait_for_lines(reader)
         if (ids := reader.snapshot_ids or reader.ids) is None:
             raise Unavailable("The snapshot is not complete yet. Retry later.")
         return Chunk(b"", stream_offset.of(ids), False, reader.can_park), self._rows(reader, rows)
@@ -207,17 +201,23 @@ class Source:
         position, topics = self.describe(stream_offset.parse(offset, UNLIMITED))
         reader = self.feeds.open(self.route, position, topics, self.encoder, None, self.address, self.selector)
         try:
-            lines = reader.begin()
-            deadline = time.monotonic() + LONG_POLL_S
-            while not lines and reader.stop_reason is None and not streams.stopping:
-                if (left := deadline - time.monotonic()) <= 0:
-                    break
-                lines = reader.read(min(left, CHECK_S))
+            lines = reader.begin() or _wait_for_lines(reader)
             ids = reader.ids
             is_up_to_date = start.is_at_end and (reader.can_park or (not lines and reader.stop_reason is None))
             return Chunk(_array(lines), offset if ids is None else stream_offset.of(ids), False, is_up_to_date)
         finally:
             reader.close()
+
+
+def _wait_for_lines(reader: Reader) -> bytes:
+    """Return the next lines of a reader; none after LONG_POLL_S, or when the reader or the server stops."""
+    deadline = time.monotonic() + LONG_POLL_S
+    lines = b""
+    while not lines and reader.stop_reason is None and not streams.stopping:
+        if (left := deadline - time.monotonic()) <= 0:
+            break
+        lines = reader.read(min(left, CHECK_S))
+    return lines
 
 
 def _array(lines: bytes) -> bytes:
@@ -268,10 +268,7 @@ def _response(chunk: Chunk, body: Iterable[bytes], cursor: str | None) -> Respon
 
 def end_of_log(start: ResolvedPosition) -> Mapping[str, str]:
     """Return the header with the offset at the end of the log. There is none while a partition has no leader."""
-    if start.pending:
-        return {}
-    ids = IdWriter(start.offsets, start.topic_ids, start.partial_topics)
-    return {"Stream-Next-Offset": Start(ids, start.held).end_offset}
+    return {} if start.pending else {"Stream-Next-Offset": Start.of(start).end_offset}
 
 
 def _pieces(body: bytes) -> list[bytes]:

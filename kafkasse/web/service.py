@@ -322,10 +322,10 @@ class StreamService:
         (self._server.check_finite if is_finite else self._server.check)(current.environ)
         settings, limits = self._endpoints[route.name].settings, self._endpoints[route.name].limits
         visitor, parsed, selection = self._parse(route, topics, parameters)
-        if streams.stopping and current.method == "GET" and parsed.finite is None:
-            return self._ended_response(route, parsed)
         if parsed.finite is not None:
             return self._finite_response(route, parsed, parsed.finite, selection, visitor, began_at)
+        if streams.stopping and current.method == "GET":
+            return self._ended_response(route, parsed)
         feeds = self._get_feeds(route.cluster, OPERATIONS_KEY in current.environ)
         position, described = self._describe(feeds, route, parsed.position, began_at)
         check_id_size(route, position, described, settings)

@@ -306,14 +306,20 @@ def test_removed_records_are_gone():
     assert ("t0", 0, 12) == places(source.read("-1"))[0]
 
 
-def test_truncated_records_are_gone():
-    """The offset has the leader epoch of the last record, as event IDs do. The order of the offsets starts anew."""
+def truncated_source(refilled: int) -> tuple[Source, str]:
+    """Return a source that has lost the last three of eight records, and the offset after them."""
     source = Source()
     source.log.elect_leader("t0")
     source.fill(8)
     offset = source.read().next_offset
     source.log.truncate("t0", 5)
-    source.fill(10)
+    source.fill(refilled)
+    return source, offset
+
+
+def test_truncated_records_are_gone():
+    """The offset has the leader epoch of the last record, as event IDs do. The order of the offsets starts anew."""
+    source, offset = truncated_source(refilled=10)
 
     gap, next_offset = gone(source, offset)
 
@@ -324,12 +330,7 @@ def test_truncated_records_are_gone():
 
 def test_lost_records_are_noticed_without_new_records():
     """The log has as many records again, so that the client seems to be at its end."""
-    source = Source()
-    source.log.elect_leader("t0")
-    source.fill(8)
-    offset = source.read().next_offset
-    source.log.truncate("t0", 5)
-    source.fill(3)
+    source, offset = truncated_source(refilled=3)
 
     assert 5 == gone(source, offset)[0]["to"]
 
