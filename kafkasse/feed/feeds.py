@@ -17,6 +17,7 @@ from kafkasse.errors import TopicNotAvailable
 from kafkasse.feed.catch_up import CatchUp
 from kafkasse.feed.chunks import Chunks
 from kafkasse.feed.core.feed import FeedKey
+from kafkasse.feed.core.reader_states import FEED_END
 from kafkasse.feed.core.ring import RingLimits
 from kafkasse.feed.core.start import (
     ResolvedPosition,
@@ -39,7 +40,7 @@ from kafkasse.feed.start import resolve
 from kafkasse.feed.tail import Tail
 from kafkasse.feed.topic_watch import TopicWatch
 from kafkasse.feed.versions import read_versions
-from kafkasse.log import UNKNOWN_EPOCH, Gap, Log, OffsetAndEpoch, Partition, Topic
+from kafkasse.log import UNKNOWN_EPOCH, Log, OffsetAndEpoch, Partition, Topic
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Selector
@@ -218,10 +219,8 @@ class Feeds:
         """Return the reader, or the new descriptions of the topics if some were recreated after they were described."""
         take_turn()  # with 2,500 partitions, parsing the request and finding the feed take as long as opening the reader
         if not position.starts and since is None and route.start is StartAt.LATEST:
-            return Reader(None, feed, self._cursors, client, selector=selector)
+            return Reader(FEED_END, feed, self._cursors, client, selector=selector)
         ids = self._ids_in_ring(feed, position, topics) if position.starts else None
-        gaps: list[Gap] = []
-        snapshot: Snapshot | None = None
         if ids is None:
             start = resolve(
                 self.log,
@@ -236,12 +235,12 @@ class Feeds:
             )
             if not start.topics.items() <= topics.items():
                 return {**topics, **start.topics}
-            ids, gaps = _ids(start, route), start.gaps
             if start.snapshot:
                 snapshot = self._snapshot(feed)
                 snapshot.request()
-
-        return Reader(ids, feed, self._cursors, client, gaps, snapshot, selector)
+                return Reader(snapshot, feed, self._cursors, client, selector=selector)
+            return Reader(_ids(start, route), feed, self._cursors, client, start.gaps, selector)
+        return Reader(ids, feed, self._cursors, client, selector=selector)
 
     def _open_catch_up(self, feed: SharedFeed, ids: IdWriter, selector: Selector | None) -> CatchUp:
         key, max_chunk_bytes = feed.key, self._settings.max_chunk_bytes

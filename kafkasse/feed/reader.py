@@ -15,7 +15,7 @@ import gevent
 
 from kafkasse.errors import Unavailable
 from kafkasse.feed.catch_up import CatchUp
-from kafkasse.feed.core.reader import ReaderCore, StopReason
+from kafkasse.feed.core.reader import ReaderCore, Start, StopReason
 from kafkasse.feed.core.reader_states import (
     Behind,
     CatchingUp,
@@ -70,15 +70,14 @@ class Reader(ReaderCore):
 
     def __init__(
         self,
-        ids: IdWriter | None,
+        start: Start,
         feed: SharedFeed,
         cursors: Cursors,
         client: str,
         gaps: Sequence[Gap] = (),
-        snapshot: Snapshot | None = None,
         selector: Selector | None = None,
     ) -> None:
-        super().__init__(ids, feed, cursors.max_chunk_bytes, gaps, snapshot, selector)
+        super().__init__(start, feed, cursors.max_chunk_bytes, gaps, selector)
         self._cursors = cursors
         self._address = client
 

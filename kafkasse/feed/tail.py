@@ -141,10 +141,7 @@ class Tail(TailCore[SharedFeed]):
         for batch, feeds in self.deliveries(batches):
             for feed in feeds:
                 newest = feed.newest(batch)  # before the backlog, which may drop the batch
-                if feed in self.backlogs:
-                    self.backlogs[feed].put(partial(self._append, feed, newest), newest)
-                else:
-                    self._append(feed, newest)
+                self._change(feed, partial(self._append, feed, newest), newest)
                 changed[feed] = None
         began_at = time.monotonic()
         for feed in changed:
@@ -157,13 +154,13 @@ class Tail(TailCore[SharedFeed]):
             self._check_topics()
         return rest_s
 
-    def _change(self, feed: SharedFeed, change: Callable[[], None]) -> None:
-        """Change a feed, or put the change into the backlog of a feed with hooks."""
+    def _change(self, feed: SharedFeed, change: Callable[[], None], batch: Batch | None = None) -> None:
+        """Change a feed, or put the change into the backlog of a feed with hooks. `batch` is what it appends."""
         backlog = self.backlogs.get(feed)
         if backlog is None:
             change()
         else:
-            backlog.put(change)
+            backlog.put(change, batch)
 
     def _append(self, feed: SharedFeed, batch: Batch) -> None:
         try:

@@ -127,6 +127,9 @@ class BatchTooLarge(Exception):
         self.next_offset = next_offset
 
 
+UNREADABLE = (CorruptRecordError, BatchTooLarge)  # what decode() raises
+
+
 class _Piece(NamedTuple):
     """Some records, the offset after them, and the cost of decoding them. `next_offset` is 0 if it is not known yet.
 

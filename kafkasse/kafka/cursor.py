@@ -18,6 +18,7 @@ from gevent import get_hub
 from gevent.lock import BoundedSemaphore
 
 from kafkasse.errors import KafkasseError
+from kafkasse.kafka import errors
 from kafkasse.kafka.batches import MAX_COST
 from kafkasse.kafka.broker_node import BrokerNode
 from kafkasse.kafka.connection_pool import ConnectionPool
@@ -54,7 +55,7 @@ class KafkaCursor:
         self._cluster = cluster
         self._pool = pool
         self._options = options
-        self._core = CursorCore(cluster, options)
+        self._core = CursorCore(cluster, options, errors, log)
         self._nodes: dict[FetchSession, BrokerNode] = {}
         self._responses: deque[tuple[FetchSession, FetchResponse]] = deque()
         self._wakeup = WakeUp()
@@ -165,5 +166,8 @@ class KafkaCursor:
     def _on_error(self, session: FetchSession, error: Exception, retry_now: bool) -> None:
         if (node := self._nodes.pop(session, None)) is not None:
             node.close()
-        self._core.connection_failed(time.monotonic(), session, error, retry_now)
+        log.info("Connection to broker %d failed: %s: %s", session.broker.node_id, type(error).__name__, error)
+        if isinstance(error, errors.PERMANENT_ERRORS):
+            self._core.end(errors.report(error))
+        self._core.connection_failed(time.monotonic(), session, retry_now)
         self._wakeup.set()

@@ -1,4 +1,4 @@
-"""The core of a cursor: the states of its partitions, and what it does next. No I/O, no clock.
+"""The core of a cursor: the states of its partitions, and what it does next. No I/O, no clock, no kafka-python.
 
     seek() ─▶ next_lookup(), end_lookup() ─▶ fetches(), request() ─▶ on_response() ─▶ decode_run() ─▶ take_batches()
                    ▲                                                          │
@@ -10,20 +10,16 @@ partition_states.py describes the states.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import defaultdict, deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple, Protocol
-
-from kafka import errors as kafka_errors
 
 from kafkasse.errors import KafkasseError, Unavailable
 from kafkasse.kafka import old_brokers
 from kafkasse.kafka.batches import BatchTooLarge, RecordRun
 from kafkasse.kafka.compression import LargeBlock
 from kafkasse.kafka.decoding import DecodingQueue
-from kafkasse.kafka.errors import PERMANENT_ERRORS, message, report
 from kafkasse.kafka.fetch_position import NO_LEADER, FetchPosition
 from kafkasse.kafka.fetch_protocol import (
     NO_REPLICA,
@@ -49,8 +45,6 @@ from kafkasse.kafka.partition_states import (
 )
 from kafkasse.log import RECREATED_AT, UNKNOWN_EPOCH, Batch, OffsetOutOfRange, Partition, PartitionsFailed
 
-log = logging.getLogger(__name__)
-
 OUT_OF_RANGE_REPEAT_S = 0.5
 MAX_REPLICA_AGE_S = 300.0  # after this time, ask the leader again which replica is the nearest
 DECODING_REPLICA_S = 1.0  # a partition whose records are being decoded keeps its replica for this much longer
@@ -59,7 +53,7 @@ MAX_UNDECODED_FETCHES = 6  # times max_fetch_bytes: while its undecoded response
 MIN_FETCH_BYTES = 1 << 20  # what MAX_UNDECODED_FETCHES counts if max_fetch_bytes is smaller
 BATCH_TOO_LARGE = "too large when decompressed"
 
-_SUCCESS, _OFFSET_OUT_OF_RANGE, _UNKNOWN_SERVER_ERROR = 0, 1, -1  # Kafka's error codes
+_SUCCESS, _OFFSET_OUT_OF_RANGE = 0, 1  # Kafka's error codes
 _SESSION_ERRORS = (70, 71, 106)  # the broker has evicted the session, or does not accept its epoch or its topic IDs
 
 
@@ -106,6 +100,32 @@ class Cluster(Protocol):
         """As log.Log.recreated()."""
 
 
+class Errors(Protocol):
+    """What Kafka's errors mean. The module kafkasse.kafka.errors implements it."""
+
+    def name_of(self, code: int) -> str:
+        """Return the name of an error code."""
+
+    def is_temporary(self, code: int) -> bool:
+        """Return whether a partition with this error code can be read again later."""
+
+    def rejected(self, topic: str, code: int) -> KafkasseError:
+        """Return the error of partitions that a broker rejects with this code, and report it to operators."""
+
+    def unreadable(self, partition: Partition, error: Exception) -> KafkasseError:
+        """Return the error of a partition whose records cannot be decoded, and report it to operators."""
+
+
+class EventLog(Protocol):
+    """Receives what happens, for operators. A logging.Logger implements it."""
+
+    def info(self, text: str, *values: object) -> None:
+        """Add an event."""
+
+    def error(self, text: str, *values: object) -> None:
+        """Add an event that an operator must know."""
+
+
 class FindLeaders(NamedTuple):
     """Find the leaders of these partitions."""
 
@@ -145,6 +165,8 @@ class CursorCore:
     Args:
         cluster: the cluster. The core calls only the methods that do not wait.
         options: how to read.
+        errors: what Kafka's errors mean.
+        log: receives what happens.
 
     Attributes:
         undecoded: the partitions with records to decode.
@@ -152,9 +174,11 @@ class CursorCore:
         large_block: see decode_run().
     """
 
-    def __init__(self, cluster: Cluster, options: CursorOptions) -> None:
+    def __init__(self, cluster: Cluster, options: CursorOptions, errors: Errors, log: EventLog) -> None:
         self._cluster = cluster
         self._options = options
+        self._errors = errors
+        self._log = log
         self._partitions: dict[Partition, State] = {}
         self._sessions: dict[Broker, FetchSession] = {}
         self._topic_ids: dict[str, bytes] = {}  # a recreated topic has another ID, and is not read
@@ -306,7 +330,7 @@ class CursorCore:
     def lookup_failed(self, now: float, lookup: Lookup, error: Exception) -> None:
         """Retry later, or end the cursor if retrying cannot help."""
         if isinstance(error, KafkasseError) and isinstance(lookup, FindLeaders) and not isinstance(error, Unavailable):
-            self._error = error
+            self.end(error)
         self.end_lookup(now, lookup, {})
 
     def _leaders_found(
@@ -410,8 +434,8 @@ class CursorCore:
             return False
         results = session.receive(response)
         if response.error_code != _SUCCESS:
-            error = kafka_errors.for_code(response.error_code)
-            log.info("Broker %d rejects a fetch: %s", session.broker.node_id, error)
+            name = self._errors.name_of(response.error_code)
+            self._log.info("Broker %d rejects a fetch: %s", session.broker.node_id, name)
             if response.error_code not in _SESSION_ERRORS or not session.restart():
                 self._abandon(now, session)
             return session.is_open
@@ -420,49 +444,48 @@ class CursorCore:
         if not self._options.tail:
             record_bytes = sum(len(data.records) for data in response.partitions)
             self._fetches_ahead = record_bytes > self._max_bytes_per_broker() // 2
-        failed: defaultdict[tuple[str, type[kafka_errors.KafkaError]], list[Partition]] = defaultdict(list)
+        rejected: defaultdict[tuple[str, int], list[Partition]] = defaultdict(list)
         for position, data in results:
             if data.error_code != _SUCCESS or data.diverging is not None:
-                if (permanent := self._handle_error(now, position, session, data)) is not None:
-                    failed[position.partition.topic, permanent].append(position.partition)
+                if not self._handle_error(now, position, session, data):
+                    rejected[position.partition.topic, data.error_code].append(position.partition)
             elif data.replica not in (NO_REPLICA, session.broker.node_id):
                 self._follow_replica(now, position, data.replica)
             elif data.records:
                 position.records_received()
                 self.undecoded.append(position, data)
                 self._enter(position.partition, Decoding(position, session))
-        for (topic, permanent), partitions in failed.items():
-            self._fail(partitions, permanent(topic))
+        for (topic, code), partitions in rejected.items():
+            self._fail(partitions, self._errors.rejected(topic, code))
         return True
 
-    def _handle_error(
-        self, now: float, position: FetchPosition, session: FetchSession, data: PartitionData
-    ) -> type[kafka_errors.KafkaError] | None:
-        """Return the error if the partition cannot be read any more. Otherwise stop the partition, or find its leader."""
-        error: type[kafka_errors.KafkaError] = kafka_errors.for_code(data.error_code)
-        partition = position.partition
+    def _handle_error(self, now: float, position: FetchPosition, session: FetchSession, data: PartitionData) -> bool:
+        """Stop a partition, or find its leader. Return False if the partition cannot be read any more."""
+        code, partition = data.error_code, position.partition
         if session.broker != position.leader.broker:
-            log.info("%s/%d cannot be read from the nearest replica now: %s", *partition, error.__name__)
+            name = self._errors.name_of(code)
+            self._log.info("%s/%d cannot be read from the nearest replica now: %s", *partition, name)
             self._avoid_replicas(now)
             self._fetch_from(position, position.leader.broker)  # the replica may lag behind, so the leader decides
-        elif data.diverging is not None or data.error_code == _OFFSET_OUT_OF_RANGE:
+        elif data.diverging is not None or code == _OFFSET_OUT_OF_RANGE:
             diverged_at = None if data.diverging is None else position.diverged_at(*data.diverging)
             is_other = old_brokers.was_recreated(position)
             self._enter(partition, Stopped(position, RECREATED_AT if is_other else diverged_at))
-        elif error.retriable or data.error_code == _UNKNOWN_SERVER_ERROR:
-            log.info("%s/%d cannot be read now: %s", *partition, error.__name__)
+        elif self._errors.is_temporary(code):
+            self._log.info("%s/%d cannot be read now: %s", *partition, self._errors.name_of(code))
             self._need_leader(position, position.back_off(now))
         else:
-            return error
-        return None
+            return False
+        return True
 
-    def connection_failed(self, now: float, session: FetchSession, error: Exception, retry_now: bool) -> None:
+    def connection_failed(self, now: float, session: FetchSession, retry_now: bool) -> None:
         """Find the leaders of the session's partitions: at once if `retry_now` is set, else after a backoff."""
-        if isinstance(error, PERMANENT_ERRORS):
-            self._error = report(error)
-        log.info("Connection to broker %d failed: %s: %s", session.broker.node_id, type(error).__name__, error)
         if session.is_open:
             self._abandon(now, session, retry_now)
+
+    def end(self, error: KafkasseError) -> None:
+        """Let poll() raise this error, because retrying cannot help."""
+        self._error = error
 
     def _abandon(self, now: float, session: FetchSession, retry_now: bool = False) -> None:
         session.is_open = False
@@ -494,10 +517,9 @@ class CursorCore:
             self._sessions[broker] = FetchSession(broker, use_session=self._options.tail)
         return self._sessions[broker]
 
-    def _fail(self, partitions: Iterable[Partition], error: kafka_errors.KafkaError) -> None:
-        reported = report(error)
+    def _fail(self, partitions: Iterable[Partition], error: KafkasseError) -> None:
         for partition in partitions:
-            self._enter(partition, Failed(reported))
+            self._enter(partition, Failed(error))
 
     # Replicas
 
@@ -570,14 +592,12 @@ class CursorCore:
         self.large_block = None
         self.decoded = [batch for batch in self.decoded if batch.partition not in partitions]
 
-    def _stop_at_unreadable(
-        self, position: FetchPosition, error: kafka_errors.CorruptRecordError | BatchTooLarge
-    ) -> None:
+    def _stop_at_unreadable(self, position: FetchPosition, error: Exception) -> None:
         partition = position.partition
         if not isinstance(error, BatchTooLarge):
-            self._fail([partition], type(error)(f"{'/'.join(map(str, partition))}: {message(error)}"))
+            self._fail([partition], self._errors.unreadable(partition, error))
             return
-        log.error(
+        self._log.error(
             "%s/%d: the batch before offset %d is %s, so its records are skipped."
             " Increase max_decompressed_bytes to read such batches.",
             *partition,

@@ -14,9 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Container, Iterator
 
-from kafka.errors import CorruptRecordError
-
-from kafkasse.kafka.batches import BatchSlot, BatchSlots, BatchTooLarge, RecordRun, decode
+from kafkasse.kafka.batches import UNREADABLE, BatchSlot, BatchSlots, RecordRun, decode
 from kafkasse.kafka.fetch_position import FetchPosition
 from kafkasse.kafka.fetch_protocol import PartitionData
 from kafkasse.log import Partition
@@ -57,7 +55,7 @@ class DecodingQueue:
             fetched, position.offset, self._read_committed, self._max_decompressed_bytes, self._slots
         )
 
-    def next_run(self) -> tuple[FetchPosition, RecordRun | CorruptRecordError | BatchTooLarge] | None:
+    def next_run(self) -> tuple[FetchPosition, RecordRun | Exception] | None:
         """Return a partition and its next run, or the error if the run cannot be decoded.
 
         Return None if the queue is empty. After the last run and after an error, the partition is not in the queue any more.
@@ -71,10 +69,10 @@ class DecodingQueue:
         position = self._ready[0]
         runs = self._runs[position]
         self._keeps_turn = None
-        result: RecordRun | CorruptRecordError | BatchTooLarge
+        result: RecordRun | Exception
         try:
             result = next(runs)
-        except (CorruptRecordError, BatchTooLarge) as error:
+        except UNREADABLE as error:
             result = error.with_traceback(None)  # otherwise, the error and this frame would keep each other alive
         if not isinstance(result, RecordRun) or result.is_last:
             self._remove(self._ready.popleft())

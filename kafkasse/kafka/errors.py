@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from kafka import errors as kafka_errors
 
 from kafkasse.errors import ConfigurationError, KafkasseError, KafkaTooOld, KafkaUnavailable, TopicNotAvailable
+from kafkasse.log import Partition
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +133,25 @@ def _translate(error: kafka_errors.KafkaError | OSError, text: str) -> tuple[Kaf
         KafkaUnavailable("The server cannot reach Kafka. Retry in a few seconds."),
         f"Kafka is unavailable. {type(error).__name__}: {text}",
     )
+
+
+def name_of(code: int) -> str:
+    """See cursor_core.Errors, as for the next functions."""
+    name: str = kafka_errors.for_code(code).__name__
+    return name
+
+
+def is_temporary(code: int) -> bool:
+    error = kafka_errors.for_code(code)
+    return bool(error.retriable) or error is kafka_errors.UnknownError
+
+
+def rejected(topic: str, code: int) -> KafkasseError:
+    return report(kafka_errors.for_code(code)(topic))
+
+
+def unreadable(partition: Partition, error: Exception) -> KafkasseError:
+    return report(type(error)(f"{partition.topic}/{partition.partition}: {message(error)}"))
 
 
 def message(error: Exception) -> str:

@@ -1,12 +1,11 @@
 """The encoder: deserializes, filters, formats and frames the records of one selection.
 
-A feed calls it once for each record, however many clients read the feed.
+A feed calls it once for each record, however many clients read the feed. No I/O; the caller passes in the clock.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -88,6 +87,7 @@ class Encoder:
         id_frequency: "event": each frame has an ID. "run": only the last frame of a piece has one, which saves bytes. A
             client whose connection breaks within a piece receives the piece again. With dimensions, each frame has an ID,
             because a client may not receive the last frame.
+        clock: returns the time in seconds. A piece whose filter or projection takes long ends early. By default, none does.
     """
 
     def __init__(
@@ -102,6 +102,7 @@ class Encoder:
         filter: Filter | None = None,
         projection: Projection | None = None,
         dimensions: Dimensions | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.wire = wire or ServerSentEvents()
         self._decoder = decoder
@@ -120,6 +121,7 @@ class Encoder:
         is_default = self._format is as_kafkasse and (type(self.wire) is ServerSentEvents or self._is_lines)
         has_stages = self.has_hooks or projection is not None
         self._is_timed = filter is not None or projection is not None
+        self._clock = clock
         self._can_use_templates = is_default and not has_stages
 
     def encode(self, topic: str, partition: int, record: Record) -> Encoded | None:
@@ -173,8 +175,8 @@ class Encoder:
             self._prepare(batch.records[start : start + MAX_PIECE_RECORDS])
         template = ids.template(batch.partition, batch.leader_epoch)
         piece = self._encode_piece(batch, start, template, selector)
-        # Hooks may switch greenlets. `ids` changes only now, so that other greenlets never see a position whose records have
-        # not been returned.
+        # Hooks are users' code, which may let others run. `ids` changes only now, so that nobody sees a position whose
+        # records have not been returned.
         timestamp = _latest_timestamp(batch.records[start : piece.end]) if template.has_timestamp else None
         ids.set(batch.partition, piece.next_offset, timestamp, batch.leader_epoch)
         return piece
@@ -188,7 +190,8 @@ class Encoder:
 
     def _encode_piece(self, batch: Batch, start: int, ids: IdTemplate, selector: Selector | None) -> Piece:
         partition = batch.partition
-        is_timed, deadline = self._is_timed, time.monotonic() + MAX_PIECE_S
+        is_timed, clock = self._is_timed, self._clock
+        deadline = clock() + MAX_PIECE_S if is_timed else 0.0
         id_prefix, id_part, id_suffix, is_decimal, has_timestamp_in_id = ids
         can_use_templates = self._can_use_templates and not has_timestamp_in_id
         is_lines = self._is_lines
@@ -203,7 +206,7 @@ class Encoder:
         values: Values = ()
         end, size = start, 0
         for record in batch.records[start : start + MAX_PIECE_RECORDS]:
-            if size >= MAX_PIECE_BYTES or (is_timed and end > start and time.monotonic() > deadline):
+            if size >= MAX_PIECE_BYTES or (is_timed and end > start and clock() > deadline):
                 break
             if is_selective:
                 view = RecordView(*partition, record, self._decoder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -79,6 +80,7 @@ class Encoders:
             filter=selection.filter,
             dimensions=selection.dimensions,
             projection=Projection(route.fields, route.redact) if route.fields or route.redact else None,
+            clock=time.monotonic,
         )
 
 

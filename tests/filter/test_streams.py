@@ -198,6 +198,24 @@ def test_a_client_cannot_find_out_the_values_of_redacted_fields(client_of, query
     assert status == client.head(f"/orders?{query}").status_code
 
 
+def test_a_piece_whose_filter_takes_long_ends_early(client_of, monkeypatch):
+    """The server measures the time of filters, so that records that are expensive to filter do not delay other streams."""
+    monkeypatch.setattr("kafkasse.records.encoder.MAX_PIECE_S", 1e-12)
+    ends: list[int] = []
+    encode_piece = Encoder.encode_piece
+
+    def noted(*args: Any) -> Any:
+        piece = encode_piece(*args)
+        ends.append(piece.end)
+        return piece
+
+    monkeypatch.setattr(Encoder, "encode_piece", noted)
+
+    sent = numbers(client_of(client_filters=["filter"]), "/orders?filter=value.n>=0")
+
+    assert ([0, 1, 2, 3, 4], [1, 2, 3, 4, 5]) == (sent, ends)
+
+
 def test_clients_with_the_same_filter_share_a_feed(log, client_of, monkeypatch):
     """Each record is evaluated once for all clients with the same filter, however they write it."""
     encoded: list[int] = []

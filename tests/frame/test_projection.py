@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -172,9 +173,8 @@ def test_a_piece_of_large_values_ends_early(id_type):
     records = [MemoryRecord(offset, 0, None, value) for offset in range(MAX_PIECE_RECORDS)]
     ids = IdWriter({partition: 0}, {"t": "abcdefgh"}, id_type=id_type)
 
-    piece = Encoder(projection=Projection(["a", "b.c"])).encode_piece(
-        Batch(partition, records, MAX_PIECE_RECORDS), 0, ids
-    )
+    encoder = Encoder(projection=Projection(["a", "b.c"]), clock=time.monotonic)
+    piece = encoder.encode_piece(Batch(partition, records, MAX_PIECE_RECORDS), 0, ids)
 
     assert 0 < piece.end < MAX_PIECE_RECORDS / 2
 

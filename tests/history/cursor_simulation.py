@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from kafkasse.errors import KafkaUnavailable
+from kafkasse.kafka import errors
 from kafkasse.kafka.cursor_core import CursorCore, CursorOptions, FindEpochs, Lookup
 from kafkasse.kafka.fetch_protocol import FetchOptions, FetchRequest, FetchResponse
 from kafkasse.kafka.fetch_session import FetchSession
@@ -90,7 +91,7 @@ class CursorSimulation:
         self._cluster = SimulatedCluster(version, has_ids, has_replicas)
         self._tail = draws.chance(6)
         fetch = FetchOptions(100, 1 << 20, 1 << 20, 0, "zone" if has_replicas else "")
-        self._core = CursorCore(self._cluster, CursorOptions(fetch, self._tail, 5.0, 1 << 20))
+        self._core = CursorCore(self._cluster, CursorOptions(fetch, self._tail, 5.0, 1 << 20), errors, self)
         self._connections: dict[FetchSession, Connection] = {}
         self._lookup: Lookup | None = None
         self._answer: Any = None
@@ -130,6 +131,12 @@ class CursorSimulation:
 
     def _note(self, event: str) -> None:
         self.events.append(f"{self._now:7.2f} {event}")
+
+    def info(self, text: str, *values: object) -> None:
+        """Implements EventLog of the core."""
+        self._note(text % values)
+
+    error = info
 
     def _report(self, violation: str) -> None:
         self._note(f"VIOLATION: {violation}")
@@ -332,7 +339,7 @@ class CursorSimulation:
             self._note(f"the connection to broker {connection.session.broker.node_id} breaks")
             self.reached["connection lost"] += 1
             retry_now = self.draws.chance(3)
-            self._core.connection_failed(self._now, connection.session, ConnectionResetError(), retry_now)
+            self._core.connection_failed(self._now, connection.session, retry_now)
 
     def look_up(self) -> None:
         """Let the cluster answer a lookup, or the answer arrive."""

@@ -4,7 +4,7 @@
                         └────▶ send_frames() sends to parked clients
 
 This module has no clock and opens no socket: the caller passes in the time, and ParkedClient.try_send() sends without
-waiting. Other greenlets run only between two steps of a generator. SharedFeed (shared_feed.py) is the feed with greenlets.
+waiting. The feed may change between two steps of a generator. SharedFeed (shared_feed.py) is the feed with greenlets.
 
 A parked client has received everything and needs no greenlet: send_frames() calls its try_send(). For a thousand
 parked clients, a record is encoded once and sent with a thousand send() calls. If the encoder has dimensions, one lookup
@@ -262,7 +262,7 @@ class FeedCore:
     def _distribute(self, segments: Sequence[Segment]) -> Generator[None, None, NewFrames]:
         """Find the receivers of the frames in these segments.
 
-        No client can park meanwhile, because the ring has frames that are not flushed.
+        No client can park until all steps are done, because the ring has frames that are not flushed.
         """
         new = NewFrames(segments, self._subscribers)
         size = 0
@@ -275,7 +275,7 @@ class FeedCore:
     def send_heartbeat(self, now: float) -> Iterator[None]:
         """Send a heartbeat to the parked clients. No other flush may be in progress."""
         self._heartbeat_at = now + self._heartbeat_s
-        has_flushed_all = self.ring.flushed == self.ring.head  # otherwise, another greenlet has appended frames
+        has_flushed_all = self.ring.flushed == self.ring.head  # frames may have been appended since the last flush
         flushed = self._last_flush.after
         position = self.position if has_flushed_all else flushed
         ids = self.ids if has_flushed_all else self.ids.copy_at(position.places)

@@ -16,6 +16,7 @@ from kafkasse.feed.core.reader_states import (
     Behind,
     CatchingUp,
     Closed,
+    FeedEnd,
     Joining,
     Live,
     Opening,
@@ -34,6 +35,8 @@ from kafkasse.records.filter import Selector
 from kafkasse.records.frame import Wire
 from kafkasse.records.position import IdWriter, Place
 
+Start = FeedEnd | SnapshotCore | IdWriter
+
 MAX_PIECE_BYTES = 65_536  # of frames that a joining reader encodes at once
 MAX_PIECE_SEGMENTS = 1000  # that a reader examines at once
 
@@ -49,11 +52,11 @@ class ReaderCore:
     """What one client has received of a feed, and where its next frames come from.
 
     Args:
-        ids: writes the client's own event IDs, at the client's position. None: the client is at the position of the feed.
+        start: where the stream starts: at the position of a feed, with a snapshot, or at the position of an ID writer, which
+            writes the client's own event IDs.
         feed: the feed to join.
         max_chunk_bytes: the approximate maximum size of the frames that one call of read() returns.
         gaps: the gaps before the position, which begin() reports.
-        snapshot: the snapshot with which the stream starts, instead of at the position of `ids`. None: there is none.
         selector: the records that the client receives, if the feed has dimensions.
 
     Attributes:
@@ -77,11 +80,10 @@ class ReaderCore:
 
     def __init__(
         self,
-        ids: IdWriter | None,
+        start: Start,
         feed: FeedCore,
         max_chunk_bytes: int,
         gaps: Sequence[Gap] = (),
-        snapshot: SnapshotCore | None = None,
         selector: Selector | None = None,
     ) -> None:
         self._state: State = Opening()
@@ -95,13 +97,13 @@ class ReaderCore:
         self._selector = selector
         self._gaps = gaps
         self._id_sent = False  # the last event ID that the client received is its position
-        if snapshot is not None:
-            self._enter(WaitingForSnapshot(snapshot))
-        elif ids is not None:
-            self._enter_ring_or_fall_behind(ids)
-        else:
-            position = feed.position
-            self._enter(Live(position.segment, position.places))
+        match start:
+            case SnapshotCore():
+                self._enter(WaitingForSnapshot(start))
+            case IdWriter():
+                self._enter_ring_or_fall_behind(start)
+            case FeedEnd():
+                self._enter(Live(feed.position.segment, feed.position.places))
 
     @property
     def state(self) -> ReaderState:

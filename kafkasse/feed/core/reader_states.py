@@ -2,8 +2,9 @@
 
 state               next                when
 Opening             WaitingForSnapshot  the route starts with a snapshot
+                    Live                the client starts at the position of the feed
                     Joining             the ring covers the client's position
-                    Behind              otherwise
+                    Behind              the ring does not cover it
 WaitingForSnapshot  ReadingSnapshot     the snapshot is complete
 ReadingSnapshot     Joining             the client has the snapshot, and the ring covers its position
                     Behind              the client has the snapshot, and the ring does not cover its position
@@ -59,6 +60,15 @@ class ReaderState(Enum):
 @dataclass(slots=True, eq=False)
 class Opening:
     """Has not started."""
+
+
+class FeedEnd(Enum):
+    """The start of a reader at the position of its feed."""
+
+    FEED_END = "the position of the feed"
+
+
+FEED_END = FeedEnd.FEED_END
 
 
 @dataclass(slots=True, eq=False)
