@@ -104,12 +104,6 @@ class Start(NamedTuple):
         """Whether the position is the end of the log."""
         return not self.has_records and self.without_leader is None
 
-    @property
-    def end_offset(self) -> str:
-        """The offset at the end of the log."""
-        ends = {partition: offsets.end for partition, offsets in self.held.items()}
-        return stream_offset.render(self.ids.offsets | ends, self.ids.topic_ids, {}, self.ids.partial_topics)
-
 
 class Chunks:
     """Reads the chunks of one log.
@@ -163,7 +157,26 @@ class Chunks:
         if resolved.gaps:
             epochs = {partition: place.epoch for partition, place in position.starts.items() if place.epoch is not None}
             raise _gone(resolved.gaps, start.ids, epochs)
+        self._set_epochs_at_end(start)
         return start
+
+    def end_offset(self, start: Start) -> str:
+        """Return the offset at the end of the log."""
+        for partition, offsets in start.held.items():
+            start.ids.set(partition, offsets.end)
+        self._set_epochs_at_end(start)
+        return stream_offset.of(start.ids)
+
+    def _set_epochs_at_end(self, start: Start) -> None:
+        """Add the epochs of the last records, so that a client at the end has the offset of one that has read them."""
+        ids = start.ids
+        unknown = {
+            partition: offsets
+            for partition, offsets in start.held.items()
+            if offsets.end == ids.offsets[partition] and partition not in ids.epochs
+        }
+        for partition, epoch in self._epoch_ends.last_epochs(unknown).items():
+            ids.set(partition, unknown[partition].end, leader_epoch=epoch)
 
     def read(
         self, start: Start, encoder: Encoder, selector: Selector | None, clients: Clients, newest_by: NewestBy | None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from kafkasse.feed.lookup import FreshLookup
-from kafkasse.log import RECREATED_AT, Log, OffsetAndEpoch, OffsetRange, Partition
+from kafkasse.log import RECREATED_AT, UNKNOWN_EPOCH, Log, OffsetAndEpoch, OffsetRange, Partition
 
 _Key = tuple[Partition, int]  # a partition and a leader epoch
 
@@ -47,10 +47,27 @@ class EpochEnds:
         diverged = {partition: end for (partition, _), end in ends.items() if end.offset < positions[partition].offset}
         shorter = {
             partition: positions[partition].epoch
-            for partition, (_, end) in (held or {}).items()
-            if partition in positions and end < positions[partition].offset
+            for partition, offsets in (held or {}).items()
+            if partition in positions and offsets.end < positions[partition].offset
         }
         return diverged | {partition: at for (partition, _), at in self._recreated.get(shorter.items()).items()}
+
+    def last_epochs(self, held: Mapping[Partition, OffsetRange]) -> dict[Partition, int]:
+        """Return the leader epoch of the last record of each partition, where it is known.
+
+        Args:
+            held: the current offsets of the partitions.
+
+        Raises:
+            Unavailable: the log does not answer.
+        """
+        # The current leader may not have written a record yet.
+        ends = self._ends.get(
+            (partition, offsets.epoch - 1) for partition, offsets in held.items() if offsets.epoch > 0
+        )
+        before = {partition: end.epoch for (partition, _), end in ends.items() if end.offset == held[partition].end}
+        epochs = {partition: offsets.epoch for partition, offsets in held.items() if offsets.end > 0} | before
+        return {partition: epoch for partition, epoch in epochs.items() if epoch != UNKNOWN_EPOCH}
 
 
 def _topic(key: _Key) -> str:

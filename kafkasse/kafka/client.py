@@ -36,7 +36,7 @@ from kafka.record.default_records import DefaultRecordBatch
 from kafkasse.config.kafka import BOOTSTRAP_DEFAULT
 from kafkasse.kafka.errors import PERMANENT_ERRORS, explain, message, tls_error
 from kafkasse.kafka.fetch_protocol import VERSIONS, Broker, Leader, newest_version
-from kafkasse.log import UNKNOWN_EPOCH, Partition
+from kafkasse.log import UNKNOWN_EPOCH, OffsetAndEpoch, Partition
 from kafkasse.process.event_loop import take_turn
 from kafkasse.process.loop_thread import loop_thread
 
@@ -162,7 +162,7 @@ class Client:
 
     def list_offsets(
         self, node_id: int, lookups: Iterable[Mapping[Partition, int]], isolation_level: int
-    ) -> list[dict[Partition, tuple[int, int]]]:
+    ) -> list[dict[Partition, tuple[int, OffsetAndEpoch]]]:
         """Look up offsets of partitions that one broker leads. All requests are sent before the first response is awaited.
 
         Args:
@@ -171,7 +171,7 @@ class Client:
             isolation_level: 0 for read_uncommitted, 1 for read_committed.
 
         Returns:
-            For each lookup, Kafka's error code and the offset of each partition; -1 if there is none.
+            For each lookup, Kafka's error code, and the offset of each partition, or -1 if there is none, with its epoch.
 
         Raises:
             kafka.errors.KafkaError: the broker does not answer.
@@ -187,7 +187,10 @@ class Client:
         ]
         return [
             {
-                self._partition(topic.name, offset.partition_index): (offset.error_code, offset.offset)
+                self._partition(topic.name, offset.partition_index): (
+                    offset.error_code,
+                    OffsetAndEpoch(offset.offset, offset.leader_epoch),
+                )
                 for topic in response.topics
                 for offset in topic.partitions
             }

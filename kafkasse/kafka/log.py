@@ -109,14 +109,14 @@ class KafkaLog:
         starts, ends = self._list_offsets(
             dict.fromkeys(wanted, OffsetSpec.EARLIEST), dict.fromkeys(wanted, OffsetSpec.LATEST)
         )
-        return {each: OffsetRange(starts[each], ends[each]) for each in wanted if each in starts}
+        return {each: OffsetRange(starts[each].offset, *ends[each]) for each in wanted if each in starts}
 
     def offsets_at(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int]:
         # Look up the ends first. Then a record that is written between the two lookups is found by its timestamp. In the
         # other order, it would be skipped, because it is before the end.
         (ends,) = self._list_offsets(dict.fromkeys(timestamps, OffsetSpec.LATEST))
         (found,) = self._list_offsets({each: timestamps[each] for each in ends})
-        return {each: offset if offset >= 0 else ends[each] for each, offset in found.items()}
+        return {each: (at if at.offset >= 0 else ends[each]).offset for each, at in found.items()}
 
     def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, OffsetAndEpoch]:
         return {
@@ -236,22 +236,23 @@ class KafkaLog:
 
     # Offsets
 
-    def _list_offsets(self, *lookups: Mapping[Partition, int]) -> list[dict[Partition, int]]:
+    def _list_offsets(self, *lookups: Mapping[Partition, int]) -> list[dict[Partition, OffsetAndEpoch]]:
         """Look up offsets by timestamp or OffsetSpec.
 
         Args:
             lookups: maps of the same partitions to a timestamp in milliseconds or an OffsetSpec.
 
         Returns:
-            For each lookup, the offset of each partition that has a leader; -1 if no record is late enough.
+            For each lookup, the offset of each partition that has a leader, or -1 if no record is late enough, and an epoch:
+            for LATEST, the current leader epoch.
         """
 
-        def look_up(node_id: int, partitions: Sequence[Partition]) -> dict[Partition, Sequence[int]]:
+        def look_up(node_id: int, partitions: Sequence[Partition]) -> dict[Partition, Sequence[OffsetAndEpoch]]:
             wanted = [{each: lookup[each] for each in partitions} for lookup in lookups]
             answers = self._client.list_offsets(node_id, wanted, self._isolation_level)
             return {each: offsets for each in partitions if (offsets := _offsets(each, answers))}
 
-        found: dict[Partition, Sequence[int]] = {}
+        found: dict[Partition, Sequence[OffsetAndEpoch]] = {}
         leaders = self.known_leaders(lookups[0])
         deadline_s = math.inf
         with translate_errors():
@@ -327,7 +328,9 @@ class KafkaLog:
                     gevent.sleep(TRANSIENT_ERROR_BACKOFF_S)
 
 
-def _offsets(partition: Partition, answers: Iterable[Mapping[Partition, tuple[int, int]]]) -> list[int]:
+def _offsets(
+    partition: Partition, answers: Iterable[Mapping[Partition, tuple[int, OffsetAndEpoch]]]
+) -> list[OffsetAndEpoch]:
     """Return the offset of a partition in each answer, or [] if its broker cannot answer now.
 
     Raises:

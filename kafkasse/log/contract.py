@@ -55,10 +55,14 @@ class Topic(NamedTuple):
 
 
 class OffsetRange(NamedTuple):
-    """The offsets that a partition holds: `[start, end)`. Kafka calls them log start offset and log end offset."""
+    """The offsets that a partition holds: `[start, end)`. Kafka calls them log start offset and log end offset.
+
+    `epoch` is the current leader epoch, if it is known.
+    """
 
     start: int
     end: int
+    epoch: int = UNKNOWN_EPOCH
 
 
 class OffsetAndEpoch(NamedTuple):
@@ -108,7 +112,7 @@ class Gap(NamedTuple):
         if offset < held.start:
             return cls(partition, offset, held.start, "removed by retention")
         # If the bounds were looked up at different times, the start may be after the end. A reader can wait at the start.
-        if offset > (end := max(held)):
+        if offset > (end := max(held.start, held.end)):
             return cls(partition, offset, end, TRUNCATED)
         return None
 

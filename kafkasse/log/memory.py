@@ -144,11 +144,8 @@ class MemoryLog:
 
     def elect_leader(self, topic: str, partition: int = 0) -> None:
         """Start the next leader epoch of a partition."""
-        with self.changed:
-            partition_log = self._partitions[Partition(topic, partition)]
-            partition_log.has_leader = True
-            partition_log.epoch_starts[partition_log.next_epoch] = partition_log.end
-            self.changed.notify_all()
+        self._partitions[Partition(topic, partition)].has_leader = True
+        self.truncate(topic, self._partitions[Partition(topic, partition)].end, partition)
 
     def truncate(self, topic: str, offset: int, partition: int = 0) -> None:
         """Lose the records from `offset` on, as after an unclean leader election."""
@@ -190,7 +187,7 @@ class MemoryLog:
 
     def offset_ranges(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:
         readable = {partition: log for partition in partitions if (log := self._partition_log(partition)).has_leader}
-        return {partition: OffsetRange(log.start, log.end) for partition, log in readable.items()}
+        return {partition: OffsetRange(log.start, log.end, log.next_epoch - 1) for partition, log in readable.items()}
 
     def offsets_at(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int]:
         return {

@@ -26,6 +26,7 @@ _numbers = count(1)
 class EndReason(Enum):
     """Why a stream ended, as it appears in logs and metrics."""
 
+    COMPLETE = "complete"  # a finite read
     CLIENT_LEFT = "client_left"
     WRITE_TIMEOUT = "write_timeout"  # the client accepted no bytes
     MAX_AGE = "max_age"

@@ -26,7 +26,7 @@ from kafkasse.errors import KafkasseError, ServerStopping, Unavailable
 from kafkasse.feed import Feeds, Reader
 from kafkasse.feed.chunks import Chunk, Start, TopicsChanged
 from kafkasse.feed.core.reader_states import ReaderState
-from kafkasse.feed.core.start import ResolvedPosition, contradictions
+from kafkasse.feed.core.start import contradictions
 from kafkasse.feed.shared_chunks import SharedChunks
 from kafkasse.feed.slots import Clients
 from kafkasse.log import Topic
@@ -129,7 +129,7 @@ class Source:
         whose next offset is the end of the log.
         """
         if is_head:
-            next_offset = self.start(position, topics, NOW, None).end_offset
+            next_offset = self.feeds.chunks.end_offset(self.start(position, topics, NOW, None))
             return Chunk(b"", next_offset, is_full=False, is_up_to_date=False), ()
         if finite.offset == BEGINNING and self.route.start is StartAt.SNAPSHOT and since is None:
             return self.opened.wait_for(lambda: self._snapshot(position, topics))
@@ -139,6 +139,11 @@ class Source:
     def next(self, offset: str) -> Chunk:
         """Return the chunk at an offset of an earlier chunk. At the end of the log, wait for records."""
         return self.chunk(offset, *self.describe(stream_offset.parse(offset, UNLIMITED)), must_wait=True)
+
+    def count(self, chunk: Chunk) -> None:
+        """Count a chunk that is sent. The rows of a snapshot, which has no body, are counted one by one."""
+        if chunk.body not in (b"", EMPTY):
+            self.opened.count(chunk.body.count(b"\n") + 1, len(chunk.body))
 
     def start(self, position: Position, topics: Mapping[str, Topic], offset: str, since: int | None) -> Start:
         """Return where a read starts. See Chunks.resolve()."""
@@ -179,6 +184,7 @@ class Source:
         """Yield the parts of an array with the rows of a snapshot."""
         before = b"["
         while True:
+            self.opened.count(rows.count(b"\n"), len(rows))
             yield before + _elements(rows)
             if reader.state is not ReaderState.SNAPSHOT:
                 break
@@ -246,6 +252,8 @@ def respond(source: Source, finite: FiniteRead, chunk: Chunk, body: Iterable[byt
     if finite.offset != NOW and chunk.body and not finite.live:
         response.set_etag(chunk.etag)
         response.make_conditional(request)
+    if response.status_code == 200:
+        source.count(chunk)
     return response
 
 
@@ -266,11 +274,6 @@ def _response(chunk: Chunk, body: Iterable[bytes], cursor: str | None) -> Respon
     return current_app.response_class(body, headers=headers, content_type=JSON_TYPE)
 
 
-def end_of_log(start: ResolvedPosition) -> Mapping[str, str]:
-    """Return the header with the offset at the end of the log. There is none while a partition has no leader."""
-    return {} if start.pending else {"Stream-Next-Offset": Start.of(start).end_offset}
-
-
 def _pieces(body: bytes) -> list[bytes]:
     """Return the parts of a body. The server sends each of them with a timeout of its own."""
     return [body[start : start + PIECE_BYTES] for start in range(0, len(body), PIECE_BYTES)]
@@ -287,6 +290,7 @@ def _event_parts(source: Source, chunk: Chunk, body: Iterable[bytes], cursor: st
     while True:
         unsent = b""
         if chunk.body != EMPTY:
+            source.count(chunk)
             for piece in body:
                 if unsent:
                     yield unsent

@@ -40,7 +40,9 @@ def check_id_size(route: Route, position: Position, topics: Mapping[str, Topic],
         )
 
 
-def check_offset_size(position: Position, topics: Mapping[str, Topic], other_bytes: int, max_bytes: int) -> None:
+def check_offset_size(
+    position: Position, topics: Mapping[str, Topic], other_bytes: int, max_bytes: int, limit: str
+) -> None:
     """Check that the server would accept the request lines with the offsets of a finite read.
 
     Args:
@@ -48,6 +50,7 @@ def check_offset_size(position: Position, topics: Mapping[str, Topic], other_byt
         topics: the topics of the position.
         other_bytes: the length of the request line without the offset.
         max_bytes: of a request line.
+        limit: the name of the limit.
 
     Raises:
         BadRequest: a request line could become longer.
@@ -56,7 +59,7 @@ def check_offset_size(position: Position, topics: Mapping[str, Topic], other_byt
     if other_bytes + LIVE_BYTES + _offset_bytes(tuple(counts.items()), position.partial_topics) > max_bytes:
         raise BadRequest(
             f"This stream has {sum(counts.values())} partitions. With its offsets, a request line could become longer than"
-            f" {max_bytes} bytes (limit_request_line). Request fewer topics or partitions, or read it as a stream."
+            f" {max_bytes} bytes ({limit}). Request fewer topics or partitions, or read it as a stream."
         )
 
 

@@ -99,15 +99,27 @@ class Observer:
         if count := self._not_logged.pop((subject, more)):
             self._logger.warning(more, count, subject, INTERVAL_S)
 
-    def opened(self, info: StreamInfo) -> None:
-        """Count a stream that has opened."""
+    def opened(self, info: StreamInfo, state: str = "") -> None:
+        """Count a stream that has opened. Give the state of a finite read; the sampler counts those of other streams."""
         self.metrics.count("streams_opened", route=info.route)
         self.metrics.count("streams_open", route=info.route)
+        if state:
+            self.metrics.count("stream_states", route=info.route, state=state)
+
+    def read_closed(self, info: StreamInfo, end: StreamEnd, state: str) -> None:
+        """Count a finite read that has ended. The log of the server has a line for it."""
+        self._count_end(info, end)
+        self.metrics.count("stream_states", -1, route=info.route, state=state)
+        self.metrics.count("events_sent", end.events, route=info.route)
+        self.metrics.count("bytes_sent", end.bytes, route=info.route)
+
+    def _count_end(self, info: StreamInfo, end: StreamEnd) -> None:
+        self.metrics.count("streams_open", -1, route=info.route)
+        self.metrics.count("streams_closed", route=info.route, reason=end.reason.value)
 
     def closed(self, info: StreamInfo, end: StreamEnd) -> None:
         """Count and log a stream that has ended."""
-        self.metrics.count("streams_open", -1, route=info.route)
-        self.metrics.count("streams_closed", route=info.route, reason=end.reason.value)
+        self._count_end(info, end)
         if end.error:
             self.metrics.count("stream_errors", route=info.route, error=end.error)
         self._logger.info("A stream ended: %s", _log_fields(info, end))

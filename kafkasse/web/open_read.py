@@ -11,11 +11,12 @@ from gevent import Timeout, get_hub, getcurrent, spawn
 
 from kafkasse.access import Visitor
 from kafkasse.errors import KafkasseError, Unavailable
-from kafkasse.process.open_streams import EndReason, StreamInfo, StreamRegistry
+from kafkasse.process.open_streams import EndReason, StreamEnd, StreamInfo, StreamRegistry
 
 Result = TypeVar("Result")
 
 MAX_TIMEOUT_S = 3600.0  # longer than any wait
+FINITE_READ = "finite_read"  # in place of the state of a reader
 
 
 class _Ended(BaseException):  # like gevent.Timeout: code that handles errors must not catch it
@@ -30,6 +31,7 @@ class OpenRead:
         visitor: who reads.
         registry: contains the read as long as it is open.
         unauthorized: returns the error with this detail for a visitor whose access has ended.
+        on_end: called in the event loop when the read is closed.
 
     Attributes:
         run: runs a function in the event loop, and returns its result.
@@ -44,8 +46,11 @@ class OpenRead:
         registry: StreamRegistry,
         unauthorized: Callable[[str], KafkasseError],
         run: Callable[[Callable[[], Any]], Any],
+        on_end: Callable[[StreamInfo, StreamEnd], object],
     ) -> None:
         self.info = info
+        self._records = self._bytes = 0
+        self._on_end = on_end
         self._expires_at = visitor.expires_at
         self._registry = registry
         self._unauthorized = unauthorized
@@ -66,6 +71,11 @@ class OpenRead:
     def call_on_close(self, call: Callable[[], object]) -> None:
         """Call a function in the event loop when the read is closed."""
         self._on_close.append(call)
+
+    def count(self, records: int, size: int) -> None:
+        """Count records that are sent, and their bytes."""
+        self._records += records
+        self._bytes += size
 
     @property
     def has_ended(self) -> bool:
@@ -121,17 +131,19 @@ class OpenRead:
         known = self.info._asdict()
         del known["requested_at"]  # a monotonic time means nothing to operators
         age_s = round(time.time() - self.info.opened_at, 1)
-        return {**known, "age_s": age_s, "state": "finite_read", "events": 0, "bytes": 0, "lag_records": None}
+        sent = {"events": self._records, "bytes": self._bytes}
+        return {**known, "age_s": age_s, "state": FINITE_READ, **sent, "lag_records": None}
 
     def close(self) -> None:
         """Release everything. May be called twice, and by any thread that serves requests."""
         if not self._is_closed:
             self.run(self.release)
 
-    def release(self) -> None:
-        """Release everything. Call this in the event loop."""
+    def release(self, reason: EndReason = EndReason.COMPLETE) -> None:
+        """Release everything, unless this has happened. Call this in the event loop."""
         if not self._is_closed:
             self._is_closed = True
             self._registry.discard(self)
+            self._on_end(self.info, StreamEnd(self._end_reason or reason, "", self._records, self._bytes))
             for call in self._on_close:
                 call()  # may switch greenlets

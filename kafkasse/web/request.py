@@ -114,7 +114,9 @@ def _finite_read(request: Request) -> FiniteRead | None:
         raise InvalidParameter("Send one offset: -1, now, or the Stream-Next-Offset of a response.")
     if live not in set(Live):
         raise InvalidParameter("live must be long-poll or sse.")
-    line = f"{request.method} {request.environ.get('RAW_URI', '')} {request.environ.get('SERVER_PROTOCOL', '')}"
+    environ = request.environ
+    uri = environ.get("RAW_URI") or environ.get("REQUEST_URI") or request.full_path  # the last one may be shorter
+    line = f"{request.method} {uri} {environ.get('SERVER_PROTOCOL', '')}"
     return FiniteRead(offsets[0], Live(live), arguments.get("cursor", ""), len(line) - len(offsets[0]))
 
 

@@ -34,14 +34,14 @@ from kafkasse.errors import (
     Unauthorized,
 )
 from kafkasse.feed import Feeds, Reader
-from kafkasse.feed.chunks import Chunk
+from kafkasse.feed.chunks import Chunk, Start
 from kafkasse.feed.feeds import ring_limits
 from kafkasse.feed.shared_chunks import SharedChunks
 from kafkasse.feed.start import resolve
 from kafkasse.log import Log, Partition, Topic
 from kafkasse.process import runtime
 from kafkasse.process.limits import StreamLimits, TrustedProxies
-from kafkasse.process.open_streams import OPENED_KEY, OPERATIONS_KEY, StreamEnd, StreamInfo, streams
+from kafkasse.process.open_streams import OPENED_KEY, OPERATIONS_KEY, EndReason, StreamEnd, StreamInfo, streams
 from kafkasse.process.stream_services import stream_services
 from kafkasse.process.telemetry import request_id, traces
 from kafkasse.records.filter import Selection, parse_query
@@ -57,7 +57,7 @@ from kafkasse.web.host_session import keep_unchanged_session
 from kafkasse.web.id_size import check_id_size, check_offset_size
 from kafkasse.web.identify import Identifier, open_tickets
 from kafkasse.web.observer import Observer
-from kafkasse.web.open_read import OpenRead
+from kafkasse.web.open_read import FINITE_READ, OpenRead
 from kafkasse.web.public_url import FORWARDED_PREFIX, PublicUrl, public_url
 from kafkasse.web.request import FiniteRead, Live, StreamRequest, is_finite_read, parse_request
 from kafkasse.web.revocations import Revocations
@@ -318,7 +318,7 @@ class StreamService:
         """
         began_at = time.monotonic()
         current = _request()
-        is_finite = is_finite_read(current)
+        is_finite = is_finite_read(current) or current.method == "HEAD"
         (self._server.check_finite if is_finite else self._server.check)(current.environ)
         settings, limits = self._endpoints[route.name].settings, self._endpoints[route.name].limits
         visitor, parsed, selection = self._parse(route, topics, parameters)
@@ -326,21 +326,14 @@ class StreamService:
             return self._finite_response(route, parsed, parsed.finite, selection, visitor, began_at)
         if streams.stopping and current.method == "GET":
             return self._ended_response(route, parsed)
-        feeds = self._get_feeds(route.cluster, OPERATIONS_KEY in current.environ)
-        position, described = self._describe(feeds, route, parsed.position, began_at)
-        check_id_size(route, position, described, settings)
-        address = self._client_address()
-        self._server.check_capacity(sum(service.limits.count for service in stream_services))
-        limits.enter(address)
+        address, has_worker = self._client_address(), OPERATIONS_KEY in current.environ
         coding = negotiate(current.accept_encodings, settings.compression) if settings.compression else IDENTITY
         if current.method == "HEAD":
-            try:
-                start = resolve(feeds.log, position, described, route.start, parsed.since)  # rejects what GET rejects
-            finally:
-                limits.leave(address)
+            find_end = partial(self._find_end, route, parsed, address, has_worker, began_at)
             response = self._stream_response(route, parsed, (), coding)
-            response.headers.update(finite_reads.end_of_log(start))
+            response.headers.update(self._server.runner(current.environ)(find_end))
             return response
+        feeds, position, described = self._enter(route, parsed, address, has_worker, began_at)
         try:
             encoder = self._encoders.get(route, parsed.wire, selection, address, feeds.drop_idle)
             problem_types = self.problem_types()
@@ -369,6 +362,40 @@ class StreamService:
         current.environ.setdefault(OPENED_KEY, []).append(ref(stream))
         return self._stream_response(route, parsed, stream, coding)
 
+    def _enter(
+        self, route: Route, parsed: StreamRequest, address: str, has_worker: bool, began_at: float
+    ) -> tuple[Feeds, Position, dict[str, Topic]]:
+        """Check the topics and the limits, and count the stream. Call this in the event loop.
+
+        Raises:
+            KafkasseError: the request is rejected.
+        """
+        settings, limits = self._endpoints[route.name].settings, self._endpoints[route.name].limits
+        feeds = self._get_feeds(route.cluster, has_worker)
+        position, topics = self._describe(feeds, route, parsed.position, began_at)
+        check_id_size(route, position, topics, settings)
+        if parsed.finite is not None:
+            server = self._server
+            check_offset_size(position, topics, parsed.finite.other_bytes, server.max_request_line, server.line_setting)
+        self._server.check_capacity(sum(service.limits.count for service in stream_services))
+        limits.enter(address)
+        return feeds, position, topics
+
+    def _find_end(
+        self, route: Route, parsed: StreamRequest, address: str, has_worker: bool, began_at: float
+    ) -> Mapping[str, str]:
+        """Return the header with the offset at the end of the log. There is none while a partition has no leader.
+
+        Raises:
+            KafkasseError: a request for the stream would be rejected.
+        """
+        feeds, position, topics = self._enter(route, parsed, address, has_worker, began_at)
+        try:
+            start = resolve(feeds.log, position, topics, route.start, parsed.since)
+            return {} if start.pending else {"Stream-Next-Offset": feeds.chunks.end_offset(Start.of(start))}
+        finally:
+            self._endpoints[route.name].limits.leave(address)
+
     def _describe(
         self, feeds: Feeds, route: Route, position: Position, since: float
     ) -> tuple[Position, dict[str, Topic]]:
@@ -394,9 +421,9 @@ class StreamService:
         began_at: float,
     ) -> Response:
         """Read a chunk in the event loop, and return it."""
-        settings, limits = self._endpoints[route.name].settings, self._endpoints[route.name].limits
+        settings = self._endpoints[route.name].settings
         address, environ, is_head = self._client_address(), request.environ, request.method == "HEAD"
-        if finite.live is Live.SSE:
+        if finite.live is Live.SSE and not is_head:
             self._server.check(environ)
         run = self._server.runner(environ)
         has_worker, own_id = OPERATIONS_KEY in environ, request_id.request_id(environ)
@@ -405,15 +432,10 @@ class StreamService:
             return Unauthorized(detail, self._guards.challenges([visitor.guard], "invalid_token", detail))
 
         def read() -> tuple[finite_reads.Source, Chunk, Iterable[bytes]]:
-            feeds = self._get_feeds(route.cluster, has_worker)
-            position, topics = self._describe(feeds, route, parsed.position, began_at)
-            check_id_size(route, position, topics, settings)
-            check_offset_size(position, topics, finite.other_bytes, self._server.max_request_line)
-            self._server.check_capacity(sum(service.limits.count for service in stream_services))
-            limits.enter(address)
+            feeds, position, topics = self._enter(route, parsed, address, has_worker, began_at)
             info = StreamInfo.new(own_id, route.name, address, visitor.name, began_at)
-            opened = OpenRead(info, visitor, streams, unauthorized, run)
-            opened.call_on_close(partial(limits.leave, address))
+            opened = OpenRead(info, visitor, streams, unauthorized, run, self._read_closed)
+            self.observer.opened(info, FINITE_READ)
             environ.setdefault(OPENED_KEY, []).append(ref(opened))
             try:
                 self._revocations.add(opened, visitor)
@@ -431,7 +453,7 @@ class StreamService:
                 )
                 return source, *source.first(finite, position, topics, parsed.since, is_head)
             except BaseException:
-                opened.release()
+                opened.release(EndReason.ERROR)
                 raise
 
         source, chunk, body = run(read)
@@ -601,6 +623,10 @@ class StreamService:
         self._endpoints[stream.info.route].limits.leave(stream.info.client)
         self.observer.closed(stream.info, end)
         self._call_handler("disconnected", stream.topics)
+
+    def _read_closed(self, info: StreamInfo, end: StreamEnd) -> None:
+        self._endpoints[info.route].limits.leave(info.client)
+        self.observer.read_closed(info, end, FINITE_READ)
 
     def _parse(
         self, route: Route, topics: str, parameters: Mapping[str, str]

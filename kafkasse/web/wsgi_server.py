@@ -27,7 +27,15 @@ ADVICE = "Run the app with `gunicorn --worker-class kafkasse.server.worker.Worke
 PATCH = "`from gevent import monkey; monkey.patch_all()`"
 OUR_WORKER = "kafkasse.server.worker."
 GEVENT_WORKERS = (OUR_WORKER, "gunicorn.workers.ggevent.")
+FINITE_READS = (
+    "It can serve finite reads: chunks, and long polls, each of which occupies a thread or process for up to 8 s."
+)
 MAX_DESCRIPTORS = 65_536
+APACHE_LINE_BYTES = 8190  # the default
+# uWSGI's buffer contains the query twice, and all headers.
+UWSGI_BUFFER_BYTES, UWSGI_HEADER_BYTES = 4096, 1500
+PYWSGI_LINE_BYTES = 8190
+OTHER_LINE_BYTES = 65_536  # flask run; waitress accepts more
 RESERVED = 200  # file descriptors and requests that are not streams: connections to Kafka, files, pages
 
 
@@ -61,12 +69,12 @@ class WsgiServer:
             if it cannot serve `max_streams` of them.
 
     Attributes:
-        max_request_line: the longest request line that the server accepts, if it is gunicorn.
+        max_request_line: the longest request line that the server accepts, as far as this is known when the app is loaded.
+        line_setting: the server's setting or limit that defines it.
     """
 
     def __init__(self, max_streams: int, logger: logging.Logger) -> None:
-        cfg = _gunicorn_config()
-        self.max_request_line = (cfg.limit_request_line if cfg is not None else 0) or sys.maxsize
+        self.max_request_line, self.line_setting = _max_request_line()
         self._was_patched = is_patched()
         self._problem = _problem_of_process()
         limit, name = _limit()
@@ -128,9 +136,10 @@ class WsgiServer:
         if server.startswith("waitress"):
             return _occupied("waitress")
         if not (is_patched() and self._was_patched):
+            finite = FINITE_READS if is_patched() == self._was_patched else "It cannot serve finite reads either."
             return (
                 f"{server} cannot serve streams, because gevent had not patched the standard library when the app was"
-                f" loaded. If the server runs gevent, put {PATCH} at the top of the app's first module. {ADVICE}"
+                f" loaded. {finite} If the server runs gevent, put {PATCH} at the top of the app's first module. {ADVICE}"
             )
         if getcurrent().parent is None:  # not a greenlet that the event loop has started
             return _occupied(server)
@@ -160,15 +169,15 @@ def _problem_of_process() -> str:
             return _occupied(f"gunicorn's {worker} worker")
         if not is_patched():
             return (
-                f"gunicorn's {worker} worker cannot serve streams with --preload, because it loads the app before gevent"
-                f" patches the standard library. {ADVICE}"
+                f"gunicorn's {worker} worker cannot serve streams or finite reads with --preload, because it loads the app"
+                f" before gevent patches the standard library. {ADVICE}"
             )
     elif "mod_wsgi" in sys.modules:
         return _occupied("mod_wsgi")
     elif "waitress.runner" in sys.modules:
         return _occupied("waitress")
     elif (options := _uwsgi_options()) is not None and "gevent" not in options:
-        return f"uWSGI serves streams only with the options `--gevent 1000 --gevent-early-monkey-patch`. {ADVICE}"
+        return f"{_occupied('uWSGI without gevent')} Or use the options `--gevent 1000 --gevent-early-monkey-patch`."
     return ""
 
 
@@ -182,8 +191,20 @@ def _is_worker(cfg: Any, names: str | tuple[str, ...]) -> bool:
 
 
 def _occupied(server: str) -> str:
-    problem = "cannot serve streams, because each stream would occupy a process or a thread"
-    return f"{server} {problem}. It can serve finite reads (?offset=-1). {ADVICE}"
+    problem = "cannot serve streams or live=sse, because each of them would occupy a process or a thread"
+    return f"{server} {problem}. {FINITE_READS} {ADVICE}"
+
+
+def _max_request_line() -> tuple[int, str]:
+    """Return the longest request line that the server accepts, and the name of the limit."""
+    if (cfg := _gunicorn_config()) is not None:
+        return cfg.limit_request_line or sys.maxsize, "limit_request_line"
+    if (options := _uwsgi_options()) is not None:
+        buffer = int(options.get("buffer-size", UWSGI_BUFFER_BYTES))
+        return max(0, buffer - UWSGI_HEADER_BYTES) // 2, "uWSGI's buffer-size"
+    if "mod_wsgi" in sys.modules:
+        return APACHE_LINE_BYTES, "Apache's LimitRequestLine"
+    return PYWSGI_LINE_BYTES if "gevent.pywsgi" in sys.modules else OTHER_LINE_BYTES, "the server's limit"
 
 
 def _gunicorn_config() -> Any:

@@ -26,9 +26,6 @@ EXCLUDED = {
     ".* TTL metadata|.* Expires-At metadata": "the retention of a topic is set in Kafka",
     ".*([Ss]equence [Oo]rdering|seq ordering|seq values|sequence numbers|incrementing seq)": "Stream-Seq is for writes",
     "SSE Mode .*(binary|base64|protobuf|image|Data-Encoding)": "the content type of kafkasse's streams is JSON",
-    ".*(correct tail offset for offset=now|offset=now with (long-poll mode \\(waits|SSE mode))": (
-        "an offset has a leader epoch once the record before it has been read, so that a position may have two offsets"
-    ),
 }
 
 

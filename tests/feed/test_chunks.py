@@ -335,6 +335,22 @@ def test_lost_records_are_noticed_without_new_records():
     assert 5 == gone(source, offset)[0]["to"]
 
 
+@pytest.mark.parametrize("has_new_leader", [False, True])
+def test_the_offset_of_now_is_that_of_a_client_that_has_read_the_last_record(has_new_leader):
+    """It has the leader epoch of this record, also if a new leader has not written any. So a truncation is noticed."""
+    source = Source(2)
+    source.log.elect_leader("t0")
+    source.fill(8)
+    for _ in range(3 if has_new_leader else 0):
+        source.log.elect_leader("t0")
+    offset = source.read("now").next_offset
+
+    assert source.read().next_offset == offset == source.read(offset).next_offset
+    source.log.truncate("t0", 5)
+    source.fill(3)
+    assert 5 == gone(source, offset)[0]["to"]
+
+
 def test_records_that_are_lost_during_a_read_are_gone(monkeypatch):
     """The cursor knows the leader epoch of the offset."""
     source = Source()

@@ -63,7 +63,7 @@ def test_offsets_of_a_partition_without_a_leader_are_absent(cluster, patient_log
 
     found = patient_log.offset_ranges(ALL), patient_log.offsets_at(dict.fromkeys(ALL, 5))
 
-    assert ({at(0): OffsetRange(3, 7), at(2): OffsetRange(3, 7)}, {at(0): 7, at(2): 7}) == found
+    assert ({at(0): OffsetRange(3, 7, 0), at(2): OffsetRange(3, 7, 0)}, {at(0): 7, at(2): 7}) == found
     assert {} == patient_log.offset_ranges([at(1)])
 
 
@@ -82,7 +82,7 @@ def test_offsets_after_an_election_are_found(cluster, log):
     cluster.topics["t"].leaders[0] = 1
     cluster.on_request[LIST_OFFSETS] = lambda: setattr(cluster.topics["t"], "list_offsets_error", 0)
 
-    assert {at(0): OffsetRange(3, 7)} == log.offset_ranges([at(0)])
+    assert {at(0): OffsetRange(3, 7, 0)} == log.offset_ranges([at(0)])
 
 
 def test_offsets_do_not_wait_for_one_broker(cluster, log, patient_log):

@@ -15,7 +15,7 @@ from kafka.admin import OffsetSpec
 from kafkasse.errors import ConfigurationError, KafkaUnavailable, TopicNotAvailable
 from kafkasse.kafka import batches
 from kafkasse.kafka.log import KafkaLog
-from kafkasse.log import Batch, Cursor, Log, OffsetOutOfRange, OffsetRange, Partition, Topic
+from kafkasse.log import Batch, Cursor, Log, OffsetAndEpoch, OffsetOutOfRange, OffsetRange, Partition, Topic
 from kafkasse.log.memory import MemoryLog
 from kafkasse.records.position.position import INT32_MAX
 from kafkasse.tools.broker import EmbeddedBroker
@@ -172,9 +172,8 @@ def test_offset_range_starts_at_the_first_record_kept(log, writer, topic):
     writer.send(topic, b"a", b"b", b"c")
     writer.drop_before(topic, 1)
 
-    assert {Partition(topic, 0): OffsetRange(1, 3), Partition(topic, 1): OffsetRange(0, 0)} == log.offset_ranges(
-        [Partition(topic, 0), Partition(topic, 1)]
-    )
+    ranges = log.offset_ranges([Partition(topic, 0), Partition(topic, 1)])
+    assert [(1, 3), (0, 0)] == [ranges[Partition(topic, number)][:2] for number in range(2)]
     assert {} == log.offset_ranges([])
 
 
@@ -418,9 +417,10 @@ def test_isolation_level_hides_or_shows_aborted_records(broker, kafka_log, clust
 def test_offset_at_a_timestamp_does_not_skip_new_records(kafka_log, monkeypatch):
     partition, end = Partition("t", 0), 38
 
-    def answer(*questions: dict[Partition, int]) -> list[dict[Partition, int]]:
+    def answer(*questions: dict[Partition, int]) -> list[dict[Partition, OffsetAndEpoch]]:
         nonlocal end
-        answers = [{partition: end if question[partition] == OffsetSpec.LATEST else -1} for question in questions]
+        offsets = [end if question[partition] == OffsetSpec.LATEST else -1 for question in questions]
+        answers = [{partition: OffsetAndEpoch(offset, 0)} for offset in offsets]
         end += 6
         return answers
 
@@ -438,7 +438,7 @@ def test_topic_prefix_limits_and_shortens_names(broker, cluster, fresh_name):
 
     with closing(log), closing(log.cursor({partition: 0})) as cursor:
         assert [fresh_name] == list(log.describe([fresh_name, f"other.{fresh_name}", f"wabash-1.{fresh_name}"]))
-        assert {partition: OffsetRange(0, 1)} == log.offset_ranges([partition])
+        assert {partition: OffsetRange(0, 1, epoch=0)} == log.offset_ranges([partition])
         (batch,) = take(cursor, 1)
         assert partition == batch.partition
         assert {partition: (1, batch.leader_epoch)} == log.epoch_ends({partition: batch.leader_epoch})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from tests.support.any_server import AnyServer
 from tests.support.client import Client, fetch
 from tests.support.docs import example
-from tests.support.server import TOOLS
+from tests.support.server import ROOT, TOOLS
 from tests.support.waiting import TIMEOUT_S, wait_until
 
 ADVICE = "Run the app with `gunicorn --worker-class kafkasse.server.worker.Worker MODULE:APP` instead."
@@ -29,7 +30,16 @@ WAITRESS = f"{BIN}/waitress-serve --listen 127.0.0.1:{{port}} {SHOP}"
 PATCH = {"PATCH": "1"}
 
 # It must be compiled: `make tools`.
-UWSGI = f"{TOOLS}/uwsgi/bin/uwsgi --http-socket 127.0.0.1:{{port}} --home {sys.prefix} --die-on-term --module {SHOP}"
+UWSGI = (
+    f"{TOOLS}/uwsgi/bin/uwsgi --http-socket 127.0.0.1:{{port}} --home {sys.prefix} --master --die-on-term"
+    f" --module {SHOP}"
+)
+# Debian's package. It runs Debian's Python, so the packages in our virtual environment must be for the same version.
+MOD_WSGI_MODULE = Path(f"/usr/lib/apache2/modules/mod_wsgi.so-{sys.version_info.major}.{sys.version_info.minor}")
+MOD_WSGI = (
+    "/usr/sbin/apache2 -DFOREGROUND -c 'Listen 127.0.0.1:{port}' -c 'PidFile /tmp/kafkasse-{port}.pid' "
+    f"-f {ROOT}/tests/server/mod_wsgi.conf"
+)
 
 WORKING = {
     "our worker": (f"{GUNICORN} {WORKER} {SHOP}", {}),
@@ -52,9 +62,11 @@ REJECTED = {
     "gevent.pywsgi": (PYWSGI, {}, False),
     "waitress": (WAITRESS, {}, True),
     "waitress in a patched app": (WAITRESS, PATCH, True),
-    "uWSGI without gevent": (f"{UWSGI} --threads 4 --master", {}, True),
+    "mod_wsgi": (MOD_WSGI, {"PYTHONPATH": f"{ROOT}:{sysconfig.get_path('purelib')}", "ROOT": str(ROOT)}, True),
+    "uWSGI without gevent": (f"{UWSGI} --threads 4", {}, True),
     "uWSGI that patches too late": (f"{UWSGI} --gevent 100 --gevent-monkey-patch", {}, False),
 }
+FINITE = [name for name in WORKING | REJECTED if name not in ("gevent with --preload", "uWSGI that patches too late")]
 # Other tests of the gate run these servers, or another one with which kafkasse decides in the same way.
 LONG = {
     *("our worker", "gunicorn's gevent worker", "gevent.pywsgi in a patched app"),
@@ -64,9 +76,14 @@ LONG = {
 
 def names(commands: Iterable[str]) -> list[Any]:
     return [
-        pytest.param(name, marks=pytest.mark.long if name in LONG or name.startswith("uWSGI") else ())
+        pytest.param(name, marks=pytest.mark.long if name in LONG or name.startswith(("uWSGI", "mod_wsgi")) else ())
         for name in commands
     ]
+
+
+def skip_if_missing(name: str) -> None:
+    if name == "mod_wsgi" and not MOD_WSGI_MODULE.exists():
+        pytest.skip(f"{MOD_WSGI_MODULE.name} is not installed: apt-get install apache2 libapache2-mod-wsgi-py3")
 
 
 @pytest.fixture
@@ -120,6 +137,7 @@ def test_a_settings_file_can_set_the_class_of_the_worker(start, tmp_path):
 @pytest.mark.parametrize("name", names(REJECTED))
 def test_a_server_that_cannot_serve_streams_names_the_command_to_use(start, name):
     """Requests for streams get status 500 and do not occupy the server. Pages work."""
+    skip_if_missing(name)
     command, variables, knows_at_start = REJECTED[name]
     server = start(command, **variables)
     assert 200 == fetch(server.port, "/", Connection="close").status
@@ -130,13 +148,13 @@ def test_a_server_that_cannot_serve_streams_names_the_command_to_use(start, name
     assert {(500, "ConfigurationError")} == {(each.status, each.json["name"]) for each in answers}
     assert 200 == fetch(server.port, "/", Connection="close").status
     assert ADVICE in server.log
+    assert ("It can serve finite reads: chunks, and long polls" in server.log) == (name in FINITE)
 
 
-@pytest.mark.parametrize(
-    "name", names(name for name in WORKING | REJECTED if "preload" not in name and "too late" not in name)
-)
+@pytest.mark.parametrize("name", names(FINITE))
 def test_finite_reads_work_under_every_server(start, name):
     """Chunks and long polls, of several clients at the same time, also where each request has a thread or a process."""
+    skip_if_missing(name)
     command, variables, *_ = (WORKING | REJECTED)[name]
     server = start(command, **variables)
     offset = fetch(server.port, "/streams/t?offset=now").headers["stream-next-offset"]

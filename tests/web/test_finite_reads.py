@@ -29,12 +29,14 @@ from kafkasse.web.finite_reads import next_cursor
 from kafkasse.web.throttle import BURST
 from kafkasse_client.sse import Event, Parser
 from tests.support.issuer import SETTINGS, key_set, token
+from tests.support.metric_values import value_of
 from tests.support.sse import read_events, read_until
 from tests.support.waiting import TIMEOUT_S, wait_until
 from tests.web.clients import client_of
 
 NEXT, LAST, CURSOR = "Stream-Next-Offset", "Stream-Up-To-Date", "Stream-Cursor"
 SOON_S = 0.02
+THREADS = {"SERVER_SOFTWARE": "threads", "wsgi.multithread": True}  # a server without an event loop
 
 
 @pytest.fixture(autouse=True)
@@ -119,10 +121,14 @@ def test_head_returns_the_offset_at_the_end(client):
         assert "Content-Length" not in response.headers
 
 
-def test_head_of_a_stream_returns_the_offset_at_the_end(client):
-    """Clients of the protocol send this request without an offset."""
-    response = client.head("/t")
+@pytest.mark.parametrize("server", [{}, THREADS], ids=["event loop", "threads"])
+def test_head_of_a_stream_returns_the_offset_at_the_end(log, monkeypatch, server):
+    """Clients of the protocol send this request without an offset, also to a server that cannot serve the stream."""
+    monkeypatch.setattr(wsgi_server, "is_patched", lambda: False)
+    client = client_of(log, None)
+    response = client.head("/t", environ_overrides=server)
 
+    assert 200 == client.head("/t?offset=now&live=sse", environ_overrides=server).status_code
     assert client.get("/t?offset=now").headers[NEXT] == response.headers[NEXT]
     assert "text/event-stream" in response.headers["Content-Type"]
 
@@ -316,12 +322,35 @@ def test_a_finite_read_counts_as_a_stream_while_it_lasts(log):
         assert 503 == client.get("/t?offset=-1").status_code
 
 
+@pytest.mark.usefixtures("impatient")
+def test_metrics_count_finite_reads(log):
+    client = client_of(log, None)
+    metrics = client.application.extensions["kafkasse"]["kafkasse"].observer.metrics
+
+    def sent() -> tuple[float, ...]:
+        return tuple(
+            value_of(metrics, name) for name in ("streams_opened", "events_sent", "bytes_sent", "streams_open")
+        )
+
+    size = len(client.get("/t?offset=-1", buffered=True).data)
+    assert (1, 3, size, 0) == sent()
+    client.get("/t?offset=now&live=long-poll", buffered=True)
+    client.get("/t?offset=-1", headers={"If-None-Match": "*"}, buffered=True)
+    assert (3, 3, size, 0) == sent()
+    with client.get("/t?offset=-1&live=sse", buffered=False) as response:
+        assert b"k2" in read_until(response.response, b"k2")
+        assert 1 == value_of(metrics, "stream_states", route="topics", state="finite_read")
+        (status,) = streams.statuses()
+        assert (3, size) == (status["events"], status["bytes"])
+    assert (4, 6, 2 * size, 0) == sent()
+    assert 4 == value_of(metrics, "streams_closed", route="topics", reason="complete")
+
+
 def test_a_client_that_repeats_an_invalid_request_occupies_no_thread(log, monkeypatch):
     """Under a server without an event loop, all rejections are answered at once."""
     monkeypatch.setattr(wsgi_server, "is_patched", lambda: False)
     client = client_of(log, None)
-    server = {"SERVER_SOFTWARE": "threads", "wsgi.multithread": True}
-    responses = [client.get("/t?offset=x", environ_overrides=server) for _ in range(BURST + 1)]
+    responses = [client.get("/t?offset=x", environ_overrides=THREADS) for _ in range(BURST + 1)]
 
     assert [400] * BURST + [429] == [response.status_code for response in responses]
 

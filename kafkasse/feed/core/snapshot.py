@@ -154,12 +154,12 @@ class SnapshotCore:
             held: the offsets that the log holds.
         """
         if self._has_lost_records or any(
-            self.ids.offsets.get(partition, 0) > end for partition, (_, end) in held.items()
+            self.ids.offsets.get(partition, 0) > offsets.end for partition, offsets in held.items()
         ):
             self.clear()
-        for partition, (start, _) in held.items():
+        for partition, offsets in held.items():
             if partition not in self.ids.offsets:
-                self.ids.set(partition, start)
+                self.ids.set(partition, offsets.start)
 
     def resume(self, error: OffsetOutOfRange, held: Mapping[Partition, OffsetRange]) -> Resumption:
         """Move to the next offsets that the log holds.

@@ -35,14 +35,14 @@ class Metric(NamedTuple):
 
 # The key of a counter is its name without the suffix _total.
 METRICS = {
-    "streams_opened": Metric(Counter, "Streams that were opened.", ("route",)),
-    "streams_closed": Metric(Counter, "Streams that have ended.", ("route", "reason")),
-    "streams_open": Metric(Gauge, "Streams that are open.", ("route",), "livesum"),
+    "streams_opened": Metric(Counter, "Streams and finite reads that were opened.", ("route",)),
+    "streams_closed": Metric(Counter, "Streams and finite reads that have ended.", ("route", "reason")),
+    "streams_open": Metric(Gauge, "Streams and finite reads that are open.", ("route",), "livesum"),
     "stream_states": Metric(Gauge, "Open streams by the state of their readers.", ("route", "state"), "livesum"),
     "stream_errors": Metric(Counter, "Streams that an error ended after the first byte.", ("route", "error")),
     "requests_rejected": Metric(Counter, "Requests that were answered with an error.", ("status", "error")),
     "events_sent": Metric(Counter, "Records that were sent to clients.", ("route",)),
-    "bytes_sent": Metric(Counter, "Bytes that were sent to clients in streams.", ("route",)),
+    "bytes_sent": Metric(Counter, "Bytes that were sent to clients in streams and finite reads.", ("route",)),
     "records_encoded": Metric(
         Counter, "Records that were encoded for a feed or a client that catches up, sent or not.", ("route",)
     ),
