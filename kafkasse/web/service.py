@@ -326,14 +326,14 @@ class StreamService:
             return self._finite_response(route, parsed, parsed.finite, selection, visitor, began_at)
         if streams.stopping and current.method == "GET":
             return self._ended_response(route, parsed)
-        address, has_worker = self._client_address(), OPERATIONS_KEY in current.environ
+        address = self._client_address()
         coding = negotiate(current.accept_encodings, settings.compression) if settings.compression else IDENTITY
         if current.method == "HEAD":
-            find_end = partial(self._find_end, route, parsed, address, has_worker, began_at)
+            find_end = partial(self._find_end, route, parsed, address, current.environ, began_at)
             response = self._stream_response(route, parsed, (), coding)
             response.headers.update(self._server.runner(current.environ)(find_end))
             return response
-        feeds, position, described = self._enter(route, parsed, address, has_worker, began_at)
+        feeds, position, described = self._enter(route, parsed, address, current.environ, began_at)
         try:
             encoder = self._encoders.get(route, parsed.wire, selection, address, feeds.drop_idle)
             problem_types = self.problem_types()
@@ -363,7 +363,7 @@ class StreamService:
         return self._stream_response(route, parsed, stream, coding)
 
     def _enter(
-        self, route: Route, parsed: StreamRequest, address: str, has_worker: bool, began_at: float
+        self, route: Route, parsed: StreamRequest, address: str, environ: Mapping[str, Any], began_at: float
     ) -> tuple[Feeds, Position, dict[str, Topic]]:
         """Check the topics and the limits, and count the stream. Call this in the event loop.
 
@@ -371,25 +371,24 @@ class StreamService:
             KafkasseError: the request is rejected.
         """
         settings, limits = self._endpoints[route.name].settings, self._endpoints[route.name].limits
-        feeds = self._get_feeds(route.cluster, has_worker)
+        feeds = self._get_feeds(route.cluster, OPERATIONS_KEY in environ)
         position, topics = self._describe(feeds, route, parsed.position, began_at)
         check_id_size(route, position, topics, settings)
         if parsed.finite is not None:
-            server = self._server
-            check_offset_size(position, topics, parsed.finite.other_bytes, server.max_request_line, server.line_setting)
+            check_offset_size(position, topics, parsed.finite.other_bytes, *self._server.max_request_line(environ))
         self._server.check_capacity(sum(service.limits.count for service in stream_services))
         limits.enter(address)
         return feeds, position, topics
 
     def _find_end(
-        self, route: Route, parsed: StreamRequest, address: str, has_worker: bool, began_at: float
+        self, route: Route, parsed: StreamRequest, address: str, environ: Mapping[str, Any], began_at: float
     ) -> Mapping[str, str]:
         """Return the header with the offset at the end of the log. There is none while a partition has no leader.
 
         Raises:
             KafkasseError: a request for the stream would be rejected.
         """
-        feeds, position, topics = self._enter(route, parsed, address, has_worker, began_at)
+        feeds, position, topics = self._enter(route, parsed, address, environ, began_at)
         try:
             start = resolve(feeds.log, position, topics, route.start, parsed.since)
             return {} if start.pending else {"Stream-Next-Offset": feeds.chunks.end_offset(Start.of(start))}
@@ -426,13 +425,13 @@ class StreamService:
         if finite.live is Live.SSE and not is_head:
             self._server.check(environ)
         run = self._server.runner(environ)
-        has_worker, own_id = OPERATIONS_KEY in environ, request_id.request_id(environ)
+        own_id = request_id.request_id(environ)
 
         def unauthorized(detail: str) -> Unauthorized:
             return Unauthorized(detail, self._guards.challenges([visitor.guard], "invalid_token", detail))
 
         def read() -> tuple[finite_reads.Source, Chunk, Iterable[bytes]]:
-            feeds, position, topics = self._enter(route, parsed, address, has_worker, began_at)
+            feeds, position, topics = self._enter(route, parsed, address, environ, began_at)
             info = StreamInfo.new(own_id, route.name, address, visitor.name, began_at)
             opened = OpenRead(info, visitor, streams, unauthorized, run, self._read_closed)
             self.observer.opened(info, FINITE_READ)

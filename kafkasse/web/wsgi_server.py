@@ -34,7 +34,7 @@ MAX_DESCRIPTORS = 65_536
 APACHE_LINE_BYTES = 8190  # the default
 # uWSGI's buffer contains the query twice, and all headers.
 UWSGI_BUFFER_BYTES, UWSGI_HEADER_BYTES = 4096, 1500
-PYWSGI_LINE_BYTES = 8190
+PYWSGI_LINE = 8190, "the limit of gevent.pywsgi"
 OTHER_LINE_BYTES = 65_536  # flask run; waitress accepts more
 RESERVED = 200  # file descriptors and requests that are not streams: connections to Kafka, files, pages
 
@@ -67,14 +67,10 @@ class WsgiServer:
         max_streams: the configured limit.
         logger: receives a message if the server cannot serve streams, as far as this is known when the app is loaded, or
             if it cannot serve `max_streams` of them.
-
-    Attributes:
-        max_request_line: the longest request line that the server accepts, as far as this is known when the app is loaded.
-        line_setting: the server's setting or limit that defines it.
     """
 
     def __init__(self, max_streams: int, logger: logging.Logger) -> None:
-        self.max_request_line, self.line_setting = _max_request_line()
+        self._max_request_line = _max_request_line()
         self._was_patched = is_patched()
         self._problem = _problem_of_process()
         limit, name = _limit()
@@ -110,6 +106,11 @@ class WsgiServer:
     def has_loop(self, environ: Mapping[str, Any]) -> bool:
         """Return whether requests run in the event loop, so that one that waits occupies no thread of the server."""
         return is_patched() or is_test_client(environ)
+
+    def max_request_line(self, environ: Mapping[str, Any]) -> tuple[int, str]:
+        """Return the longest request line that the server of this request accepts, and the name of the limit."""
+        is_pywsgi = environ.get("SERVER_SOFTWARE", "").startswith("gevent/")
+        return PYWSGI_LINE if is_pywsgi else self._max_request_line
 
     def check_finite(self, environ: Mapping[str, Any]) -> None:
         """Check whether the server that received this request can serve finite reads.
@@ -204,7 +205,7 @@ def _max_request_line() -> tuple[int, str]:
         return max(0, buffer - UWSGI_HEADER_BYTES) // 2, "uWSGI's buffer-size"
     if "mod_wsgi" in sys.modules:
         return APACHE_LINE_BYTES, "Apache's LimitRequestLine"
-    return PYWSGI_LINE_BYTES if "gevent.pywsgi" in sys.modules else OTHER_LINE_BYTES, "the server's limit"
+    return OTHER_LINE_BYTES, "the server's limit"
 
 
 def _gunicorn_config() -> Any:

@@ -184,7 +184,7 @@ def test_a_recreated_topic_does_not_read_the_archive_of_the_former_one(log, arch
     kafka.drop_before("t", 3)
     log.describe(["t"])
 
-    assert {AT: OffsetRange(3, 10)} == log.offset_ranges([AT])
+    assert {AT: OffsetRange(3, 10, 0)} == log.offset_ranges([AT])
     assert (3, "removed by retention") == out_of_range(log, 0)
 
 
@@ -315,7 +315,7 @@ def test_clients_wait_for_an_archive_that_has_never_been_read(log, archived, fai
     """An older position opens without a gap, a time gets a temporary error, and Kafka's records are not affected."""
     fail(archived)
 
-    assert {AT: OffsetRange(0, 10)} == log.offset_ranges([AT])
+    assert {AT: OffsetRange(0, 10, 0)} == log.offset_ranges([AT])
     assert [] == offsets(log, 0, 1)
     assert [*range(6, 10)] == offsets(log, 6, 4)
     with pytest.raises(ArchiveUnavailable):
@@ -328,7 +328,7 @@ def test_a_file_system_that_hangs_delays_no_one_for_long(log, archived, monkeypa
     monkeypatch.setattr(archive_log, "READ_TIMEOUT_S", 0.0)
     monkeypatch.setattr(archive_log, "RETRY_S", 60.0)
 
-    assert {AT: OffsetRange(0, 10)} == log.offset_ranges([AT])
+    assert {AT: OffsetRange(0, 10, 0)} == log.offset_ranges([AT])
     calls: list[Any] = []
     monkeypatch.setattr(log.reader, "_outcome", calls.append)
     assert [] == offsets(log, 0, 1)
@@ -339,7 +339,7 @@ def test_a_topic_without_an_id_has_no_archive(log, archived):
     """Before Kafka 2.8, topics have no IDs, so the archive may be that of a former topic with the same name."""
     log._topic_ids["t"] = ""
 
-    assert {AT: OffsetRange(6, 10)} == log.offset_ranges([AT])
+    assert {AT: OffsetRange(6, 10, 0)} == log.offset_ranges([AT])
 
 
 def test_counts_what_is_read(log, archived):

@@ -94,7 +94,9 @@ class History:
         keeps: the route's filter. It is called for every record that the format does not skip.
         id_frequency: "event", or "run" if only the last event of a run has an ID.
         start: where a client without an ID starts: latest, earliest, snapshot, or a timestamp in milliseconds.
-        wire: sse, or lines for newline-delimited JSON. Lines have no IDs; the client makes its own from the records.
+        wire: sse, or lines for newline-delimited JSON. Lines have no IDs; the client makes its own from the records. Or
+            chunks: each connection is a finite read, its body has lines of JSON, and its next offset is the ID that the
+            client sends next.
         statuses: the statuses that a response or an error event may have in addition to 200.
         max_refused: how many connections in a row may bring no stream.
         allowances: how many more of both each fault may cause, while it lasts.
@@ -299,6 +301,8 @@ class _Client:
         if sent_id is None:
             self._positions = None if self._is_sse else self._from_route()
             self._snapshot = [] if self._history.start == "snapshot" else None
+        elif self._history.wire == "chunks" and self._positions is not None:
+            self._take_id(sent_id)
         elif not self._is_sse and self._positions is not None:
             self._check_own_id(parse_id(sent_id))
         elif first or sent_id != self._last_id:
@@ -420,10 +424,11 @@ class _Client:
         Such a partition starts at the first record that the log holds when the partition joins the stream. Lines have no
         IDs, so a partition of theirs was added if it did not exist when the client connected.
         """
-        if self._positions is None or (self._is_sse and self._at_last_id is None):
+        has_ids = self._history.wire != "lines"
+        if self._positions is None or (has_ids and self._at_last_id is None):
             return
         for partition in self._positions.keys() - self._had_offset:
-            if not self._is_sse and not self._stored.is_newer(partition, self._began):
+            if not has_ids and not self._stored.is_newer(partition, self._began):
                 continue
             position = self._positions[partition]
             first = self._stored.first(partition, self._now)

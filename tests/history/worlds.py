@@ -22,6 +22,7 @@ from tests.history import mutants
 from tests.history.archive_simulation import ArchiveSimulation
 from tests.history.cursor_simulation import CursorSimulation
 from tests.history.draws import Draws, RandomDraws, RecordedDraws, Step, shortened
+from tests.history.finite_simulation import FiniteSimulation
 from tests.history.interleaved import Interleaved
 from tests.history.simulation import SelectingSimulation, Simulation
 from tests.history.visitors import (
@@ -99,6 +100,8 @@ KINDS: dict[str, Callable[[Draws], Simulation]] = {
     "snapshot": SnapshotSimulation,
     "snapshot, truncation": partial(SnapshotSimulation, truncates=True),
     "changing topics": ChangingSimulation,
+    "finite reads": partial(FiniteSimulation, drops=False, truncates=False),
+    "finite reads, changing topics": FiniteSimulation,
     "archive": ArchiveSimulation,
     "archive, changing topics": ChangingArchiveSimulation,
     **{f"interleaved: {name}": partial(Interleaved, **settings) for name, settings in INTERLEAVED.items()},

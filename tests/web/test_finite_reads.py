@@ -468,10 +468,12 @@ def events(response: TestResponse) -> list[Event]:
 
 def test_events_contain_chunks_and_control_messages(client, log, monkeypatch):
     monkeypatch.setattr(finite_reads, "LIVE_S", TIMEOUT_S)
-    append_soon(log)
 
     with client.get("/t?offset=-1&live=sse", buffered=False) as response:
-        body = read_until(response.response, b'"n":3')
+        parts = iter(response.response)
+        body = read_until(parts, b"control")
+        append_soon(log)
+        body += read_until(parts, b'"n":3')
 
     first, control, second, last, *_ = read_events(body)
     assert ["data", "control", "data", "control"] == [first.type, control.type, second.type, last.type]
