@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -126,7 +127,8 @@ class Stream:
 
     def _connection(self) -> Iterator[Event]:
         with self._open() as response:
-            self._on_state(State("open"))
+            if not self._closed.is_set():
+                self._on_state(State("open"))
             for chunk in _chunks(response):
                 for event in self._core.receive(chunk):
                     if self._closed.is_set():
@@ -185,10 +187,17 @@ def _ask(option: T | Callable[[bool], T], refresh: bool) -> T:
         raise Retryable(f"the token or the headers are not available: {error!r}") from error
 
 
-def _network_error(error: requests.RequestException) -> StreamError | Retryable:
-    if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return StreamError(f"the server's certificate cannot be verified: {error}")
-    return Retryable(f"the connection failed: {type(error).__name__}")
+def _network_error(error: BaseException) -> StreamError | Retryable:
+    """Return the error for an error of requests, with the reason of the first error that led to it."""
+    while cause := error.__cause__ or error.__context__:
+        error = cause
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return StreamError(
+            f"the server's certificate cannot be verified: {error.verify_message}. "
+            "If a private CA signed it, set REQUESTS_CA_BUNDLE to the CA's certificate."
+        )
+    reason = error.strerror if isinstance(error, OSError) else ""
+    return Retryable(f"the connection failed: {reason or type(error).__name__}")
 
 
 def _chunks(response: requests.Response) -> Iterator[bytes]:

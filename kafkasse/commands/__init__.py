@@ -38,7 +38,7 @@ SUMMARIES = {
 INSTALLS = {
     "archive": "'.[archive,pipelines]'",
     "broker": "'.[broker]'",
-    "cat": "./kafkasse_client",
+    "cat": "'./kafkasse_client[requests]'",
     "demo": "'.[pipelines]'",
     "pipeline": "'.[pipelines]'",
 }

@@ -157,7 +157,7 @@ def command(
     sources = {}
     for url in urls:
         start = [("since", since)] if since and not positions.ids[url] else []
-        sources[url] = EventSource(address(url, query + start), positions.ids[url], headers, token_file, _status)
+        sources[url] = EventSource(address(url, query + start), positions.ids[url], dict(headers), token_file, _status)
     formatted = OUTPUTS[output or ("pretty" if sys.stdout.isatty() else "raw")]
     options = [word for name, value in where for word in ("--where", f"{name}={value}")]
     options += [*(["--filter", filter] if filter else []), *(["--token-file", str(token_file)] if token_file else [])]

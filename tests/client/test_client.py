@@ -20,7 +20,7 @@ import requests
 import responses
 
 from kafkasse_client import AsyncStream, Event, FileStore, State, Stream, StreamError, core
-from tests.client.script import START, Answers, Sends, failure, message, sent_ids
+from tests.client.script import START, Answers, Raw, Sends, failure, message, sent_ids
 from tests.client.script import serve as serve
 from tests.support.docs import code
 from tests.support.server import ROOT
@@ -70,6 +70,7 @@ def ids(events: Sequence[Event]) -> list[str]:
 
 
 WHOLE = START + message(1)
+UNTIL_CLOSED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 EACH_CUT = [Sends(WHOLE[:size], "breaks") for size in range(len(WHOLE))]
 
 
@@ -78,6 +79,8 @@ EACH_CUT = [Sends(WHOLE[:size], "breaks") for size in range(len(WHOLE))]
     [
         pytest.param([Sends(WHOLE, "ends"), Sends(START + message(2))], {}, ["1", "2"], {None, "1"}, id="ends"),
         pytest.param([Sends(WHOLE, "breaks"), Sends(START + message(2))], {}, ["1", "2"], {None, "1"}, id="breaks"),
+        pytest.param([Sends(WHOLE, "is reset"), Sends(message(2))], {}, ["1", "2"], {None, "1"}, id="is reset"),
+        pytest.param([Raw(UNTIL_CLOSED + WHOLE), Sends(message(2))], {}, ["1", "2"], {None, "1"}, id="is not chunked"),
         pytest.param([Sends(WHOLE), Sends(message(2))], {"timeout_s": 0.1}, ["1", "2"], {None, "1"}, id="is silent"),
         pytest.param([*EACH_CUT, Sends(message(1))], {}, ["1"], {None, "0"}, id="is cut at any byte"),
         pytest.param([Sends(b"id: 7\n\n", "ends"), Sends(message(8))], {}, ["8"], {None, "7"}, id="an ID without data"),

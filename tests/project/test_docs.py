@@ -90,7 +90,8 @@ GUIDE_FOR_FLASK = "project/test_docs.py::test_the_streams_of_the_guide_contain_o
 DEPLOY = "project/test_deployment.py::test_the_procfile_needs_three_variables"
 TROUBLES = "commands/test_troubleshooting.py::test_the_commands_show_the_topic_the_streams_and_the_records"
 
-CAT = "project/test_packaging.py::test_cat_needs_only_the_client_and_click"
+CLIENT = "project/test_packaging.py::test_the_installed_client_needs_only_its_library"
+CAT = "project/test_packaging.py::test_cat_needs_only_the_client_click_and_requests"
 
 # Reasons why a block is only parsed.
 DIAGRAM = "a diagram"
@@ -158,8 +159,8 @@ TABLE = {
         "pip install ../kafkasse": "tutorial/test_tutorial.py::test_a_reader_who_follows_the_tutorial_gets_the_app",
         "pip wheel": "project/test_packaging.py::test_the_wheel_contains_the_whole_package",
         "./wheels/": "project/test_packaging.py::test_the_docs_name_the_wheel",
-        "kafkasse_client[requests]": "project/test_packaging.py::test_the_installed_client_needs_only_its_library",
-        "pip install ../kafkasse ../kafkasse/kafkasse_client": CAT,
+        'pip install "../kafkasse/kafkasse_client': CLIENT,
+        'pip install ../kafkasse "../kafkasse/kafkasse_client': CAT,
         "pip install --no-deps": CAT,
     },
     "docs/javascript.md": {
@@ -231,7 +232,7 @@ TABLE = {
         "WSGIServer": "server/test_wsgi_servers.py::test_sigterm_drains_the_streams",
     },
     "kafkasse_client/README.md": {
-        "pip install": "project/test_packaging.py::test_the_installed_client_needs_only_its_library",
+        "pip install": CLIENT,
         "FileStore": "client/test_client.py::test_the_examples_of_the_docs",
         "urlopen": "client/test_client.py::test_the_example_of_the_parser",
     },

@@ -341,9 +341,9 @@ def test_the_installed_client_needs_only_its_library(client_wheel, greetings, ru
     assert ["world", "you"] == words
 
 
-def test_cat_needs_only_the_client_and_click(wheel, client_wheel, greetings, run, tmp_path):
+def test_cat_needs_only_the_client_click_and_requests(wheel, client_wheel, greetings, run, tmp_path):
     venv.create(tmp_path / "venv")
-    link(["click"], tmp_path / "venv")
+    link(_closure([Requirement("click"), Requirement("requests")]), tmp_path / "venv")
     run(*pip(tmp_path / "venv"), "install", "--quiet", "--no-index", "--no-deps", wheel, client_wheel)
 
     url = f"http://127.0.0.1:{greetings.port}/streams/greetings?timestamp=0"
@@ -358,7 +358,7 @@ def test_cat_without_the_client_says_what_to_install(installed, run):
 
     problem = run("sh", "-c", command)
 
-    install = "run pip install ./kafkasse_client in kafkasse's folder"
+    install = "run pip install './kafkasse_client[requests]' in kafkasse's folder"
     assert f"kafkasse cat: needs kafkasse_client; {install}\nstatus 1\n" == problem
 
 
