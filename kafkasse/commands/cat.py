@@ -20,9 +20,10 @@ from threading import Thread
 
 import click
 
-from kafkasse.commands.event_source import EventSource, address, one_line
+from kafkasse.commands.event_source import EventSource, address
 from kafkasse.commands.pretty import pretty
 from kafkasse.errors import CommandError
+from kafkasse.process.log_line import one_line
 from kafkasse_client.sse import Event
 
 POSITIONS = ("{}", '{"snapshot":"complete"}')  # the data of kafkasse's own position events, which contain no record

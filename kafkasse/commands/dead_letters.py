@@ -45,11 +45,11 @@ class Original(NamedTuple):
     reason: str
 
 
-def replay(topic: str, kafka: Mapping[str, Any], dry_run: bool) -> None:
+def replay(topic: str, kafka: Mapping[str, Any] | None, dry_run: bool) -> None:
     """Replay the dead letters of a topic, or list them.
 
     Args:
-        kafka: settings of kafka-python's client that override those of kafkasse.
+        kafka: settings of kafka-python's client that override those of kafkasse, if there are any.
         dry_run: whether to list the dead letters instead of replaying them.
 
     Raises:

@@ -11,12 +11,10 @@ from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 import requests
 
 from kafkasse import __version__
-from kafkasse.commands.pretty import printable
 from kafkasse.errors import CommandError
+from kafkasse.process.log_line import one_line
 from kafkasse.tools.progress import waiting
 from kafkasse_client import Event, State, Stream, StreamError
-
-MAX_DETAIL_CHARS = 500
 
 
 class EventSource:
@@ -103,11 +101,6 @@ def _token(file: Path) -> str:
     if len(text.split()) != 1:
         raise StreamError(f"the token file {file} must contain one token and nothing else")
     return text
-
-
-def one_line(text: str) -> str:
-    """Return untrusted `text` without line breaks and control characters, which the terminal could execute."""
-    return printable(" ".join(text[:MAX_DETAIL_CHARS].split()))
 
 
 def address(url: str, parameters: Sequence[tuple[str, str]]) -> str:

@@ -193,9 +193,8 @@ def run(
 @command.command("replay-dead-letters", epilog=REPLAY_EPILOG)
 @click.argument("topic")
 @options.KAFKA
-@options.KAFKA_CONFIG
 @click.option("--dry-run", is_flag=True, help="Only list the records that would be replayed.")
-def replay_dead_letters(topic: str, kafka: dict[str, str] | None, kafka_config: Path | None, dry_run: bool) -> None:
+def replay_dead_letters(topic: str, kafka: dict[str, str] | None, dry_run: bool) -> None:
     """Write the records of the dead letters in TOPIC to their source topics again.
 
     The command replays the dead letters that no earlier call has replayed, up to the current end of TOPIC, and writes each
@@ -204,19 +203,18 @@ def replay_dead_letters(topic: str, kafka: dict[str, str] | None, kafka_config: 
     """
     from kafkasse.commands import dead_letters  # needs kafka-python, which a machine that runs pipelines may lack
 
-    dead_letters.replay(topic, _client_settings(kafka, kafka_config), dry_run)
+    dead_letters.replay(topic, kafka, dry_run)
 
 
 @command.command(epilog=STATUS_EPILOG)
 @options.KAFKA
-@options.KAFKA_CONFIG
 @click.option("--topic", metavar="TOPIC", default="_pipelines", show_default=True, help="The status topic.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each pipeline.")
-def status(kafka: dict[str, str] | None, kafka_config: Path | None, topic: str, as_json: bool) -> None:
+def status(kafka: dict[str, str] | None, topic: str, as_json: bool) -> None:
     """Print the status of the pipelines that run with --status-topic."""
     from kafkasse.commands import pipeline_status  # needs kafka-python, which a machine that runs pipelines may lack
 
-    pipeline_status.show(topic, _client_settings(kafka, kafka_config), as_json)
+    pipeline_status.show(topic, kafka, as_json)
 
 
 @command.command(epilog=STATE_EPILOG)
@@ -285,10 +283,3 @@ def _only(option: str, named: Mapping[str, object]) -> str:
     if len(named) > 1:
         raise CommandError(f"{option} is ambiguous, because the pipeline has several: {', '.join(named)}")
     return next(iter(named))
-
-
-def _client_settings(kafka: dict[str, str] | None, kafka_config: Path | None) -> dict[str, Any]:
-    """Return the options as settings of kafka-python's client, which override kafkasse's settings."""
-    from kafkasse.config import java_properties
-
-    return java_properties.client_settings(options.client_properties(kafka_config)) | (kafka or {})

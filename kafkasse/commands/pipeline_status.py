@@ -23,11 +23,11 @@ OTHERS_SILENT_AFTER_S = 60  # for example, while Spark starts
 COLUMNS = ("PIPELINE", "STATE", "UPDATED", "LAG", "RESTARTS", "DEAD LETTERS", "REASON")
 
 
-def show(topic: str, kafka: Mapping[str, Any], as_json: bool) -> None:
+def show(topic: str, kafka: Mapping[str, Any] | None, as_json: bool) -> None:
     """Print the latest status of each pipeline.
 
     Args:
-        kafka: settings of kafka-python's client that override those of kafkasse.
+        kafka: settings of kafka-python's client that override those of kafkasse, if there are any.
         as_json: whether to print JSON.
     """
     config = Config.load(kafka=kafka)

@@ -8,7 +8,6 @@ file, and the file overrides the defaults. Importing this package reads no confi
     rules     checks settings that depend on each other; uses kafka (kafka-python's settings)
     routes    creates the routes
     times     start times, such as -15m
-    java_properties  Kafka's own configuration files
     hooks     the functions of the application that kafkasse calls
     whole_topics  finds personal routes whose visitors can read the whole topic on another route
 """

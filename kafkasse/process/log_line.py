@@ -1,4 +1,4 @@
-"""Formats text from clients, producers and hooks for the log, on one line, so that it cannot imitate other log lines."""
+"""Formats untrusted text on one line, so that it can neither imitate lines of the log nor control a terminal."""
 
 from __future__ import annotations
 

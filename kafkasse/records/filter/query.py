@@ -10,6 +10,7 @@ from kafkasse.errors import InvalidFilter, InvalidParameter
 from kafkasse.records.filter.dimensions import Dimension
 from kafkasse.records.filter.expression import Expression, compile_expression
 from kafkasse.records.filter.language import ExpressionError
+from kafkasse.schemas import shorten
 
 MAX_VALUE_CHARS = 1_000
 MAX_OTHER_NAMES = 20  # of parameters that are not filters, because each is compared with the names of filters
@@ -62,9 +63,9 @@ def parse_query(
                 _check_spelling(name, allowed)
             continue
         if name not in allowed and f"{source}.*" not in allowed:
-            raise _not_allowed(f"This route does not allow the filter {_shown(name)}.", allowed)
+            raise _not_allowed(f"This route does not allow the filter {shorten(name)}.", allowed)
         if len(value) > MAX_VALUE_CHARS:
-            raise InvalidParameter(f"The value of {_shown(name)} has more than {MAX_VALUE_CHARS} characters.")
+            raise InvalidParameter(f"The value of {shorten(name)} has more than {MAX_VALUE_CHARS} characters.")
         if source == "filter":
             if expression is not None:
                 raise InvalidParameter("The query has two expressions: combine them with && or ||.")
@@ -81,7 +82,7 @@ def parse_query(
 
 def _check_is_sent(path: str, sends: Callable[[str], bool]) -> None:
     if not sends(path):
-        what = f"the field {_shown(path)}" if path else "the whole value"
+        what = f"the field {shorten(path)}" if path else "the whole value"
         raise InvalidParameter(f"This stream does not contain {what}, so it cannot be filtered by it.")
 
 
@@ -100,13 +101,9 @@ def _check_spelling(name: str, allowed: Sequence[str]) -> None:
     source = name.partition(".")[0].lower()[:MAX_VALUE_CHARS]
     if close := get_close_matches(source, _NAMES, 1, SIMILARITY):
         form = {"header": "header.NAME", "field": "field.PATH"}.get(close[0], close[0])
-        raise _not_allowed(f"There is no query parameter {_shown(name)}. Did you mean {form}?", allowed)
+        raise _not_allowed(f"There is no query parameter {shorten(name)}. Did you mean {form}?", allowed)
 
 
 def _not_allowed(sentence: str, allowed: Sequence[str]) -> InvalidParameter:
     which = f"The filters of this route are {', '.join(allowed)}." if allowed else "This route has no client filters."
     return InvalidParameter(f"{sentence} {which}", allowed=list(allowed))
-
-
-def _shown(name: str) -> str:
-    return name if len(name) <= 60 else f"{name[:59]}…"

@@ -163,7 +163,6 @@ class _MessageConverter:
 
     def __init__(self, schema: ProtobufSchema, descriptor: Descriptor) -> None:
         self._schema = schema
-        self._descriptor = descriptor
         self.parse: Callable[[bytes], Message] = GetMessageClass(descriptor).FromString
         self._special = _SPECIAL.get(descriptor.full_name)
         self._fields: dict[FieldDescriptor, tuple[str, Callable[[Any, int], Any]]] = {}
