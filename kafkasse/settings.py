@@ -58,7 +58,6 @@ class WebSettings:
     max_topics_per_stream: int
     max_client_filters: int
     max_last_event_id_bytes: int
-    max_last_event_id_entries: int
     trusted_proxies: int | tuple[str, ...]
     id_frequency: str
     position_events: bool

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -33,7 +32,7 @@ from kafkasse.log import Topic
 from kafkasse.process.open_streams import streams
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Selector
-from kafkasse.records.position import Limits, Position, stream_offset
+from kafkasse.records.position import Position, stream_offset
 from kafkasse.route import Route, StartAt
 from kafkasse.web.headers import DEFAULT_HEADERS
 from kafkasse.web.open_read import OpenRead
@@ -46,7 +45,6 @@ MAX_READ_S = 60.0  # how long clients wait for a read that they share
 CHECK_S = 1.0  # how often a waiting read checks whether the server is stopping
 PIECE_BYTES = 65_536
 EMPTY = b"[]"
-UNLIMITED = Limits(sys.maxsize, sys.maxsize)  # for offsets of the server itself
 # A cursor is the number of an interval. See the protocol, section 10.1.
 CURSOR_EPOCH_S = 1_728_432_000  # 2024-10-09T00:00:00Z
 CURSOR_INTERVAL_S = 20
@@ -138,7 +136,7 @@ class Source:
 
     def next(self, offset: str) -> Chunk:
         """Return the chunk at an offset of an earlier chunk. At the end of the log, wait for records."""
-        return self.chunk(offset, *self.describe(stream_offset.parse(offset, UNLIMITED)), must_wait=True)
+        return self.chunk(offset, *self.describe(stream_offset.parse(offset)), must_wait=True)
 
     def count(self, chunk: Chunk) -> None:
         """Count a chunk that is sent. The rows of a snapshot, which has no body, are counted one by one."""
@@ -204,7 +202,7 @@ class Source:
         if streams.stopping:
             raise ServerStopping("This server is stopping. Retry after 1 s.", retry_after_s=1)
         offset = stream_offset.of(start.ids)
-        position, topics = self.describe(stream_offset.parse(offset, UNLIMITED))
+        position, topics = self.describe(stream_offset.parse(offset))
         reader = self.feeds.open(self.route, position, topics, self.encoder, None, self.address, self.selector)
         try:
             lines = reader.begin() or _wait_for_lines(reader)

@@ -8,6 +8,7 @@ from functools import lru_cache
 from kafkasse.errors import BadRequest
 from kafkasse.log import Partition, Topic
 from kafkasse.records.position import IdType, IdWriter, Position, stream_offset
+from kafkasse.records.position.parser import DEFAULT_LIMITS
 from kafkasse.route import Route
 from kafkasse.settings import WebSettings
 
@@ -21,16 +22,16 @@ def check_id_size(route: Route, position: Position, topics: Mapping[str, Topic],
     """Check that the server would accept the event IDs of a stream.
 
     Raises:
-        BadRequest: the stream has more partitions than `max_last_event_id_entries`, or its event IDs could become longer
-            than `max_last_event_id_bytes`.
+        BadRequest: the stream has more partitions than an event ID may have, or its event IDs could become longer than
+            `max_last_event_id_bytes`.
     """
     counts = _counts(position, topics)
     count = sum(counts.values())
-    max_entries, max_bytes = settings.max_last_event_id_entries, settings.max_last_event_id_bytes
-    if count > max_entries:
+    max_bytes = settings.max_last_event_id_bytes
+    if count > DEFAULT_LIMITS.max_entries:
         raise BadRequest(
-            f"This stream has {count} partitions. Its event IDs would have more than {max_entries} entries "
-            f"(max_last_event_id_entries), so that no client could resume it. Request fewer topics or partitions."
+            f"This stream has {count} partitions. A stream may have {DEFAULT_LIMITS.max_entries}, because its event IDs "
+            "contain all of them. Request fewer topics or partitions."
         )
     may_be_long = count * MAX_ENTRY_BYTES > max_bytes
     if may_be_long and _id_bytes(tuple(counts.items()), route.id_type, route.compact_ids) > max_bytes:

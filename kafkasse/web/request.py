@@ -80,7 +80,7 @@ def parse_request(request: Request, route: Route, topics: str, settings: WebSett
     if last_event_id is None:
         position = _position_of_topics(route, topics)
     else:
-        limits = Limits(settings.max_last_event_id_bytes, settings.max_last_event_id_entries)
+        limits = Limits(settings.max_last_event_id_bytes)
         position = parse(last_event_id, limits)
         since = since if position.named_topics else None
     if since is None:
@@ -127,7 +127,7 @@ def _parse_finite(
     if finite.offset in (BEGINNING, NOW):
         position = _position_of_topics(route, topics)
     else:
-        limits = Limits(settings.max_last_event_id_bytes, settings.max_last_event_id_entries)
+        limits = Limits(settings.max_last_event_id_bytes)
         position, since = stream_offset.parse(finite.offset, limits), None
     _check_number_of_topics(position, route, settings)
     return StreamRequest(position, since, JsonLines(), "application/json", finite)

@@ -436,9 +436,8 @@ def test_too_long():
     assert ("a", "b") == parse('["a","b"]', limits).topics
 
 
-def test_the_default_limits_equal_the_default_settings():
-    web = Config().web
-    assert Limits(web.max_last_event_id_bytes, web.max_last_event_id_entries) == Limits()
+def test_the_default_limit_equals_the_default_setting():
+    assert Limits(Config().web.max_last_event_id_bytes) == Limits()
 
 
 # Arbitrary input.

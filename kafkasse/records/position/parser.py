@@ -80,9 +80,7 @@ def parse(text: str, limits: Limits = DEFAULT_LIMITS) -> Position:
     except _INVALID:
         raise _rejection(compact.decode(text) if is_compact else _load_json(text)) from None
     if len(entries) > limits.max_entries:
-        raise InvalidPosition(
-            f"Last-Event-ID has more than {limits.max_entries} entries (max_last_event_id_entries). Request fewer topics."
-        )
+        raise InvalidPosition(f"Last-Event-ID has more than {limits.max_entries} entries. Request fewer topics.")
     # msgspec accepts an entry with the same member twice. No valid string contains a colon, so there is such an entry if
     # the text has more colons than the entries have members.
     if not is_compact and text.count(":") > msgspec.json.encode(entries).count(b":"):
