@@ -413,7 +413,7 @@ class _AbortedTransactions:
     """Decides which batches of one Fetch response belong to aborted transactions."""
 
     def __init__(self, transactions: Sequence[tuple[int, int]]) -> None:
-        self._pending = deque(sorted(transactions, key=lambda each: each[1]))
+        self._pending = deque(sorted(transactions, key=lambda transaction: transaction[1]))
         self._producers: set[int] = set()
 
     def hides(self, batch: memoryview, attributes: int, producer: int, last_offset: int) -> bool:

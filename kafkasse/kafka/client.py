@@ -150,11 +150,11 @@ class Client:
         with _reasons(manager):
             encoded = self._wait_for(manager.run, send)
         try:
-            brokers, found = encoded.decode()
-            self.brokers = {each.node_id: Broker(each.node_id, each.host, each.port) for each in brokers}
+            brokers, described = encoded.decode()
+            self.brokers = {broker.node_id: Broker(broker.node_id, broker.host, broker.port) for broker in brokers}
             return {
                 topic.name.removeprefix(self._prefix): _topic_metadata(topic, self.brokers)
-                for topic in found
+                for topic in described
                 if topic.error_code not in _NO_SUCH_TOPIC and topic.name.startswith(self._prefix)
             }
         except (ValueError, struct.error) as error:  # kafka-python's parser translates the same errors
@@ -217,10 +217,12 @@ class Client:
         """
         topic_class = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
         topics = defaultdict(list)
-        for each, epoch in epochs.items():
-            topics[self._prefix + each.topic].append(
+        for partition, epoch in epochs.items():
+            topics[self._prefix + partition.topic].append(
                 topic_class.OffsetForLeaderPartition(
-                    partition=each.partition, current_leader_epoch=current.get(each, UNKNOWN_EPOCH), leader_epoch=epoch
+                    partition=partition.partition,
+                    current_leader_epoch=current.get(partition, UNKNOWN_EPOCH),
+                    leader_epoch=epoch,
                 )
             )
         request = OffsetForLeaderEpochRequest(
@@ -397,14 +399,14 @@ class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pyth
         return str(self._provider() if callable(self._provider) else self._provider.token())
 
     def extensions(self) -> dict[str, str]:
-        found: dict[str, str] = getattr(self._provider, "extensions", dict)()
-        return found
+        extensions: dict[str, str] = getattr(self._provider, "extensions", dict)()
+        return extensions
 
 
 class _LenientBytes(bytearray):
     def __getitem__(self, index: Any) -> Any:
-        found = super().__getitem__(index)
-        return _LenientBytes(found) if isinstance(index, slice) else found
+        item = super().__getitem__(index)
+        return _LenientBytes(item) if isinstance(index, slice) else item
 
     def decode(self, encoding: str = "utf-8", errors: str = "backslashreplace") -> str:
         return super().decode(encoding, errors)
@@ -438,9 +440,9 @@ class _ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka
         """Return the addresses of up to MAX_FAILURES_SHOWN brokers that cannot be reached, each with the reason, or ""."""
         brokers = self.cluster.brokers() if self.bootstrapped else self.cluster.bootstrap_brokers()
         failed = [
-            f"{each.host}:{each.port}: {message(self._connect_errors[each.node_id]).rstrip('.')}"
-            for each in brokers
-            if each.node_id in self._connect_errors
+            f"{broker.host}:{broker.port}: {message(self._connect_errors[broker.node_id]).rstrip('.')}"
+            for broker in brokers
+            if broker.node_id in self._connect_errors
         ]
         return ". ".join(failed[:MAX_FAILURES_SHOWN])
 
@@ -460,8 +462,8 @@ class _ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka
 
     def _stop_bootstrap_if_rejected(self) -> None:
         """Give up if all bootstrap servers reject us: many wrong passwords in a row may lock the account."""
-        errors = [self._connect_errors.get(each.node_id) for each in self.cluster.bootstrap_brokers()]
-        if not self.bootstrapped and all(isinstance(each, (*PERMANENT_ERRORS, *_SETTINGS_ERRORS)) for each in errors):
+        errors = [self._connect_errors.get(broker.node_id) for broker in self.cluster.bootstrap_brokers()]
+        if not self.bootstrapped and all(isinstance(error, (*PERMANENT_ERRORS, *_SETTINGS_ERRORS)) for error in errors):
             self.close()
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> KafkaTCPTransport:

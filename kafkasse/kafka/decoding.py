@@ -44,7 +44,7 @@ class DecodingQueue:
     @property
     def response_bytes(self) -> int:
         """The size of the responses in memory. A response stays in memory until its last partition is decoded."""
-        responses = {id(each.obj): memoryview(each.obj).nbytes for each in self._fetched.values()}
+        responses = {id(records.obj): memoryview(records.obj).nbytes for records in self._fetched.values()}
         return sum(responses.values())
 
     def append(self, position: FetchPosition, fetched: PartitionData) -> None:

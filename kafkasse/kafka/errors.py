@@ -158,7 +158,7 @@ def message(error: Exception) -> str:
     """Return an error's text without its class name, with which the str() of kafka-python's errors starts."""
     if not isinstance(error, kafka_errors.KafkaError):
         return str(error)
-    text = ". ".join(str(each).rstrip(".") for each in error.args)
+    text = ". ".join(str(argument).rstrip(".") for argument in error.args)
     return text or (getattr(error, "description", None) or type(error).__name__).rstrip(".")
 
 
@@ -186,7 +186,7 @@ def tls_error(error: ssl.SSLError) -> kafka_errors.KafkaError:
             f"The broker's certificate is not trusted ({error.verify_message})."
             " Check kafka.ssl_cafile (or KAFKA_TRUSTED_CERT), kafka.ssl_check_hostname and kafka.bootstrap_servers"
         )
-    if any(each in reason for each in _REJECTED_CERTIFICATE):
+    if any(alert in reason for alert in _REJECTED_CERTIFICATE):
         return kafka_errors.KafkaConfigurationError(
             f"The broker rejects our certificate ({reason})."
             " Check kafka.ssl_certfile and kafka.ssl_keyfile (or KAFKA_CLIENT_CERT and KAFKA_CLIENT_CERT_KEY)"

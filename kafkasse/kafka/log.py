@@ -109,14 +109,18 @@ class KafkaLog:
         starts, ends = self._list_offsets(
             dict.fromkeys(wanted, OffsetSpec.EARLIEST), dict.fromkeys(wanted, OffsetSpec.LATEST)
         )
-        return {each: OffsetRange(starts[each].offset, *ends[each]) for each in wanted if each in starts}
+        return {
+            partition: OffsetRange(starts[partition].offset, *ends[partition])
+            for partition in wanted
+            if partition in starts
+        }
 
     def offsets_at(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int]:
         # Look up the ends first. Then a record that is written between the two lookups is found by its timestamp. In the
         # other order, it would be skipped, because it is before the end.
         (ends,) = self._list_offsets(dict.fromkeys(timestamps, OffsetSpec.LATEST))
-        (found,) = self._list_offsets({each: timestamps[each] for each in ends})
-        return {each: (at if at.offset >= 0 else ends[each]).offset for each, at in found.items()}
+        (offsets,) = self._list_offsets({partition: timestamps[partition] for partition in ends})
+        return {partition: (at if at.offset >= 0 else ends[partition]).offset for partition, at in offsets.items()}
 
     def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, OffsetAndEpoch]:
         return {
@@ -127,17 +131,21 @@ class KafkaLog:
 
     def recreated(self, epochs: Mapping[Partition, int]) -> Set[Partition]:
         known = self.known_leaders(epochs)
-        without_id = [each for each in epochs if each not in known or not known[each].topic_id]
+        without_id = [partition for partition in epochs if partition not in known or not known[partition].topic_id]
         if not without_id:
             return set()
         with translate_errors():
             leaders = self._leaders_now(without_id)
-            suspects = {each: leader for each, leader in leaders.items() if is_of_another_topic(leader, epochs[each])}
+            suspects = {
+                partition: leader
+                for partition, leader in leaders.items()
+                if is_of_another_topic(leader, epochs[partition])
+            }
 
             def look_up(node_id: int, partitions: Sequence[Partition]) -> dict[Partition, bool]:
-                current = {each: suspects[each].epoch for each in partitions}
+                current = {partition: suspects[partition].epoch for partition in partitions}
                 ends = self._client.epoch_ends(node_id, current, current)
-                return {each: True for each, (error, _, _) in ends.items() if not error}
+                return {partition: True for partition, (error, _, _) in ends.items() if not error}
 
             # The metadata may be outdated, but a broker that is the leader in this epoch is not.
             return self._ask_leaders(suspects, look_up)[0].keys()
@@ -177,23 +185,25 @@ class KafkaLog:
     def find_leaders(self, partitions: Iterable[Partition]) -> Mapping[Partition, Leader | KafkasseError]:
         """Refresh the metadata. Return the leader of each partition that has one, or an error if we may not read it."""
         wanted = list(partitions)
-        topics = self.describe({each.topic for each in wanted})
+        topics = self.describe({partition.topic for partition in wanted})
         errors = {name: topic.error for name, topic in topics.items() if isinstance(topic.error, TopicNotAvailable)}
-        return {each: errors[each.topic] for each in wanted if each.topic in errors} | self.known_leaders(wanted)
+        return {
+            partition: errors[partition.topic] for partition in wanted if partition.topic in errors
+        } | self.known_leaders(wanted)
 
     def known_leaders(self, partitions: Iterable[Partition]) -> dict[Partition, Leader]:
-        known = {each: self._leaders.get(each.topic, {}).get(each.partition) for each in partitions}
-        return {each: leader for each, leader in known.items() if leader is not None}
+        known = {partition: self._leaders.get(partition.topic, {}).get(partition.partition) for partition in partitions}
+        return {partition: leader for partition, leader in known.items() if leader is not None}
 
     def find_epochs(self, epochs: Mapping[Partition, int]) -> dict[Partition, tuple[int, int] | None]:
         def look_up(node_id: int, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, int] | None]:
             try:
-                ends = self._client.epoch_ends(node_id, {each: epochs[each] for each in partitions}, {})
+                ends = self._client.epoch_ends(node_id, {partition: epochs[partition] for partition in partitions}, {})
             except kafka_errors.UnsupportedVersionError:  # before Kafka 0.11
                 return dict.fromkeys(partitions)
             return {
-                each: None if error else (epoch, end)
-                for each, (error, epoch, end) in ends.items()
+                partition: None if error else (epoch, end)
+                for partition, (error, epoch, end) in ends.items()
                 if not kafka_errors.for_code(error).retriable
             }
 
@@ -201,10 +211,10 @@ class KafkaLog:
         with translate_errors():
             if len(leaders) < len(epochs):
                 leaders = self._leaders_now(epochs)
-            found, error = self._ask_leaders(leaders, look_up)
-            if error is not None and not found:
+            ends, error = self._ask_leaders(leaders, look_up)
+            if error is not None and not ends:
                 raise error
-        return found
+        return ends
 
     def _cursor_options(self, tail: bool) -> CursorOptions:
         settings = self._settings
@@ -225,13 +235,13 @@ class KafkaLog:
             TopicNotAvailable: we may not read a partition.
         """
         wanted = list(partitions)
-        topics = self.describe({each.topic for each in wanted})
-        for each in wanted:
-            topic = topics.get(each.topic)
+        topics = self.describe({partition.topic for partition in wanted})
+        for partition in wanted:
+            topic = topics.get(partition.topic)
             if topic is not None and isinstance(topic.error, TopicNotAvailable):
                 raise topic.error
-            if topic is None or (topic.error is None and each.partition >= topic.partitions):
-                raise kafka_errors.UnknownTopicOrPartitionError(f"{each.topic}/{each.partition}")
+            if topic is None or (topic.error is None and partition.partition >= topic.partitions):
+                raise kafka_errors.UnknownTopicOrPartitionError(f"{partition.topic}/{partition.partition}")
         return self.known_leaders(wanted)
 
     # Offsets
@@ -248,21 +258,24 @@ class KafkaLog:
         """
 
         def look_up(node_id: int, partitions: Sequence[Partition]) -> dict[Partition, Sequence[OffsetAndEpoch]]:
-            wanted = [{each: lookup[each] for each in partitions} for lookup in lookups]
+            wanted = [{partition: lookup[partition] for partition in partitions} for lookup in lookups]
             answers = self._client.list_offsets(node_id, wanted, self._isolation_level)
-            return {each: offsets for each in partitions if (offsets := _offsets(each, answers))}
+            return {partition: offsets for partition in partitions if (offsets := _offsets(partition, answers))}
 
-        found: dict[Partition, Sequence[OffsetAndEpoch]] = {}
+        known: dict[Partition, Sequence[OffsetAndEpoch]] = {}
         leaders = self.known_leaders(lookups[0])
         deadline_s = math.inf
         with translate_errors():
             while True:
-                answers, error = self._ask_leaders(leaders, look_up, patient=not found)
-                found |= answers
-                missing = lookups[0].keys() - found.keys()
+                answers, error = self._ask_leaders(leaders, look_up, patient=not known)
+                known |= answers
+                missing = lookups[0].keys() - known.keys()
                 if not missing or time.monotonic() >= deadline_s:
-                    return [{each: offsets[index] for each, offsets in found.items()} for index in range(len(lookups))]
-                if not found and isinstance(error, _TIMEOUTS):
+                    return [
+                        {partition: offsets[index] for partition, offsets in known.items()}
+                        for index in range(len(lookups))
+                    ]
+                if not known and isinstance(error, _TIMEOUTS):
                     raise error
                 if deadline_s == math.inf:  # the known leaders may be outdated
                     deadline_s = time.monotonic() + MAX_LEADERLESS_S
@@ -302,18 +315,18 @@ class KafkaLog:
         if patient:
             next((call for call in gevent.iwait(calls) if not isinstance(call.value, Exception)), None)
         gevent.joinall(calls, timeout=MAX_STRAGGLER_S)
-        found: dict[Partition, Result] = {}
+        answers: dict[Partition, Result] = {}
         ignored: Exception | None = None
         for call in calls:
             if not isinstance(call.value, Exception):
-                found |= call.value or {}
+                answers |= call.value or {}
             elif isinstance(call.value, PERMANENT_ERRORS) or not isinstance(call.value, _UNREACHABLE):
                 raise call.value
             else:
                 ignored = call.value
         if isinstance(ignored, kafka_errors.UnknownBrokerIdError):
             self._client.refresh_brokers()
-        return found, ignored
+        return answers, ignored
 
     def _with_retries(self, call: Callable[[], Result]) -> Result:
         """Return `call()`. Retry it after transient errors, for a short time, and translate other errors."""
@@ -336,12 +349,12 @@ def _offsets(
     Raises:
         kafka.errors.KafkaError: the broker rejects the request.
     """
-    found = [answer[partition] for answer in answers if partition in answer]
-    for code, _ in found:
+    offsets = [answer[partition] for answer in answers if partition in answer]
+    for code, _ in offsets:
         error = kafka_errors.for_code(code)
         if code and not error.retriable:
             raise error(f"{partition.topic}/{partition.partition}")
-    return [] if any(code for code, _ in found) else [offset for _, offset in found]
+    return [] if any(code for code, _ in offsets) else [offset for _, offset in offsets]
 
 
 def _topic_error(name: str, code: int) -> KafkasseError:
@@ -352,16 +365,16 @@ def _topic_error(name: str, code: int) -> KafkasseError:
     return Unavailable("Kafka cannot say whether a topic of this stream exists. Retry in a few seconds.")
 
 
-def _newest(known: Mapping[int, Leader], found: dict[int, Leader]) -> dict[int, Leader]:
-    """Replace leaders in `found` by known leaders with a newer epoch. A broker that lags behind reports old leaders.
+def _newest(known: Mapping[int, Leader], leaders: dict[int, Leader]) -> dict[int, Leader]:
+    """Replace `leaders` by known leaders with a newer epoch. A broker that lags behind reports old leaders.
 
-    A leader without a topic ID stays in `found`, because its older epoch may be that of a recreated topic.
+    A leader without a topic ID stays in `leaders`, because its older epoch may be that of a recreated topic.
     """
-    for partition, leader in found.items():
+    for partition, leader in leaders.items():
         before = known.get(partition, leader)
         if leader.topic_id and before.topic_id == leader.topic_id and before.epoch > leader.epoch:
-            found[partition] = before
-    return found
+            leaders[partition] = before
+    return leaders
 
 
 def check_patched() -> None:

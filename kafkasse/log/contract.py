@@ -107,20 +107,22 @@ class Gap(NamedTuple):
     epoch: int = UNKNOWN_EPOCH
 
     @classmethod
-    def between(cls, partition: Partition, offset: int, held: OffsetRange) -> Gap | None:
+    def between(cls, partition: Partition, offset: int, available: OffsetRange) -> Gap | None:
         """Return the gap for a reader at `offset`, or None if the log holds `offset`."""
-        if offset < held.start:
-            return cls(partition, offset, held.start, "removed by retention")
+        if offset < available.start:
+            return cls(partition, offset, available.start, "removed by retention")
         # If the bounds were looked up at different times, the start may be after the end. A reader can wait at the start.
-        if offset > (end := max(held.start, held.end)):
+        if offset > (end := max(available.start, available.end)):
             return cls(partition, offset, end, TRUNCATED)
         return None
 
     @classmethod
-    def truncated(cls, partition: Partition, offset: int, diverged_at: OffsetAndEpoch, held: OffsetRange) -> Gap:
+    def truncated(cls, partition: Partition, offset: int, diverged_at: OffsetAndEpoch, available: OffsetRange) -> Gap:
         """Return the gap for a reader at `offset` that has read lost records from `diverged_at` on."""
         end, epoch = diverged_at
-        return cls(partition, offset, max(end, held.start), TRUNCATED, epoch if held.start <= end else UNKNOWN_EPOCH)
+        return cls(
+            partition, offset, max(end, available.start), TRUNCATED, epoch if available.start <= end else UNKNOWN_EPOCH
+        )
 
     @property
     def is_truncation(self) -> bool:
@@ -169,31 +171,33 @@ class OffsetOutOfRange(Exception):
         self.unreadable = unreadable or {}
         super().__init__(", ".join(f"{partition.topic}/{partition.partition}" for partition in self.partitions))
 
-    def resume(self, offsets: Mapping[Partition, int], held: Mapping[Partition, OffsetRange]) -> Resumption:
+    def resume(self, offsets: Mapping[Partition, int], ranges: Mapping[Partition, OffsetRange]) -> Resumption:
         """Return where a reader at these offsets continues.
 
         Args:
             offsets: the offsets of the reader.
-            held: the offsets that the log holds. The reader cannot continue yet in partitions that are absent.
+            ranges: the offsets that the log holds. The reader cannot continue yet in partitions that are absent.
         """
         gaps = [
-            gap for partition in held if (gap := self.gap(partition, offsets[partition], held[partition])) is not None
+            gap
+            for partition in ranges
+            if (gap := self.gap(partition, offsets[partition], ranges[partition])) is not None
         ]
         ends = {gap.partition: gap.end for gap in gaps}
         return Resumption(
             gaps,
-            {partition: ends.get(partition, offsets[partition]) for partition in held},
+            {partition: ends.get(partition, offsets[partition]) for partition in ranges},
             {gap.partition: gap.epoch for gap in gaps},
         )
 
-    def gap(self, partition: Partition, offset: int, held: OffsetRange) -> Gap | None:
+    def gap(self, partition: Partition, offset: int, available: OffsetRange) -> Gap | None:
         """Return the gap for a reader at `offset` of `partition`, or None if it can continue at `offset`."""
         if partition in self.unreadable:
             return Gap(partition, offset, *self.unreadable[partition])
         diverged_at = self.diverged_at.get(partition)
-        if diverged_at is not None and diverged_at.offset < offset and held.start <= offset:
-            return Gap.truncated(partition, offset, diverged_at, held)
-        return Gap.between(partition, offset, held)
+        if diverged_at is not None and diverged_at.offset < offset and available.start <= offset:
+            return Gap.truncated(partition, offset, diverged_at, available)
+        return Gap.between(partition, offset, available)
 
 
 class PartitionsFailed(Exception):

@@ -68,8 +68,8 @@ def end_stream(sockets: Iterable[Path], stream_id: str) -> tuple[bool, list[Path
     paths = list(sockets)
     silent: list[Path] = []
     worker = f"worker-{stream_id.partition('-')[0]}"
-    own = [path for path in paths if path.stem == worker]  # asked first, so that it waits for no worker that hangs
-    for asked in own, [path for path in paths if path not in own]:
+    owners = [path for path in paths if path.stem == worker]  # asked first, so that it waits for no worker that hangs
+    for asked in owners, [path for path in paths if path not in owners]:
         answers, timed_out = _ask_all(asked, f"end {stream_id}")
         if any(answer["ended"] for answer in answers):
             return True, []

@@ -135,8 +135,8 @@ class Catalog:
 
     def _with_server(self, kind: str, place: str, server: str, content_type: str) -> Response:
         """Return a document with the address of the server, which is not in the cache: clients choose the headers."""
-        before, found, after = self._current_document(kind).partition(place)
-        return _json(f"{before}{found}{server}{after}", content_type)
+        before, marker, after = self._current_document(kind).partition(place)
+        return _json(f"{before}{marker}{server}{after}", content_type)
 
     def _current_document(self, kind: str) -> str:
         routes = self._visible()
