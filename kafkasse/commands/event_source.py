@@ -1,9 +1,9 @@
-"""The streams of `kafkasse cat`: clients of kafkasse_client whose messages are sentences for the terminal."""
+"""The stream of `kafkasse cat`: a client of kafkasse_client whose messages are sentences for the terminal."""
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit, urlunsplit
@@ -17,8 +17,14 @@ from kafkasse.tools.progress import waiting
 from kafkasse_client import Event, State, Stream, StreamError
 
 
-class EventSource:
-    """An endless iterator over the events of one URL, which reconnects after every interruption.
+def events(
+    url: str,
+    last_event_id: str,
+    headers: Mapping[str, str],
+    token_file: Path | None,
+    report: Callable[[str], None],
+) -> Generator[Event, None, None]:
+    """Yield each event of a stream once, except `error` events. Reconnect after every interruption.
 
     Args:
         url: an address from address().
@@ -26,46 +32,23 @@ class EventSource:
         headers: further header fields. The target of a redirect does not receive them.
         token_file: a file with a bearer token, which is read for each connection.
         report: receives sentences about the connection.
+
+    Raises:
+        CommandError: a permanent failure, which a retry would not fix.
     """
 
-    def __init__(
-        self,
-        url: str,
-        last_event_id: str,
-        headers: Mapping[str, str],
-        token_file: Path | None,
-        report: Callable[[str], None],
-    ) -> None:
-        self._url = url
-        self._report = report
-        self._stream = Stream(
-            url,
-            token=None if token_file is None else lambda _: _token(token_file),
-            last_event_id=last_event_id,
-            session=_Session(url, headers),
-            on_state=self._show,
-        )
-
-    def events(self) -> Iterator[Event]:
-        """Yield each event once, except `error` events.
-
-        Raises:
-            CommandError: a permanent failure, which a retry would not fix.
-        """
-        try:
-            yield from self._stream
-        except (StreamError, requests.RequestException) as error:
-            raise CommandError(f"{self._url}: {one_line(str(error))}") from None
-
-    def stop(self) -> None:
-        """Report nothing more, and end the iterator of another thread at the end of its connection."""
-        self._stream.close()
-
-    def _show(self, state: State) -> None:
+    def show(state: State) -> None:
         if state.name == "open":
-            self._report(f"connected to {self._url}")
+            report(f"connected to {url}")
         elif state.name == "retrying":
-            self._report(f"{self._url}: {one_line(state.reason)}; retrying in {state.wait_s:.1f} s")
+            report(f"{url}: {one_line(state.reason)}; retrying in {state.wait_s:.1f} s")
+
+    token = None if token_file is None else lambda _: _token(token_file)
+    session = _Session(url, headers)
+    try:
+        yield from Stream(url, token=token, last_event_id=last_event_id, session=session, on_state=show)
+    except (StreamError, requests.RequestException) as error:
+        raise CommandError(f"{url}: {one_line(str(error))}") from None
 
 
 class _Session(requests.Session):
