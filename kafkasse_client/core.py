@@ -1,6 +1,6 @@
 """The rules of a client: what to send, which errors to retry, and how long to wait. This module does no I/O.
 
-stream.py, async_stream.py and `kafkasse cat` open the connections and pass in the bytes that they receive.
+stream.py and async_stream.py open the connections and pass in the bytes that they receive.
 """
 
 from __future__ import annotations
