@@ -52,18 +52,16 @@ def command() -> None:
 
 @command.command(DEFAULT)
 @click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
-@click.option("--bootstrap-servers", metavar="HOST:PORT,...", help="Kafka's addresses (KAFKASSE_BOOTSTRAP_SERVERS).")
+@options.KAFKA
 @click.option("--internal", is_flag=True, help="List Kafka's internal topics, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per topic.")
-def list_topics(file: Path | None, bootstrap_servers: str | None, internal: bool, as_json: bool) -> None:
+def list_topics(file: Path | None, kafka: dict[str, str] | None, internal: bool, as_json: bool) -> None:
     """List the topics that exist and the paths at which a server streams them.
 
     FILE is a YAML file of settings. Without it, the command reads the file that KAFKASSE_CONFIG names. Environment variables
     apply as they do for kafkasse serve. The list includes topics that a route names but that do not exist.
     """
-    config = Config.load(
-        os.environ, file, kafka={"bootstrap_servers": bootstrap_servers} if bootstrap_servers else None
-    )
+    config = Config.load(os.environ, file, kafka=kafka)
     rows = [
         row
         for cluster in ("", *config.kafka.clusters)

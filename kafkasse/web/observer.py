@@ -73,7 +73,7 @@ class Observer:
         else:
             self._logger.debug(message, fields)
 
-    def skipped(self, topic: str, partition: int, offset: int, reason: str, kind: str = "not_json") -> None:
+    def skipped(self, topic: str, partition: int, offset: int, reason: str, kind: str) -> None:
         """Count a record that cannot be deserialized, by topic and kind of reason. Log the first one of an interval."""
         self.metrics.count("records_skipped", topic=topic, reason=kind)
         more = "Skipped %d more records of %s within %g s."

@@ -46,7 +46,6 @@ endless = Pipeline("endless", source="a", query=query, sink="b")
 """
 
 FAKE_JAVA = """#!/bin/sh
-case "$1" in -XshowSettings*) echo "java.home = {home}\njava.specification.version = 17" >&2; exit;; esac
 grep SigIgn /proc/$$/status > {home}/ignored
 {start}
 """
@@ -56,6 +55,7 @@ def fake_java(home: Path, start: str) -> str:
     """A Java home whose `java` runs a shell command instead of a JVM."""
     java = home / "bin" / "java"
     java.parent.mkdir(parents=True)
+    (home / "release").write_text('JAVA_VERSION="17"')
     java.write_text(FAKE_JAVA.format(home=home, start=start))
     java.chmod(0o700)
     return str(home)

