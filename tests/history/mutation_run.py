@@ -30,7 +30,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from math import sqrt
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
@@ -43,8 +43,27 @@ RESULTS = ROOT / ".mutants.jsonl"
 KILL_RATE = Path(__file__).with_name("kill_rate.toml")
 SEED = 1
 ERRORS = 2  # a sample's rate may be lower by this many standard errors
-PARTS = ("kafkasse/feed", "kafkasse/kafka")
-TESTS = ("tests/feed", "tests/kafka", "tests/history/test_delivery.py", "tests/history/test_worlds.py")
+# The modules of each part of kill_rate.toml, as patterns.
+PARTS: dict[str, tuple[str, ...]] = {
+    "kafkasse/feed": ("kafkasse/feed/*.py",),
+    "kafkasse/kafka": ("kafkasse/kafka/*.py",),
+    "finite reads": (
+        "kafkasse/feed/chunks.py",
+        "kafkasse/feed/core/chunk.py",
+        "kafkasse/feed/shared_chunks.py",
+        "kafkasse/records/position/stream_offset.py",
+        "kafkasse/web/finite_reads.py",
+        "kafkasse/web/open_read.py",
+    ),
+}
+TESTS = (
+    "tests/feed",
+    "tests/kafka",
+    "tests/position",
+    "tests/web/test_finite_reads.py",
+    "tests/history/test_delivery.py",
+    "tests/history/test_worlds.py",
+)
 OPTIONS = ("-m", "not processes", "-p", "no:cacheprovider", "-p", "no:timeout", "-qq")
 PROCESSES = 2
 NICENESS = 15
@@ -289,7 +308,8 @@ def _append(mutant: Mutant, result: str) -> None:
 
 
 def _sources() -> dict[str, str]:
-    paths = (path for part in PARTS for path in sorted((ROOT / part).glob("*.py")))
+    patterns = (pattern for part in PARTS.values() for pattern in part)
+    paths = dict.fromkeys(path for pattern in patterns for path in sorted(ROOT.glob(pattern)))
     return {str(path.relative_to(ROOT)): path.read_text() for path in paths}
 
 
@@ -300,6 +320,7 @@ def main() -> int:
     )
     parser.add_argument("--changes", type=int, help="try so many changes at most; their number decides the sample")
     parser.add_argument("--module", default="", help="only modules whose path contains this text")
+    parser.add_argument("--part", choices=PARTS, help="only modules of this part of kill_rate.toml")
     parser.add_argument("--seed", type=int, default=SEED, help="the seed of the order of the changes")
     parser.add_argument("--resume", action="store_true", help="continue where the last run with this seed stopped")
     args = parser.parse_args()
@@ -309,7 +330,7 @@ def main() -> int:
     every = [
         Mutant(module, change.line, change.column, change.what, number, change.statement)
         for module, source in sources.items()
-        if args.module in module
+        if args.module in module and (args.part is None or _is_in(module, args.part))
         for number, change in enumerate(changes(ast.parse(source)))
     ]
     random.Random(args.seed).shuffle(every)  # noqa: S311 - a short run is a sample of all modules, always the same one
@@ -345,9 +366,13 @@ def _report(every: Sequence[Mutant], results: dict[tuple[str, int, int, str], st
     print(f"{len(tried)} of {len(every)} changes tried: {dict(Counter(result for _, result in tried))}")
 
 
+def _is_in(module: str, part: str) -> bool:
+    return any(PurePath(module).match(pattern) for pattern in PARTS[part])
+
+
 def _is_too_low(part: str, percent: float, changes: int, results: dict[tuple[str, int, int, str], str]) -> bool:
     """Print the rate of a part, and return whether it is lower than expected, by more than the error of both samples."""
-    of_part = [result in NOTICED for (module, *_), result in results.items() if Path(module).parent == Path(part)]
+    of_part = [result in NOTICED for (module, *_), result in results.items() if _is_in(module, part)]
     if not of_part:
         print(f"{part}: no change tried")
         return False

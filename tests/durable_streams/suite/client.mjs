@@ -1,8 +1,29 @@
-// Prints each record of a stream as a line of JSON, with the official client: node client.mjs URL long-poll|sse
+// Prints each record of a stream, and each gap, as a line of JSON, with the official client: node client.mjs URL LIVE
+// read() also runs in a browser. It continues at the last offset after errors, and after 410 where the response says.
 import { stream } from "@durable-streams/client";
 
-const [url, live] = process.argv.slice(2);
-const response = await stream({ url, offset: "-1", live, json: true });
-response.subscribeJson(async ({ items }) => {
-  for (const item of items) console.log(JSON.stringify(item));
-});
+export async function read(url, live, print) {
+  let offset = "-1";
+  for (;;) {
+    try {
+      const response = await stream({ url, offset, live, json: true, backoffOptions: { maxRetries: 0 } });
+      await new Promise((resolve, reject) => {
+        response.subscribeJson(async (batch) => {
+          batch.items.forEach(print);
+          offset = batch.offset;
+        });
+        response.closed.then(resolve, reject);
+      });
+    } catch (error) {
+      if (error.status === 410) {
+        const problem = JSON.parse(error.text ?? error.details);
+        for (const gap of problem.gaps) print({ event: "gap", ...gap });
+        offset = problem.next_offset;
+      } else {
+        await new Promise((resolve) => setTimeout(resolve, 100));
+      }
+    }
+  }
+}
+
+if (globalThis.process) read(process.argv[2], process.argv[3], (item) => console.log(JSON.stringify(item)));
