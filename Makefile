@@ -8,7 +8,7 @@ VENV := .venv
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: compat compat-kafka image help demo setup test test-fast test-long tools lint bench figures soak chaos pipeline-chaos attacks
-.PHONY: clients mutants simulate test-random fuzz audit dist jar links release release-check site diagrams animation
+.PHONY: clients mutants upgrade simulate test-random fuzz audit dist jar links release release-check site diagrams animation
 
 help: ## list the commands
 	@sed -nE 's/^##@ (.*)/\n\1:/p; s/^([a-z-]+):.*## (.*)/  \1	\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -142,6 +142,15 @@ bench: setup ## run the benchmarks
 
 ##@ Before a release
 
+# The commit of the last release. `make upgrade RELEASED=HEAD~5` tests another one.
+RELEASED ?= e38b52c7
+OLD = build/released/$(RELEASED)
+upgrade: setup ## upgrade servers and a pipeline from the last release to this checkout, and go back, while clients read
+	@git cat-file -e $(RELEASED) || { echo "make: this clone lacks the commit of the last release. Run: git fetch --unshallow" >&2; exit 1; }
+	@mkdir -p $(OLD) && git archive $(RELEASED) | tar -x -C $(OLD)
+	@cd $(OLD) && "$(PYTHON)" $(CURDIR)/tests/project/install.py .venv -c requirements.txt -e '.[pipelines]'
+	@RELEASE=$(CURDIR)/$(OLD) $(VENV)/bin/pytest -s -m "long or not long" --timeout 900 tests/upgrade $(TEST)
+
 # Downloads many versions of the packages once. See docs/install.md. COMPAT="--python 3.11 --only lowest" tests only these.
 compat: setup ## test the lowest and newest versions of all packages in new virtual environments
 	@$(VENV)/bin/python -m pip install --disable-pip-version-check -q uv==0.13.9
@@ -186,7 +195,7 @@ release: setup ## set the VERSION, and give it a section in the changelog
 	@$(VENV)/bin/python -m tests.project.release $(VERSION)
 
 # Takes more than an hour, because of `make compat`. Builds everything that is uploaded, and fails if a part is missing.
-release-check: figures lint site test dist image audit compat ## build and check everything up to the upload
+release-check: figures lint site test dist image upgrade audit compat ## build and check everything up to the upload
 	@$(VENV)/bin/python -m tests.project.release --check
 
 define check_python

@@ -28,7 +28,7 @@ from tests.history.payloads import is_json
 from tests.history.recorder import LEFT, READ_TIMEOUT_S, Recorder, Response
 from tests.history.wire import Partition
 from tests.support.kafka import Cluster
-from tests.support.server import Server
+from tests.support.server import CURRENT, Checkout, Server
 
 PARTITIONS = 3
 HEARTBEAT_S = 0.15
@@ -189,15 +189,15 @@ class BlackBox:
         self._watch.now()
         self._servers_began = time.monotonic()
         with ExitStack() as stack:
-            starting = [gevent.spawn(self._server, mutant) for mutant in mutants]
+            starting = [gevent.spawn(self.server, mutant) for mutant in mutants]
             servers = [stack.enter_context(each.get()) for each in starting]
             yield servers
             for server in servers:
                 server.terminate()
 
-    def _server(self, mutant: str) -> Server:
+    def server(self, mutant: str = "", checkout: Checkout = CURRENT) -> Server:
         environment = {"KAFKASSE_CONFIG": str(self._file), MUTANT_VARIABLE: mutant}
-        return (_FaultyServer if mutant else Server)("tests.history.app:create()", **environment)
+        return (_FaultyServer if mutant else Server)("tests.history.app:create()", checkout, **environment)
 
     def violations(
         self,

@@ -16,9 +16,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext, suppress
+from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ from kafkasse.tools.broker.supervised_process import SupervisedProcess
 from tests.pipelines.standalone import EXECUTOR_OPTIONS, Standalone, children, kill
 from tests.pipelines.topics import country, tombstone, top
 from tests.support.kafka import Cluster
+from tests.support.server import CURRENT, Checkout
 from tests.support.waiting import wait_until
 
 EDITS_PER_S = 200
@@ -55,11 +57,15 @@ class Run:
 
     Args:
         cluster: where the pipeline runs; None for a local Spark.
+        checkouts: the versions of kafkasse that run the pipeline, one after the other, and again from the first one.
     """
 
-    def __init__(self, seed: int, directory: Path, cluster: Standalone | None) -> None:
+    def __init__(
+        self, seed: int, directory: Path, cluster: Standalone | None, checkouts: Sequence[Checkout] = (CURRENT,)
+    ) -> None:
+        self._seed = seed
         self._edits, self._faults = random.Random(seed), random.Random(seed)  # noqa: S311
-        self._directory, self._cluster = directory, cluster
+        self._directory, self._cluster, self._checkouts = directory, cluster, cycle(checkouts)
         self._broker = EmbeddedBroker(directory=directory / "kafka")
         self._countries: dict[str, tuple[str, int]] = {}
         self._lost: list[Exception] = []
@@ -84,8 +90,12 @@ class Run:
         finally:
             self._ended.set()
             self._started.wait()
-            self._pipeline.terminate()
+            self.terminate()
             keeper.join()
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the pipeline."""
+        self._pipeline.terminate()
 
     def _keep_running(self) -> None:
         words = ["pipeline", "run", "topn", "--bootstrap-servers", self._broker.bootstrap_servers]
@@ -93,8 +103,10 @@ class Run:
         words += ["--master", self._cluster.url, "--conf", EXECUTOR_OPTIONS] if self._cluster else []
         while not self._ended.is_set():
             self.starts += 1
+            checkout = next(self._checkouts)
+            command = [checkout.python, "-m", "kafkasse", *words]
             with self._log(self.starts).open("wb") as log:
-                self._pipeline = subprocess.Popen([sys.executable, "-m", "kafkasse", *words], stdout=log, stderr=log)
+                self._pipeline = subprocess.Popen(command, cwd=checkout.root, stdout=log, stderr=log)
                 self._started.set()
                 if self._ended.is_set():
                     self._pipeline.terminate()
@@ -103,11 +115,11 @@ class Run:
     def _log(self, start: int) -> Path:
         return self._directory / f"pipeline-{start}.log"
 
-    def wait_until_ready(self) -> None:
-        """Wait until the first process has reported that it is ready."""
+    def wait_until_ready(self, start: int = 1) -> None:
+        """Wait until a process has reported that it is ready. `start` is its number, from 1 on."""
         self._started.wait()
-        wait_until(lambda: self.starts > 1 or b"ready" in self._log(1).read_bytes())
-        assert 1 == self.starts, f"the pipeline ended:\n{self._log(1).read_text()}"
+        wait_until(lambda: self.starts > start or (self.starts == start and b"ready" in self._log(start).read_bytes()))
+        assert start == self.starts, f"the pipeline ended:\n{self._log(start).read_text()}"
 
     def edit(self, seconds: float) -> None:
         ends_s = time.monotonic() + seconds
@@ -119,7 +131,7 @@ class Run:
             reconnect_backoff_max_ms=500,
         )
         with closing(producer), ThreadPoolExecutor(1) as pool:
-            faults = pool.submit(self._inject, ends_s)
+            faults = pool.submit(self.inject, ends_s)
             while time.monotonic() < ends_s:
                 began_s = time.monotonic()
                 for _ in range(EDITS_PER_S // 10):
@@ -143,7 +155,8 @@ class Run:
         sent.add_errback(self._lost.append)
         self.edits += 1
 
-    def _inject(self, ends_s: float) -> None:
+    def inject(self, ends_s: float) -> None:
+        """Inject random faults until `ends_s`."""
         faults: list[Callable[[], object]] = [lambda: kill(self._pipeline.pid)]
         faults += [lambda: [kill(jvm) for jvm in children(self._pipeline.pid)], self._kill_broker]
         if cluster := self._cluster:
@@ -178,6 +191,29 @@ class Run:
             latest[record.key.decode()] = top(record.value)
         return View({continent: codes for continent, codes in latest.items() if codes}, len(records), back)
 
+    def check(self, seconds: float) -> None:
+        """Edit for so long, and compare the sink with the answer.
+
+        Raises:
+            AssertionError: the sink is wrong.
+        """
+        with self.kafka():
+            with self.pipeline():
+                self.wait_until_ready()
+                self.edit(seconds)
+                edited_s, expected = time.monotonic(), self.answer()
+                with suppress(gevent.Timeout):
+                    wait_until(lambda: self.view().top == expected)
+                answered_s = time.monotonic() - edited_s
+            view = self.view()  # read again, because a late result could replace the right one
+        print(
+            f"seed {self._seed}: {self.edits} edits, {self.faults} faults, {self.starts} starts; "
+            f"{answered_s:.0f} s after the last edit, {view.records} results, {view.back} went back",
+            flush=True,
+        )
+        assert expected == view.top, f"{json.dumps(expected)} != {json.dumps(view.top)}\n{self.logs()}"
+        assert 0 == view.back
+
     def logs(self) -> str:
         return "\n".join(self._log(start).read_text() for start in range(1, self.starts + 1))
 
@@ -186,23 +222,7 @@ def run(seed: int, seconds: float, on_cluster: bool, path: str) -> None:
     """Run once. Raises AssertionError if the sink is wrong."""
     directory = Path(path)
     with Standalone(directory) if on_cluster else nullcontext() as cluster:
-        one = Run(seed, directory, cluster)
-        with one.kafka():
-            with one.pipeline():
-                one.wait_until_ready()
-                one.edit(seconds)
-                edited_s, expected = time.monotonic(), one.answer()
-                with suppress(gevent.Timeout):
-                    wait_until(lambda: one.view().top == expected)
-                answered_s = time.monotonic() - edited_s
-            view = one.view()  # read again, because a late result could replace the right one
-    print(
-        f"seed {seed}: {one.edits} edits, {one.faults} faults, {one.starts} starts; {answered_s:.0f} s after the last edit, "
-        f"{view.records} results, {view.back} went back",
-        flush=True,
-    )
-    assert expected == view.top, f"{json.dumps(expected)} != {json.dumps(view.top)}\n{one.logs()}"
-    assert 0 == view.back
+        Run(seed, directory, cluster).check(seconds)
 
 
 def supervise(seed: int, seconds: float, on_cluster: bool) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import gevent
 
@@ -26,6 +27,16 @@ PYTHON = os.environ.get("SERVER_PYTHON", sys.executable)  # `make compat` runs s
 INHERITED = ("PATH", "HOME", "LANG", "VIRTUAL_ENV")  # the only variables of the test process that a server gets
 
 
+class Checkout(NamedTuple):
+    """A folder with a version of kafkasse, and a Python that has its packages."""
+
+    root: Path
+    python: str
+
+
+CURRENT = Checkout(ROOT, PYTHON)
+
+
 def check_errors(log: str, expected: Iterable[str]) -> None:
     """Check that the log of a server contains each expected error, given as a regular expression, and no other error."""
     errors = [error for match in ERROR.finditer(log) for error in match.groups() if error]
@@ -38,6 +49,7 @@ class Server:
     """A gunicorn with one worker on a free port. The constructor returns when the worker has started.
 
     Args:
+        checkout: the version of kafkasse, which also contains `app`.
         environment: its variables, in addition to those of INHERITED. WEB_CONCURRENCY sets the number of workers.
             Without KAFKASSE_CONFIG and KAFKASSE_ALLOWED_TOPICS, all topics are allowed. Without KAFKASSE_PUBLIC, routes
             without guards are public.
@@ -49,7 +61,7 @@ class Server:
     _expected_errors: tuple[str, ...] = ()
     _is_stopping = False
 
-    def __init__(self, app: str = "wsgi:app", **environment: str) -> None:
+    def __init__(self, app: str = "wsgi:app", checkout: Checkout = CURRENT, **environment: str) -> None:
         if "KAFKASSE_CONFIG" not in environment:
             environment.setdefault("KAFKASSE_ALLOWED_TOPICS", "*")
         for name, value in (
@@ -59,10 +71,10 @@ class Server:
         ):
             environment.setdefault(name, value)
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        words = [PYTHON, "-m", "gunicorn", "-c", "gunicorn.conf.py", app]
+        words = [checkout.python, "-m", "gunicorn", "-c", "gunicorn.conf.py", app]
         self.log = ""
         self._process = subprocess.Popen(
-            words, cwd=ROOT, env=inherited | environment, stderr=subprocess.PIPE, text=True, bufsize=1
+            words, cwd=checkout.root, env=inherited | environment, stderr=subprocess.PIPE, text=True, bufsize=1
         )
         self.port = int(self._wait_for_log(r"Listening at: \S+:(\d+)"))
         self.worker = int(self._wait_for_log(r"Booting worker with pid: (\d+)"))
