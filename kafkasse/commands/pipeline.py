@@ -43,10 +43,6 @@ STATUS_EPILOG = """\b
 Example:
   kafkasse pipeline status --bootstrap-servers localhost:9092
 """
-STATE_EPILOG = """\b
-Example:
-  kafkasse pipeline state topn --checkpoint /var/lib/kafkasse/topn --key FR
-"""
 REPLAY_EPILOG = """\b
 Example:
   kafkasse pipeline replay-dead-letters topn.dead-letters --dry-run
@@ -215,36 +211,6 @@ def status(kafka: dict[str, str] | None, topic: str, as_json: bool) -> None:
     from kafkasse.commands import pipeline_status  # needs kafka-python, which a machine that runs pipelines may lack
 
     pipeline_status.show(topic, kafka, as_json)
-
-
-@command.command(epilog=STATE_EPILOG)
-@click.argument("name")
-@click.option(
-    "--checkpoint", metavar="DIR", help="The directory of the checkpoints. The default is the pipeline's own setting."
-)
-@click.option("--key", metavar="KEY", help="Print the rows of this key or group as JSON, instead of the sizes.")
-def state(name: str, checkpoint: str | None, key: str | None) -> None:
-    """Print the size of the state of the pipeline NAME, as of its last commit.
-
-    The command reads only the checkpoint, not Kafka. The pipeline may be running.
-    """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as after Ctrl-C, end the JVM and remove its files
-
-    from kafkasse.pipelines import catalog
-    from kafkasse.pipelines import state as states
-    from kafkasse.pipelines.session import session
-
-    pipeline = catalog.find(name)
-    directory = checkpoint or pipeline.checkpoint
-    if not directory:
-        raise CommandError(f"the pipeline {pipeline.name} has no checkpoint directory; name it with --checkpoint DIR")
-    name = f"kafkasse state {pipeline.name}"
-    with waiting("reading the checkpoint with Spark"), session(name, None, pipeline.spark_settings) as spark:
-        spark.sparkContext.setLogLevel("OFF")
-        latest = states.checkpoint_of(spark, pipeline, directory)
-        lines = [*(states.sizes(spark, latest) if key is None else states.rows_of(spark, latest, key))]
-    for line in lines:
-        click.echo(line)
 
 
 def _pipeline(name: str, source: str | None, sink: str | None) -> Pipeline:

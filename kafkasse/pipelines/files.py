@@ -71,11 +71,6 @@ class Files:
             return None
         return max((int(status.getModificationTime()) for status in system.listStatus(path)), default=None)
 
-    def size(self, directory: str) -> int:
-        """Return the size of all files in a directory and below it, in bytes. It is 0 if the directory does not exist."""
-        system, path = self._open(directory)
-        return int(system.getContentSummary(path).getLength()) if system.exists(path) else 0
-
     def names(self, directory: str) -> list[str]:
         """Return the names of the files and directories in a directory. A directory that does not exist has none."""
         system, path = self._open(directory)

@@ -98,15 +98,14 @@ def temporary(tmp_path: Path) -> Path:
         (None, signal.SIGINT, 130),
         (None, signal.SIGTERM, 0),
         (("check", "topn"), signal.SIGTERM, 130),
-        (("state", "topn", "--checkpoint", "."), signal.SIGTERM, 130),
     ],
-    ids=["run, Ctrl-C", "run, SIGTERM", "check", "state"],
+    ids=["run, Ctrl-C", "run, SIGTERM", "check"],
 )
 def test_a_signal_does_not_wait_for_spark(topics, tmp_path, temporary, words, number, code):
     """The signal ends a JVM that never connects. No process and no file is left, and the log contains no error.
 
     The JVM itself ignores the signals: a terminal sends Ctrl-C to it too, and it must not exit before its query has ended.
-    The exit code of `check` and `state` is that of Ctrl-C, because they have no result.
+    The exit code of `check` is that of Ctrl-C, because it has no result.
     """
     java = fake_java(tmp_path / "java", "exec cat")
     with pipeline(*(words or run_words(topics)), TMPDIR=str(temporary), JAVA_HOME=java) as process:

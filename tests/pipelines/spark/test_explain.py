@@ -1,9 +1,8 @@
-"""`pipeline check` says which modes accept a query, and why one does not. `pipeline state` reads the state."""
+"""`pipeline check` says which modes accept a query, and why one does not."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ from kafkasse.pipelines import Pipeline, Source
 from kafkasse.pipelines.catalog import TOPN, find
 from kafkasse.pipelines.explain import Explanation, explain, text
 from kafkasse.pipelines.steps import DeclaredQuery, DeclaredSource
-from tests.pipelines.spark.runs import Runs, copy
-from tests.pipelines.topics import country, tombstone
+from tests.pipelines.spark.runs import copy
+from tests.pipelines.topics import country
 from tests.support.waiting import wait_until
 
 
@@ -138,43 +137,6 @@ def test_the_exit_code_says_whether_the_mode_accepts_the_query(tmp_path, monkeyp
         assert ("the mode realtime of the pipeline ids is rejected" in err) == bool(code)
 
 
-State = Callable[..., list[str]]
-
-
-@pytest.fixture
-def state(runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> State:
-    """Runs `kafkasse pipeline state topn`. Returns the lines of stdout and stderr."""
-    monkeypatch.setattr("kafkasse.pipelines.session.session", lambda *_: nullcontext(runs.spark))
-
-    def run(*words: str) -> list[str]:
-        main(["pipeline", "state", "topn", "--checkpoint", str(runs.directory), *words])
-        captured = capsys.readouterr()
-        return (captured.out + captured.err).splitlines()
-
-    return run
-
-
-@pytest.mark.long
-def test_shows_the_size_and_the_rows_of_the_state(runs, state):
-    """The rows of a key are those of the country, and the rows of a group are those of its members."""
-    runs.topics.send(country("FR", 5), country("DE", 4), country("IT", 3), tombstone("IT"))
-    runs.once(runs.topn(mode="once"))
-
-    size, *sizes = state()
-    [country_row] = map(json.loads, state("--key", "FR"))
-    group_rows = [json.loads(line) for line in state("--key", "Europe")]
-
-    assert size.startswith(f"{runs.directory}/topn-")
-    assert [
-        "operator 0, members: rows=2 partitions=1",
-        "operator 0, group: rows=1 partitions=1",
-        "operator 1, latest: rows=2 partitions=1",
-    ] == sizes
-    assert ("latest", "Europe") == (country_row["name"], json.loads(country_row["value"]["row"])["group"])
-    assert ["FR", "DE"] == [row["user_map_value"]["key"] for row in group_rows if row["name"] == "members"]
-    assert [2] == [row["value"]["size"] for row in group_rows if row["name"] == "group"]
-
-
 @pytest.mark.long
 def test_the_state_has_a_new_snapshot(runs):
     """After a restart, Spark repeats the changes since the last snapshot of the state, so this must not be old."""
@@ -184,12 +146,3 @@ def test_the_state_has_a_new_snapshot(runs):
             runs.results(commit + 1)
 
         wait_until(lambda: list(runs.directory.glob("topn-*/state/0/0/[4-6]_*.zip")))
-
-
-def test_a_directory_without_a_commit_is_an_error(runs, state):
-    """The command ignores the checkpoint of another pipeline."""
-    (runs.directory / "other-pipeline" / "commits").mkdir(parents=True)
-
-    [error] = state()
-
-    assert f"kafkasse pipeline: the directory {runs.directory} contains no commit of the pipeline topn" == error

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from kafkasse.pipelines import private_spark, state
+from kafkasse.pipelines import private_spark
 from kafkasse.pipelines.operators import latest_per_key, ranked, schemas
 from tests.pipelines import edits as plain
 from tests.pipelines.edits import CHANCES, Edit, with_many_histories
@@ -46,8 +46,10 @@ class Stream:
 
     def state(self, name: str) -> list[Row]:
         """The rows of a variable of the state, in the order of the state store."""
-        [part] = [part for part in state.parts(self._spark, self._checkpoint) if part.name == name]
-        return part.rows.collect()
+        operators = self._spark.read.format("state-metadata").load(self._checkpoint).collect()
+        [number] = [row.operatorId for row in operators if f'"stateName":"{name}"' in (row.operatorProperties or "")]
+        options = {"operatorId": number, "stateVarName": name}
+        return self._spark.read.format("statestore").options(**options).load(self._checkpoint).collect()
 
     def groups(self) -> dict[str, Row]:
         """The state of each group apart from its members."""
