@@ -32,7 +32,7 @@ def test_a_key_identifies_its_owner(file):
     visitors = [guard_of(file, "# partners", "", first_line, second_line).identify(key) for key in (first, second)]
 
     assert [("partners", "a", {"sub": "a"}), ("partners", "b", {"sub": "b"})] == [
-        (each.guard, each.name, each.claims) for each in visitors
+        (visitor.guard, visitor.name, visitor.claims) for visitor in visitors
     ]
 
 

@@ -305,13 +305,13 @@ def test_credentials_that_no_guard_of_the_stream_accepts(client_of, guards):
     )
     sent = [bearer(key), bearer("kafkasse_x"), {"Cookie": f"{COOKIE}={token()}"}, {"Cookie": f"{COOKIE}=x"}]
 
-    responses = [client.get("/streams/t", headers=each) for each in sent]
+    responses = [client.get("/streams/t", headers=headers) for headers in sent]
     of_keys = client.get("/streams/keys", headers=sent[2])
     without = client.get("/streams/t", headers={"Cookie": "other=x", "Authorization": "Basic eDp5"})
 
     detail = "No guard of this stream accepts these credentials."
-    assert {(401, detail)} == {(each.status_code, each.json["detail"]) for each in [*responses, of_keys]}
-    assert 1 == len({each.headers["WWW-Authenticate"] for each in responses})
+    assert {(401, detail)} == {(response.status_code, response.json["detail"]) for response in [*responses, of_keys]}
+    assert 1 == len({response.headers["WWW-Authenticate"] for response in responses})
     assert 'Cookie realm="session"' == responses[0].headers["WWW-Authenticate"]  # a token would not help
     challenge = f'Bearer realm="partners", error="invalid_token", error_description="{detail}"'
     assert challenge == of_keys.headers["WWW-Authenticate"]
@@ -371,14 +371,14 @@ def test_tokens_are_not_logged(client, caplog):
     caplog.set_level(logging.DEBUG)
     given = [token(), token(exp=1), "kafkasse_" + "k" * 43, ticket(client).json["ticket"]]
     texts = []
-    for each in given:
-        for path in ("/t", f"/t?ticket={each}", f"/both?token={each}"):
-            with client.open(f"/streams{path}", method="HEAD", headers=bearer(each)) as response:
+    for credential in given:
+        for path in ("/t", f"/t?ticket={credential}", f"/both?token={credential}"):
+            with client.open(f"/streams{path}", method="HEAD", headers=bearer(credential)) as response:
                 texts += [response.text, str(response.headers)]
 
     shown = caplog.text + "".join(texts)
 
-    assert [] == [each for each in given if each.rpartition(".")[2] in shown]
+    assert [] == [credential for credential in given if credential.rpartition(".")[2] in shown]
 
 
 # CORS.

@@ -130,19 +130,21 @@ def test_a_ticket_works_once_in_all_workers_together(two_workers):
 
         answers = [gevent.spawn(fetch, two_workers.server.port, path, "HEAD") for _ in range(20)]
 
-        assert [200, *[401] * 19] == sorted(each.get().status for each in answers)
+        assert [200, *[401] * 19] == sorted(answer.get().status for answer in answers)
 
 
 def test_the_access_log_contains_no_tokens(guarded):
     """gunicorn logs URLs, so tokens and tickets in them are masked. The rest of the line is unchanged."""
     given = [signed(), create_key("a")[0], "a-secret-without-a-known-form"]
-    for each in given:
+    for credential in given:
         for name in ("access_token", "ticket", "jwt", "x"):
-            if name != "x" or not each.startswith("a-secret"):
-                fetch(guarded.server.port, f"/t?{name}={each}&kept=1", "HEAD", Authorization=f"Bearer {each}")
+            if name != "x" or not credential.startswith("a-secret"):
+                fetch(
+                    guarded.server.port, f"/t?{name}={credential}&kept=1", "HEAD", Authorization=f"Bearer {credential}"
+                )
     wait_until(lambda: guarded.access_log.read_text().count("&kept=1") == 11)
 
     log = guarded.access_log.read_text()
 
-    assert [] == [each for each in given if each in log or each in guarded.server.log]
+    assert [] == [credential for credential in given if credential in log or credential in guarded.server.log]
     assert re.search(r'"HEAD /t\?access_token=\*{8}&kept=1 HTTP/1.1" 400', log)

@@ -69,7 +69,7 @@ def test_processes_of_one_machine_share_tickets(folder):
     with pytest.raises(InvalidToken):
         one.redeem(ticket, "/t")
     (private,) = folder.iterdir()
-    assert [0o700, 0o600] == [stat.S_IMODE(each.stat().st_mode) for each in (private, private / "secret")]
+    assert [0o700, 0o600] == [stat.S_IMODE(path.stat().st_mode) for path in (private, private / "secret")]
 
 
 @pytest.mark.parametrize(("guards", "name"), [({"a": 2}, "kafkasse"), ({"a": 1}, "second")])

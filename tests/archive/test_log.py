@@ -65,7 +65,7 @@ def archived(tmp_path: Path, kafka: MemoryLog) -> Path:
 
 
 def total(log: ArchivedLog, metric: str, reason: str = "") -> float:
-    return next(each.value for each in log.totals() if (metric, reason) == (each.metric, each.reason))
+    return next(total.value for total in log.totals() if (metric, reason) == (total.metric, total.reason))
 
 
 def files(archived: Path) -> list[Path]:
@@ -84,7 +84,7 @@ def records(cursor: Cursor, count: int, polls: int = MAX_POLLS) -> list[Record]:
 
 def offsets(log: ArchivedLog, start: int, count: int) -> list[int]:
     with closing(log.cursor({AT: start})) as cursor:
-        return [each.offset for each in records(cursor, count)]
+        return [record.offset for record in records(cursor, count)]
 
 
 def out_of_range(log: ArchivedLog, start: int) -> tuple[int, str]:
@@ -111,7 +111,7 @@ def test_reads_the_archive_and_then_kafka(kafka, log, tmp_path):
         found = records(cursor, 12)
 
     assert whole is not None
-    assert [fields(each) for each in whole.records[1:]] == [fields(each) for each in found]
+    assert [fields(record) for record in whole.records[1:]] == [fields(record) for record in found]
 
 
 def fields(record: Record) -> tuple[object, ...]:
@@ -163,7 +163,7 @@ def test_retention_moves_a_reader_of_kafka_to_the_archive(log, archived, kafka):
         kafka.drop_before("t", 608)
         found += records(cursor, 610 - 6 - len(found), polls=1000)
 
-    assert [*range(6, 610)] == [each.offset for each in found]
+    assert [*range(6, 610)] == [record.offset for record in found]
 
 
 def test_other_partitions_are_read_meanwhile(log, archived, kafka):
@@ -196,7 +196,7 @@ def test_a_reader_of_the_archive_does_not_continue_in_a_recreated_topic(log, arc
         create(kafka)
         found = records(cursor, 100)
 
-    assert max(each.offset for each in found) < 6
+    assert max(record.offset for record in found) < 6
 
 
 def test_a_client_of_a_truncated_log_is_noticed_by_the_archive(log, kafka, tmp_path, monkeypatch):
@@ -250,10 +250,10 @@ def test_a_damaged_file_is_a_gap(log, archived, damage, start, end):
     damage(files(archived)[0])
 
     with closing(log.cursor({AT: 0})) as cursor:
-        before = [each.offset for each in records(cursor, start)]
+        before = [record.offset for record in records(cursor, start)]
         assert (end, "the archive is damaged") == hole(cursor)
         cursor.seek({AT: end})
-        after = [each.offset for each in records(cursor, 10 - end)]
+        after = [record.offset for record in records(cursor, 10 - end)]
 
     assert ([*range(start)], [*range(end, 10)]) == (before, after)
     assert 1 == total(log, "archive_errors", "damaged")
@@ -295,7 +295,7 @@ def test_readers_wait_while_the_archive_is_missing(log, archived):
         found += records(cursor, 10 - len(found))
 
     assert [] == waiting
-    assert [*range(10)] == [each.offset for each in found]
+    assert [*range(10)] == [record.offset for record in found]
 
 
 def damaged_commit(content: bytes) -> Callable[[Path], object]:

@@ -66,7 +66,7 @@ def values(log: Log) -> list[bytes | None]:
 
 
 def files(directory: TopicDirectory) -> set[str]:
-    return {str(each.relative_to(directory.path)) for each in directory.path.glob("day=*/*")}
+    return {str(path.relative_to(directory.path)) for path in directory.path.glob("day=*/*")}
 
 
 def test_compaction_merges_small_files(directory, log):
@@ -76,7 +76,7 @@ def test_compaction_merges_small_files(directory, log):
     saved = compact(directory)
 
     assert 5 == saved
-    assert [(0, RECORDS, RECORDS)] == [(each.start, each.end, each.records) for each in directory.read()]
+    assert [(0, RECORDS, RECORDS)] == [(entry.start, entry.end, entry.records) for entry in directory.read()]
     assert files(directory) == directory.read().paths
     assert before == values(log)
 
@@ -86,11 +86,11 @@ def test_compaction_keeps_leader_epochs_days_and_large_files_apart(tmp_path, dir
     kafka.elect_leader("t")
     kafka.append("t", b"x")
     archive(tmp_path, kafka, "t")
-    monkeypatch.setattr(maintenance, "MAX_FILE_BYTES", 3 * max(each.size for each in directory.read()))
+    monkeypatch.setattr(maintenance, "MAX_FILE_BYTES", 3 * max(entry.size for entry in directory.read()))
 
     compact(directory)
 
-    assert [(0, 6, 0), (6, 12, 0), (12, 13, 1)] == [(each.start, each.end, each.epoch) for each in directory.read()]
+    assert [(0, 6, 0), (6, 12, 0), (12, 13, 1)] == [(entry.start, entry.end, entry.epoch) for entry in directory.read()]
 
 
 def test_a_client_reads_on_while_files_are_merged(directory, log):
@@ -111,7 +111,7 @@ def test_erasure_removes_all_records_of_a_key(directory, log):
     manifest = directory.read()
     assert [b"v%d" % number for number in range(RECORDS) if number % 4 > 1] == values(log)
     assert (0, RECORDS, []) == (manifest.first(0), manifest.end(0), [*manifest.holes()])
-    assert [(0, 2), (4, 6), (8, 10)] == [(each.start, each.end) for each in manifest if not each.path]
+    assert [(0, 2), (4, 6), (8, 10)] == [(entry.start, entry.end) for entry in manifest if not entry.path]
     assert 3 == len(files(directory))
     assert not any(b"v5" in file.read_bytes() for file in directory.path.rglob("*.parquet"))
     assert 0 == sum(parquet.count_key(directory.path / path, b"b") for path in files(directory))
@@ -141,7 +141,7 @@ def test_the_pipeline_may_commit_meanwhile(tmp_path, directory, kafka, monkeypat
     monkeypatch.setattr(TopicDirectory, "commit", commit_after_the_pipeline)
     compact(directory)
 
-    assert [(0, 12), (12, 13)] == [(each.start, each.end) for each in directory.read()]
+    assert [(0, 12), (12, 13)] == [(entry.start, entry.end) for entry in directory.read()]
 
 
 def test_a_compaction_that_is_killed_changes_nothing(directory, log, monkeypatch):

@@ -114,7 +114,7 @@ def test_files_that_no_commit_lists_are_removed(directory, manifest):
     directory.commit(manifest.append([entry(50, 60, path="day=2026-11-22/listed")]))
 
     assert 1 == directory.remove_unlisted()
-    assert ["listed", "new"] == sorted(each.name for each in day.iterdir())
+    assert ["listed", "new"] == sorted(path.name for path in day.iterdir())
 
 
 def test_a_directory_with_other_files_does_not_become_an_archive(tmp_path):
@@ -136,4 +136,4 @@ def test_finds_the_incarnation_of_a_topic(tmp_path):
 
     assert found is not None
     assert ("bbbbbbbbBBBB", None) == (found.topic_id, archive.find("t", "cccccccc"))
-    assert ["aaaaaaaaAAAA", "bbbbbbbbBBBB"] == [each.topic_id for each in archive.topics()]
+    assert ["aaaaaaaaAAAA", "bbbbbbbbBBBB"] == [topic.topic_id for topic in archive.topics()]

@@ -19,7 +19,7 @@ def test_each_cluster_has_its_own_archive():
     clusters = {"eu": BROKER, "us": BROKER}
     config = Config(archive="/srv/archive", archives={"eu": "/srv/eu"}, clusters=clusters)
 
-    assert ["/srv/archive", "/srv/eu", ""] == [config.archive(each) for each in ("", "eu", "us")]
+    assert ["/srv/archive", "/srv/eu", ""] == [config.archive(cluster) for cluster in ("", "eu", "us")]
 
 
 def test_the_cluster_of_an_archive_must_exist():
@@ -29,7 +29,7 @@ def test_the_cluster_of_an_archive_must_exist():
 
 def test_an_archive_needs_pyarrow(tmp_path, monkeypatch):
     for name in [
-        each for each in sys.modules if each.split(".")[0] == "pyarrow" or each.startswith("kafkasse.archive.")
+        module for module in sys.modules if module.split(".")[0] == "pyarrow" or module.startswith("kafkasse.archive.")
     ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)

@@ -107,5 +107,5 @@ def test_archives_topics_with_spark(broker, cluster, tmp_path, fresh_name, run):
     assert (0, "kafkasse archive: ready\n") == (archiving.returncode, out), err
     lines = run("archive", "status", str(tmp_path / "archive"), "--json").out.splitlines()
     assert [(f"{fresh_name}.a", 2), (f"{fresh_name}.b", 2)] == [
-        (each["topic"], each["records"]) for each in map(json.loads, lines)
+        (line["topic"], line["records"]) for line in map(json.loads, lines)
     ]

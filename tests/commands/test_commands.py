@@ -56,8 +56,8 @@ def test_the_examples_in_the_help_are_valid(run, monkeypatch, name):
     """The help of each command shows at least one example, and the command accepts its arguments."""
     out = run(name, "-h")[1]
     command = import_module(f"kafkasse.commands.{name}").command
-    for each in [command, *getattr(command, "commands", {}).values()]:
-        monkeypatch.setattr(each, "callback", lambda **_: None)
+    for subcommand in [command, *getattr(command, "commands", {}).values()]:
+        monkeypatch.setattr(subcommand, "callback", lambda **_: None)
 
     examples = re.findall(rf"kafkasse ({name} [^|\n]*)", out.partition("Example")[2])
 

@@ -42,7 +42,7 @@ def read_until(demo: subprocess.Popen[str], text: str) -> str:
 
 def descendants(pid: int) -> list[int]:
     """Return the process IDs of the children of `pid`, of their children, and so on."""
-    return [each for child in children(pid) for each in (child, *descendants(child))]
+    return [descendant for child in children(pid) for descendant in (child, *descendants(child))]
 
 
 def recorded_programs(directory: Path, *names: str) -> str:

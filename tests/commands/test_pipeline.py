@@ -113,7 +113,7 @@ def test_a_signal_does_not_wait_for_spark(topics, tmp_path, temporary, words, nu
         *ended, err = stop(process, number)
 
     ignored = int((tmp_path / "java/ignored").read_text().split()[1], 16)
-    assert all(ignored >> each - 1 & 1 for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
+    assert all(ignored >> signal_number - 1 & 1 for signal_number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
     assert [code, "", []] == [*ended, list(temporary.iterdir())]
     assert ([] if words else ["starting", "stopped"]) == re.findall(r"state=(\w+)", err)
     assert "\n" == err if words else 2 == len(err.splitlines())
@@ -153,7 +153,7 @@ def test_a_jvm_that_ends_before_pyspark_has_connected_is_an_error(topics, tmp_pa
 
 def jvm_of(pid: int) -> int:
     """Return the process ID of Spark's JVM."""
-    (jvm,) = (each for each in children(pid) if "SparkSubmit" in Path(f"/proc/{each}/cmdline").read_text())
+    (jvm,) = (child for child in children(pid) if "SparkSubmit" in Path(f"/proc/{child}/cmdline").read_text())
     return jvm
 
 

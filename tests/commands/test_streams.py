@@ -64,11 +64,11 @@ def test_lists_open_streams_and_ends_one(server, streams, connect):
     wait_until(lambda: "reason=operator" in server.log)
     code, out, err = streams()
 
-    assert {"r0", "r1", "r2"} == {each["request_id"] for each in (first, *rest)}
+    assert {"r0", "r1", "r2"} == {stream["request_id"] for stream in (first, *rest)}
     header, *rows = out.splitlines()
     assert (0, 0, f"Server: {name_of(server)}\n") == (ended.code, code, err)
     assert (["id", "route", "client"], False) == (header.split()[:3], "server" in header)
-    assert {each["id"] for each in rest} == {row.split()[0] for row in rows}
+    assert {stream["id"] for stream in rest} == {row.split()[0] for row in rows}
 
 
 def test_names_the_server_of_each_stream(server, streams, connect, directory):
@@ -85,7 +85,7 @@ def test_names_the_server_of_each_stream(server, streams, connect, directory):
     assert {f"Server: {name}" for name in names} == set(table.err.splitlines())
     assert header.endswith("  server")
     assert names == [row[-len(name) :] for row, name in zip(rows, names, strict=True)]
-    assert names == [each["server"] for each in listed(objects)]
+    assert names == [stream["server"] for stream in listed(objects)]
 
 
 def test_names_a_worker_that_does_not_answer(server, streams, connect, directory):
@@ -101,11 +101,11 @@ def test_names_a_worker_that_does_not_answer(server, streams, connect, directory
     finally:
         os.kill(stopped, signal.SIGCONT)
 
-    of_running = {each for each in all_streams if each.startswith(f"{running}-")}
+    of_running = {stream_id for stream_id in all_streams if stream_id.startswith(f"{running}-")}
     silent = f"kafkasse streams: no answer within 5 s from the workers with these process IDs: {stopped};"
     assert [1, 1] == [found.code, ended.code]
-    assert of_running == {each["id"] for each in listed(found)}
-    assert [True, True] == [each.err.startswith(silent) for each in (found, ended)]
+    assert of_running == {stream["id"] for stream in listed(found)}
+    assert [True, True] == [done.err.startswith(silent) for done in (found, ended)]
 
 
 def test_a_stream_that_does_not_exist_is_an_error(server, streams):

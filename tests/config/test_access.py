@@ -91,7 +91,7 @@ def test_a_route_overrides_the_general_access():
 
     claims = (("admin", ("true",)), ("level", ("1", "2")))
     assert {"general": (Grant("a"),), "own": (Grant("a", claims),), "open": (), "topics": (Grant("a"),)} == {
-        each.name: each.access for each in config.routes
+        route.name: route.access for route in config.routes
     }
 
 
@@ -136,7 +136,7 @@ def test_a_secret_in_place_of_a_path_is_masked():
     )
     secret = guard(jwks_url=None, secret_file="hunter2", algorithms=["HS256"])  # noqa: S106 - a test
 
-    shown = {each.name: each.value for each in config.effective()}
+    shown = {setting.name: setting.value for setting in config.effective()}
 
     assert ("https://id.example/", "********") == (shown["guards.tokens.jwt.jwks_url"], shown["ticket_secret_file"])
     assert "hunter2" not in f"{config!r} {shown} {Config(**secret)!r} {list(Config(**secret).effective())}"

@@ -45,7 +45,7 @@ def test_the_schema_and_the_typed_objects_agree_on_types(settings_class):
         # These contain mappings.
         if name not in (*NO_VARIABLES, *NOT_SETTINGS, "access", "operations_access"):
             types = SETTINGS[name].get("type", "string")
-            expected = [JSON_TYPES[each] for each in ([types] if isinstance(types, str) else types)]
+            expected = [JSON_TYPES[json_type] for json_type in ([types] if isinstance(types, str) else types)]
             assert set(expected) == set(typing.get_args(attribute) if len(expected) > 1 else [attribute]), name
 
 
@@ -55,8 +55,8 @@ def test_every_setting_has_a_description_and_a_valid_example(name):
     schema = {**SETTINGS, **ROUTE_SETTINGS}[name]
 
     assert len(schema["description"]) > 20
-    for each in (schema, schema.get("items", {}), schema.get("propertyNames", {})):
-        assert "pattern" not in each or "x-expected" in each
+    for subschema in (schema, schema.get("items", {}), schema.get("propertyNames", {})):
+        assert "pattern" not in subschema or "x-expected" in subschema
     if name not in ROUTE_SETTINGS and name != "kafka":
         needed = {"clusters": SETTINGS["clusters"]["examples"][0]} if name in ("schema_registries", "archives") else {}
         Config(**{"allowed_topics": ["*"], **needed, name: schema["examples"][0]})
@@ -104,7 +104,7 @@ def test_the_settings_of_each_cluster_are_merged_one_by_one(write):
         ("clusters.eu_west.bootstrap_servers", "a:1", f"{file}, line 1"),
         ("clusters.eu_west.client_id", "code", "the argument clusters['eu_west']['client_id']"),
         ("clusters.eu_west.ssl_password", "********", "KAFKASSE_CLUSTERS_EU_WEST_SSL_PASSWORD"),
-    ] == sorted(tuple(each) for each in config.effective() if each.name.startswith("clusters.eu_west"))
+    ] == sorted(tuple(setting) for setting in config.effective() if setting.name.startswith("clusters.eu_west"))
 
 
 def test_topic_prefix_applies_to_one_cluster():

@@ -119,7 +119,7 @@ def test_only_secrets_are_masked():
     routes = {"tokens": {"path": "/tokens", "topics": ["t"]}}
     config = Config(kafka={**LOGIN, "sasl_plain_password": CANARY}, routes=routes)
 
-    effective = {each.name: each.value for each in config.effective()}
+    effective = {setting.name: setting.value for setting in config.effective()}
 
     assert ("********", "/tokens") == (effective["kafka.sasl_plain_password"], effective["routes.tokens.path"])
     assert CANARY == config.kafka_settings()["sasl_plain_password"]

@@ -66,10 +66,10 @@ def field_of(view: RecordView, path: str) -> str | None:
 def meets(view: RecordView, where: dict[str, Any]) -> bool:
     """The model: whether a record meets literal conditions."""
     return (
-        ("key" not in where or view.record.key in [each.encode() for each in where["key"]])
+        ("key" not in where or view.record.key in [text.encode() for text in where["key"]])
         and all(
             any(
-                header == name and value in [each.encode() for each in allowed] for header, value in view.record.headers
+                header == name and value in [text.encode() for text in allowed] for header, value in view.record.headers
             )
             for name, allowed in where.get("headers", {}).items()
         )
@@ -117,8 +117,8 @@ def test_equivalent_queries_are_equal(query, random):
     random.shuffle(other)
 
     selections = [
-        Where.parse({}).select({}, {}, parse_query(each, ALL_FILTERS), lambda view, reason: None)
-        for each in (query, other)
+        Where.parse({}).select({}, {}, parse_query(selected, ALL_FILTERS), lambda view, reason: None)
+        for selected in (query, other)
     ]
 
     assert selections[0] == selections[1]
@@ -145,7 +145,7 @@ def test_any_query_is_parsed_or_rejected(query):
         return
 
     assert isinstance(found, Query)
-    assert all(isinstance(each, Dimension) for each in found.values)
+    assert all(isinstance(dimension, Dimension) for dimension in found.values)
 
 
 PARTS = """
@@ -185,7 +185,7 @@ def test_the_library_sees_what_was_checked(text, additions):
     program = library().compile(text)
     used = set(program.functions())
     assert {path[0] for path in checked.paths} == set(program.variables()) - {"x"}
-    assert {each for each in used if each.isidentifier()} <= {*FUNCTIONS, *METHODS}
+    assert {word for word in used if word.isidentifier()} <= {*FUNCTIONS, *METHODS}
     assert ("@not_strictly_false" in used) == any(f". {macro} (" in checked.canonical for macro in ("all", "exists"))
     assert ("_+_" in used) == (" + " in f" {checked.canonical} ")
     assert {path[0] for path in checked.paths} <= set(VARIABLES)

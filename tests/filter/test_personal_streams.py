@@ -48,7 +48,7 @@ def _bearer(**claims: object) -> dict[str, str]:
 
 
 def test_each_visitor_receives_its_own_records(client):
-    assert [[0, 2, 5], [1, 5], [5]] == [received(client, sub=each) for each in ("ada", "bob", "carol")]
+    assert [[0, 2, 5], [1, 5], [5]] == [received(client, sub=name) for name in ("ada", "bob", "carol")]
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def client_of(log: MemoryLog) -> Open:
 
 def numbers(client: FlaskClient, path: str) -> list[int]:
     """Return the member `n` of all records of a stream up to the end of the log."""
-    return [json.loads(each.data)["n"] for each in to_the_end(client, path) if each.type == "message"]
+    return [json.loads(event.data)["n"] for event in to_the_end(client, path) if event.type == "message"]
 
 
 def to_the_end(client: FlaskClient, path: str) -> list[Event]:
@@ -114,7 +114,7 @@ def test_the_open_route_has_the_filters_of_the_whole_server(client_of):
 def test_a_path_parameter_selects_records(client_of):
     client = client_of("/of/{customer}", where={"key": "{customer}", "headers": {"type": "paid"}})
 
-    assert [[2], [3], []] == [numbers(client, f"/of/{each}") for each in ("alice", "carol", "nobody")]
+    assert [[2], [3], []] == [numbers(client, f"/of/{name}") for name in ("alice", "carol", "nobody")]
 
 
 @pytest.mark.parametrize(
@@ -134,9 +134,9 @@ def test_event_ids_advance_past_filtered_records(client_of):
     """A client whose filter rejects the last records receives their position, so that it does not read them again."""
     events = to_the_end(client_of(where={"key": "bob"}), "/orders")
 
-    assert ["position", "message", "position"] == [each.type for each in events]
+    assert ["position", "message", "position"] == [event.type for event in events]
     assert [{"topic": "orders", "partition": 0, "offset": 5}] == [
-        {name: each[name] for name in ("topic", "partition", "offset")} for each in json.loads(events[-1].id)
+        {name: entry[name] for name in ("topic", "partition", "offset")} for entry in json.loads(events[-1].id)
     ]
 
 
@@ -294,7 +294,7 @@ def test_an_expression_without_a_result_is_counted_and_logged(client_of, caplog)
         assert [1, 2, 4] == numbers(client, "/orders")
 
     assert ["A filter expression of the route orders has no result for orders/0 offset 3: a field is missing"] == [
-        each.getMessage() for each in caplog.records
+        record.getMessage() for record in caplog.records
     ]
     service = client.application.extensions["kafkasse"]["kafkasse"]
     assert 1 == value_of(service.observer.metrics, "filter_failures", route="orders")

@@ -44,7 +44,7 @@ def test_a_path_parameter_is_a_dimension():
     """Clients with different values of a path parameter differ in their selector only."""
     where = {"key": "{currency}", "headers": {"type": "price"}}
 
-    euro, dollar = (select(where, {"currency": each}) for each in ("EUR", "USD"))
+    euro, dollar = (select(where, {"currency": currency}) for currency in ("EUR", "USD"))
 
     assert (Dimensions((KEY,)), Selector.of(["EUR"])) == (euro.dimensions, euro.selector)
     assert (euro.filter, euro.dimensions) == (dollar.filter, dollar.dimensions)
@@ -69,7 +69,7 @@ def test_a_path_parameter_is_a_dimension():
 )
 def test_a_claim_is_inserted_literally(template, claims, expected):
     """The value of a claim is not interpreted. The items of a list are several values."""
-    assert {(each,) for each in expected} == values(select({"key": template}, claims=claims))
+    assert {(value,) for value in expected} == values(select({"key": template}, claims=claims))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_the_expressions_of_the_route_and_the_query_must_both_be_true():
 def test_a_client_cannot_select_too_many_values():
     """The number of values of one client is limited, because each takes memory in the index of the feed."""
     side = int(MAX_SELECTED_VALUES**0.5)
-    numbers = [str(each) for each in range(side + 1)]
+    numbers = [str(number) for number in range(side + 1)]
     query = Query({KEY: frozenset(numbers[:side]), Dimension("header", "h"): frozenset(numbers[:side])}, None)
     assert MAX_SELECTED_VALUES == len(values(select({}, query=query)))
 

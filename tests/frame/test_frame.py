@@ -169,7 +169,7 @@ def test_split_undoes_frame(values):
     for wire in (ServerSentEvents(), JsonLines()):
         encoder = Encoder("envelope", wire)
         bodies = [
-            body for each in values if (encoded := encoder.encode("t", 3, Record(each))) for body in [encoded.body]
+            body for value in values if (encoded := encoder.encode("t", 3, Record(value))) for body in [encoded.body]
         ]
 
         joined = b"".join(wire.frame("message", ID, body) for body in bodies)
@@ -295,7 +295,7 @@ def test_a_tombstone_is_a_delete_event():
     """A record without a value becomes a `delete` event with its key. A record with the JSON value null does not."""
     deleted = {name: event(Record(None, b"FR"), name) for name in FORMATS}
 
-    assert {"delete"} == {each.type for each in deleted.values()}
+    assert {"delete"} == {deletion.type for deletion in deleted.values()}
     assert {"_kafka": WHERE | {"key": "FR"}} == json.loads(deleted["kafkasse"].data)
     assert {"key": "FR"} == json.loads(deleted["value"].data)
     assert WHERE | {"key": "FR", "headers": [], "value": None} == json.loads(deleted["envelope"].data)
@@ -318,7 +318,7 @@ def test_the_default_format_skips_values_that_are_not_json(value):
     encoded = Encoder(on_skipped=lambda *why: skipped.append(why)).encode("t", 3, Record(value))
 
     assert encoded is None
-    assert [("t", 3, 7)] == [each[:3] for each in skipped]
+    assert [("t", 3, 7)] == [arguments[:3] for arguments in skipped]
     assert "not JSON" in skipped[0][3]
 
 
@@ -406,7 +406,9 @@ def test_headers_cannot_forge_members_of_a_cloudevent(name, value):
     assert sorted(set(names)) == sorted(names)
     assert "1.0" == json.loads(text)["specversion"]
     assert "forged" not in (json.loads(text).get("data"), json.loads(text).get("data_base64"))
-    assert all(each.isalnum() and each == each.lower() for each in names if each != "data_base64")
+    assert all(
+        attribute.isalnum() and attribute == attribute.lower() for attribute in names if attribute != "data_base64"
+    )
 
 
 # Hooks.
@@ -436,7 +438,7 @@ def test_text_of_a_deserializer_is_sent_as_text():
 @pytest.mark.parametrize("wire", [ServerSentEvents(), JsonLines()])
 def test_text_of_a_deserializer_cannot_add_fields(wire):
     """Every client finds the same lines in text with any line separators, and every line of an event is data."""
-    text = "".join(f"{each}id: forged" for each in [*LINE_ENDS, "\ud800"])
+    text = "".join(f"{line_end}id: forged" for line_end in [*LINE_ENDS, "\ud800"])
 
     raw = sent(Encoder(wire=wire, deserializer=lambda record: text), Record(b"x")).decode()
 
@@ -550,7 +552,7 @@ def test_pieces_contain_the_same_frames_as_single_records(records, id_form, form
     ids = writer(*id_form)
     pieces = encode(encoder, Batch(Partition("t", 3), records, records[-1].offset + 1 if records else 7), ids)
 
-    assert expected == [each for piece in pieces for each in zip(piece.offsets, piece.frames, strict=True)]
+    assert expected == [pair for piece in pieces for pair in zip(piece.offsets, piece.frames, strict=True)]
     assert one.render() == ids.render()
 
 
@@ -601,7 +603,7 @@ def test_a_piece_has_few_bytes_of_keys_and_headers(id_type):
 
     pieces = encode(Encoder("envelope"), Batch(Partition("t", 3), records, 10), writer(id_type))
 
-    assert [1] * 10 == [len(each.frames) for each in pieces]
+    assert [1] * 10 == [len(piece.frames) for piece in pieces]
 
 
 def encode(encoder: Encoder, batch: Batch, ids: IdWriter) -> list[Piece]:

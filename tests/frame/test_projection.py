@@ -197,7 +197,7 @@ TREES = st.recursive(
 def is_secret(names: tuple[str, ...]) -> bool:
     """Return whether a scalar at a path is in a redacted member, or in the place of an object that may contain one."""
     parents = {".".join(names[:count]) for count in range(1, len(names) + 1)}
-    return any(each in parents or f"{each}.".startswith(f"{'.'.join(names)}.".lstrip(".")) for each in REDACTED)
+    return any(path in parents or f"{path}.".startswith(f"{'.'.join(names)}.".lstrip(".")) for path in REDACTED)
 
 
 def written(tree: Tree, names: tuple[str, ...], draw: st.DrawFn) -> str:
@@ -207,7 +207,7 @@ def written(tree: Tree, names: tuple[str, ...], draw: st.DrawFn) -> str:
         members = (f"{escaped(name, draw)}:{written(value, (*names, name), draw)}" for name, value in parts)
         return "{" + ", ".join(members) + "}"
     if kind == "array":
-        return "[" + ",".join(written(each, names, draw) for each in parts) + "]"
+        return "[" + ",".join(written(part, names, draw) for part in parts) + "]"
     return json.dumps(SECRET if is_secret(names) else PUBLIC)
 
 

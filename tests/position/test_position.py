@@ -46,7 +46,7 @@ class Stream(NamedTuple):
 
     def position(self) -> Position:
         """Return the position of a client that sends the ID."""
-        starts = {each: self.start(each) for each in self.offsets}
+        starts = {partition: self.start(partition) for partition in self.offsets}
         starts |= {each: Place(timestamp=timestamp) for each, timestamp in self.pending.items()}
         return Position(starts, (), self.topic_ids, self.partial_topics)
 
@@ -64,18 +64,18 @@ class Stream(NamedTuple):
 @st.composite
 def streams(draw: st.DrawFn) -> Stream:
     listed = draw(st.lists(partitions, min_size=1, max_size=8, unique=True))
-    offsets = {each: draw(numbers) for each in draw(st.sets(st.sampled_from(listed)))}
-    names = list(dict.fromkeys(each.topic for each in listed))
+    offsets = {partition: draw(numbers) for partition in draw(st.sets(st.sampled_from(listed)))}
+    names = list(dict.fromkeys(partition.topic for partition in listed))
     known = st.sets(st.sampled_from(list(offsets))) if offsets else st.just(set[Partition]())
     return Stream(
         offsets,
         {name: draw(topic_ids) for name in names},
         frozenset(draw(st.sets(st.sampled_from(names)))),
         draw(st.sampled_from(IdType)),
-        {each: draw(numbers) for each in draw(known)},
+        {partition: draw(numbers) for partition in draw(known)},
         draw(st.none() | st.booleans()),
-        {each: draw(leader_epochs) for each in draw(known)},
-        {each: draw(numbers) for each in listed if each not in offsets},
+        {partition: draw(leader_epochs) for partition in draw(known)},
+        {partition: draw(numbers) for partition in listed if partition not in offsets},
     )
 
 
@@ -105,7 +105,7 @@ def rejection(text: str, limits: Limits | None = None) -> InvalidPosition:
 @given(streams())
 def test_parse_undoes_render(stream):
     """In both forms and with each ID type, parsing an ID returns the position that was rendered."""
-    parsed = [parse(stream._replace(compact=each).writer().render()) for each in (stream.compact, True, False)]
+    parsed = [parse(stream._replace(compact=compact).writer().render()) for compact in (stream.compact, True, False)]
 
     assert [stream.position()] * 3 == parsed
     assert parsed[0].topics == parsed[1].topics == parsed[2].topics
@@ -245,7 +245,7 @@ def test_a_compact_id_of_many_partitions_is_short():
     offsets = {Partition("events", index): 1_000_000 + index for index in range(1000)}
 
     json_length, compact_length = (
-        len(IdWriter(offsets, {"events": "kQ3d8y1Z"}, compact=each).render()) for each in (False, True)
+        len(IdWriter(offsets, {"events": "kQ3d8y1Z"}, compact=compact).render()) for compact in (False, True)
     )
 
     assert json_length > 16_384 > compact_length

@@ -110,7 +110,7 @@ def test_spellings_of_one_address_are_one_client(opened, spellings, count):
     """Text that is not an address counts under the address of the peer, 10.0.0.1."""
     client = client_of(max_streams_per_client=1, trusted_proxies=1)
 
-    statuses = [open_stream(client, opened, forwarded=each).status_code for each in spellings]
+    statuses = [open_stream(client, opened, forwarded=spelling).status_code for spelling in spellings]
 
     assert count == statuses.count(200)
 

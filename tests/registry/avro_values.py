@@ -18,8 +18,8 @@ NODE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["
 
 def encoded(schema: Any, value: Any, references: Sequence[Any] = ()) -> bytes:
     named: dict[str, Any] = {}
-    for each in references:
-        fastavro.parse_schema(each, named_schemas=named)
+    for reference in references:
+        fastavro.parse_schema(reference, named_schemas=named)
     out = io.BytesIO()
     fastavro.schemaless_writer(out, fastavro.parse_schema(schema, named_schemas=named), value)
     return out.getvalue()

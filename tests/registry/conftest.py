@@ -31,4 +31,4 @@ def registry(server: Registry) -> SchemaRegistry:
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """Returns the lines that the client has logged. Timers of earlier tests may log others."""
-    return lambda: [each.getMessage() for each in caplog.records if each.name == "registry"]
+    return lambda: [record.getMessage() for record in caplog.records if record.name == "registry"]

@@ -63,7 +63,7 @@ def test_a_schema_is_requested_once(server, registry):
     waiting = [gevent.spawn(registry.schema, schema_id) for _ in range(10)]
     gevent.joinall(waiting)
 
-    assert {id(registry.schema(schema_id))} == {id(each.get()) for each in waiting}
+    assert {id(registry.schema(schema_id))} == {id(lookup.get()) for lookup in waiting}
     assert [f"/schemas/ids/{schema_id}"] == server.requests
 
 
@@ -194,7 +194,7 @@ INVALID = ['{"type":"record"}', "{", '"of-our-own"', "[" * 100_000, '{"type":"ar
 
 @pytest.mark.parametrize(
     ("answer", "reason"),
-    [({"schema": each}, "the schema 1 cannot be used: ") for each in INVALID]
+    [({"schema": schema}, "the schema 1 cannot be used: ") for schema in INVALID]
     + [({**FOUND, "schemaType": "XML"}, "schemas of the type XML are not supported")],
 )
 def test_an_invalid_schema_is_an_error_of_the_record(mocked, answer, reason):

@@ -37,8 +37,8 @@ def test_a_cluster_may_have_a_registry_of_its_own():
     }
     without, with_both = Config(**settings), Config(**settings, schema_registry={"url": f"{URL}/2"})
 
-    assert [URL, None] == [(found := without.schema_registry(each)) and found.url for each in ("eu", "us")]
-    assert [URL, f"{URL}/2", f"{URL}/2"] == [with_both.schema_registry(each).url for each in ("eu", "us", "")]
+    assert [URL, None] == [(found := without.schema_registry(cluster)) and found.url for cluster in ("eu", "us")]
+    assert [URL, f"{URL}/2", f"{URL}/2"] == [with_both.schema_registry(cluster).url for cluster in ("eu", "us", "")]
 
 
 def test_the_defaults_are_those_of_the_schema():

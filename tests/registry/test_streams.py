@@ -94,7 +94,7 @@ def test_only_the_routes_that_say_so_decode(server, log):
     routes = {"r": {"path": "/r", "topics": ["t"], "decoder": "registry"}}
     client = client_of(log, server, decoder="json", routes=routes)
 
-    assert ['"end"'] == [each.data for each in events_of(client)]
+    assert ['"end"'] == [event.data for event in events_of(client)]
     assert [] == server.requests
 
 
@@ -115,7 +115,7 @@ def test_records_that_cannot_be_decoded_are_counted(server, log, value, reason):
     log.append("t", framed(text, b'"end"'))
     client = client_of(log, server, validate_values=True)
 
-    assert ['"end"'] == [each.data for each in events_of(client)]
+    assert ['"end"'] == [event.data for event in events_of(client)]
     assert 1 == skipped(client, reason)
 
 
@@ -146,7 +146,7 @@ def test_a_new_stream_waits_for_the_registry(server, log, path):
 
     assert body.count(b"\n:") >= 1
     events = without_positions(read_events(body))
-    assert ['"a"', '"end"'] == [each.data for each in events if each.type == "message"]
+    assert ['"a"', '"end"'] == [event.data for event in events if event.type == "message"]
 
 
 @pytest.mark.usefixtures("short_waits")
@@ -173,7 +173,7 @@ def test_a_live_stream_waits_for_the_registry(server, log):
         requests = len(server.requests)
         body += read_until(response.response, b'"end"')
 
-    assert ['"a"', '"b"', '"end"'] == [each.data for each in without_positions(read_events(body))]
+    assert ['"a"', '"b"', '"end"'] == [event.data for event in without_positions(read_events(body))]
     assert requests < len(server.requests)
 
 
@@ -191,7 +191,7 @@ def test_a_stream_ends_with_503_if_the_registry_stays_down(server, log, monkeypa
     resumed = body_of(client, "/t", until=b'"end"', **{"Last-Event-ID": error.id})
 
     assert ("error", 503) == (error.type, json.loads(error.data)["status"])
-    assert ['"a"', '"end"'] == [each.data for each in without_positions(read_events(resumed))]
+    assert ['"a"', '"end"'] == [event.data for event in without_positions(read_events(resumed))]
 
 
 @pytest.mark.parametrize("package", ["requests", "fastavro", "google.protobuf"])
@@ -235,5 +235,5 @@ def test_clusters_may_have_registries_of_their_own(server, log):
         )
         schemas = app.test_client().get("/-/openapi.json").get_json()["components"]["schemas"]
 
-    assert (['"end"'], ["7", "8"]) == ([each.data for each in here], [each.data for each in eu])
+    assert (['"end"'], ["7", "8"]) == ([event.data for event in here], [event.data for event in eu])
     assert "string" == schemas["Value.t"]["type"]
