@@ -94,8 +94,8 @@ class World:
         self.cluster.send(self.letters, b"\xff%d" % offset, key=b"k", headers=headers)
 
     def replay(self, *words: str) -> Done:
-        words = words or ("--bootstrap-servers", str(self.cluster.bootstrap_servers))
-        return self._run("pipeline", "replay-dead-letters", self.letters, *words)
+        servers = "--bootstrap-servers", str(self.cluster.bootstrap_servers)
+        return self._run("pipeline", "replay-dead-letters", self.letters, *servers, *words)
 
     def records(self) -> list[Any]:
         return self.cluster.records(self.source, 2)
