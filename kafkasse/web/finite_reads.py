@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from errno import ECONNRESET
+from http import HTTPStatus
 
 from flask import Response, current_app, request
 
@@ -250,7 +251,9 @@ def respond(source: Source, finite: FiniteRead, chunk: Chunk, body: Iterable[byt
     if finite.offset != NOW and chunk.body and not finite.live:
         response.set_etag(chunk.etag)
         response.make_conditional(request)
-    if response.status_code == 200:
+    if response.status_code == HTTPStatus.PRECONDITION_FAILED:  # because of If-Match; a cache must not store it
+        response.headers["Cache-Control"] = NOT_STORED
+    if response.status_code == HTTPStatus.OK:
         source.count(chunk)
     return response
 

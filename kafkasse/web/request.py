@@ -125,7 +125,7 @@ def _parse_finite(
 ) -> StreamRequest:
     since = _since(request)
     if finite.offset in (BEGINNING, NOW):
-        position = _position_of_topics(route, topics)
+        position, since = _position_of_topics(route, topics), since if finite.offset == BEGINNING else None
     else:
         limits = Limits(settings.max_last_event_id_bytes)
         position, since = stream_offset.parse(finite.offset, limits), None

@@ -28,6 +28,11 @@ FLASK = f"{BIN}/flask --app {SHOP} run --port {{port}}"
 PYWSGI = f"{sys.executable} -m tests.support.shop {{port}}"
 WAITRESS = f"{BIN}/waitress-serve --listen 127.0.0.1:{{port}} {SHOP}"
 PATCH = {"PATCH": "1"}
+THREAD_COUNT = 16
+THREADS = f"{GUNICORN} -k gthread --threads {THREAD_COUNT} 'kafkasse.app:create_app()'"
+WAITRESS_THREADS = (
+    f"{BIN}/waitress-serve --listen 127.0.0.1:{{port}} --threads {THREAD_COUNT} --call kafkasse.app:create_app"
+)
 
 # It must be compiled: `make tools`.
 UWSGI = (
@@ -165,6 +170,41 @@ def test_finite_reads_work_under_every_server(start, name):
 
     assert [(200, 1)] * 8 == [(each.status, len(each.json)) for each in answers]
     assert 200 == fetch(server.port, "/").status
+
+
+@pytest.mark.parametrize("server", [THREADS, pytest.param(WAITRESS_THREADS, marks=pytest.mark.long)])
+def test_threads_share_the_connections_to_kafka(start, broker, cluster, fresh_name, server):
+    """Clients in many threads read different topics from different offsets, while records are written. None is lost."""
+    topics = cluster.create_all([f"{fresh_name}-{n}" for n in range(3)], partitions=2)
+    per_partition = 150
+
+    def write(count: int) -> None:
+        for topic in topics:
+            for partition in range(2):
+                cluster.send(topic, *[b"{}"] * count, partition=partition)
+
+    def read(path: str, names: list[str]) -> dict[tuple[str, int], list[int]]:
+        received: dict[tuple[str, int], list[int]] = {(name, partition): [] for name in names for partition in range(2)}
+        offset = "-1"
+        while sum(map(len, received.values())) < per_partition * len(received):
+            response = fetch(port, f"{path}?offset={offset}&live=long-poll")
+            assert response.status in (200, 204), response.body
+            for place in (message["_kafka"] for message in (response.json if response.status == 200 else [])):
+                received[place["topic"], place["partition"]].append(place["offset"])
+            offset = response.headers["stream-next-offset"]
+        return received
+
+    write(50)
+    variables = {"KAFKASSE_ALLOWED_TOPICS": "*", "KAFKASSE_PUBLIC": "true"}
+    port = start(server, KAFKASSE_BOOTSTRAP_SERVERS=broker.bootstrap_servers, **variables).port
+    selections = [[topics[n % 3], *topics[n % 3 + 1 : n % 2 + 2]] for n in range(THREAD_COUNT)]
+    readers = [gevent.spawn(read, "/" + ",".join(names), names) for names in selections]
+    for _ in range(10):
+        write((per_partition - 50) // 10)
+
+    for reader, names in zip(readers, selections, strict=True):
+        expected = {(name, partition): [*range(per_partition)] for name in names for partition in range(2)}
+        assert expected == reader.get(timeout=TIMEOUT_S)
 
 
 def test_an_app_that_patches_itself_under_gthread_names_the_command_to_use(start):

@@ -174,6 +174,17 @@ def test_an_unchanged_chunk_is_not_sent_again(client, log):
     assert response.headers["ETag"] != changed.headers["ETag"]
 
 
+def test_a_condition_that_fails_is_not_stored(log):
+    """Otherwise, a client could put a response with status 412 into a cache, in place of a chunk."""
+    response = client_of(log, None, shared_cache_s=3600).get("/t?offset=-1", headers={"If-Match": '"x"'})
+
+    assert (412, "private, no-store") == (response.status_code, response.headers["Cache-Control"])
+
+
+def test_a_time_does_not_replace_the_end(client):
+    assert [] == numbers(client.get("/t?offset=now&since=1970-01-01"))
+
+
 def test_a_time_can_replace_the_beginning(log):
     for n, when in enumerate((1000, 2000, 3000)):
         log.append("t", b'{"n":%d}' % (10 + n), timestamp=when)
