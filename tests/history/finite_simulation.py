@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -23,11 +23,12 @@ from kafkasse.web.finite_reads import Source
 from kafkasse.web.request import BEGINNING, NOW
 from tests.history.checker import Connection, History
 from tests.history.draws import Draws
-from tests.history.simulation import MAX_CLIENTS, MAX_READS
+from tests.history.simulation import MAX_CLIENTS
 from tests.history.visitors import ChangingSimulation
 from tests.history.wire import Partition
 
 BLOCK_OFFSETS, TURN_BLOCKS, MAX_CHUNK_BYTES = 4, 3, 500
+MAX_READS = 200  # of one client that reads to the end; a broken one would never reach it
 LONG_POLL_S = 5e-9  # a few reads of the clock of a simulated world
 
 
@@ -73,12 +74,17 @@ class FiniteClient:
 
 
 class FiniteSimulation(ChangingSimulation):
-    """A simulation of finite reads. A shared cache keeps full chunks for ever."""
+    """A simulation of finite reads. A shared cache keeps full chunks for ever.
+
+    Args:
+        changes: whether topics grow, and are created and recreated. Otherwise, they are truncated more often.
+    """
 
     loses_responses = True
 
-    def __init__(self, draws: Draws, **settings: Any) -> None:
+    def __init__(self, draws: Draws, changes: bool = True, **settings: Any) -> None:
         self._caches: dict[Any, Chunk] = {}
+        self._changes = changes
         super().__init__(draws, **settings)
 
     def play(self, steps: int) -> list[str]:
@@ -114,6 +120,9 @@ class FiniteSimulation(ChangingSimulation):
     def read(self) -> None:
         for client in self._some():
             client.read(is_live=self.draws.chance(4))  # type: ignore[call-arg]
+
+    def _more_moves(self) -> Iterable[Callable[[], None]]:
+        return super()._more_moves() if self._changes else [self.truncate] * 4
 
     cut = cut_at_any_byte = fill_socket = park = heartbeat = end = read
 

@@ -15,14 +15,16 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from kafkasse.feed import feeds
+from kafkasse.feed import chunks, feeds
 from kafkasse.feed.catch_up import CatchUp
+from kafkasse.feed.core.chunk import ChunkCore
 from kafkasse.feed.core.reader_states import Joining, ReaderState
 from kafkasse.feed.core.ring import Ring, Segment
 from kafkasse.feed.core.subscribers import NewFrames, Subscribers
 from kafkasse.feed.core.topics import KnownTopics
 from kafkasse.feed.epochs import EpochEnds
 from kafkasse.feed.reader import Reader
+from kafkasse.feed.shared_chunks import SharedChunks
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.snapshot import Snapshot
 from kafkasse.feed.tail import Tail
@@ -32,13 +34,14 @@ from kafkasse.kafka.cursor_core import CursorCore
 from kafkasse.kafka.fetch_position import FetchPosition
 from kafkasse.kafka.fetch_session import FetchSession
 from kafkasse.kafka.log import KafkaLog
+from kafkasse.log import Gap
 from kafkasse.log.epoch_history import EpochHistory
 from kafkasse.process.open_streams import EndReason
 from kafkasse.records import frame
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter.dimensions import Dimensions, Selector
 from kafkasse.records.frame import ServerSentEvents
-from kafkasse.records.position import IdWriter
+from kafkasse.records.position import IdWriter, stream_offset
 from kafkasse.route import Route
 from kafkasse.web.client_socket import ClientSocket
 from kafkasse.web.stream import Stream
@@ -635,6 +638,55 @@ def _on_last_chunk(name: str, change: Callable[[Any, bytes], bytes]) -> Callable
 
 def _with_later_id(stream: Any, data: bytes) -> bytes:
     return data + _shift_last_offset(1)([stream.reader.wire.position(stream.reader.position_id)])[0]
+
+
+# Finite reads.
+
+
+@mutant(stream_offset, "of")
+def next_offset_too_far(original: Any, ids: IdWriter) -> Any:
+    """Some next offsets are one record too far in a partition that the chunk has moved."""
+    if is_turn("next_offset_too_far", 5, counts=bool(ids.epochs)):
+        ids = ids.copy_at(ids.places())
+        partition = max(ids.epochs)
+        ids.set(partition, ids.offsets[partition] + 1, leader_epoch=ids.epochs[partition])
+    return original(ids)
+
+
+@mutant(ChunkCore, "_append")
+def chunk_lacks_a_record(original: Any, self: Any, frame: bytes) -> None:
+    """One record in 20 is missing."""
+    if not is_turn("chunk_lacks_a_record", 20):
+        original(self, frame)
+
+
+@mutant(ChunkCore, "_append")
+def chunk_repeats_a_record(original: Any, self: Any, frame: bytes) -> None:
+    """One record in 20 is repeated."""
+    for _ in range(1 + is_turn("chunk_repeats_a_record", 20)):
+        original(self, frame)
+
+
+@mutant(SharedChunks, "get")
+def chunk_of_another_selection(original: Any, self: Any, key: Any, *args: Any) -> Any:
+    """A kept chunk is sent to clients that have selected other records."""
+    applied["chunk_of_another_selection"] += 1
+    return original(self, key[1:], *args)
+
+
+@mutant(chunks, "_epoch_after")
+def lost_history_again(original: Any, gap: Gap, lost: int | None) -> Any:
+    """After a truncation, the next offset may be that of a chunk with the lost records, which a cache keeps."""
+    epoch = original(gap, lost)
+    applied["lost_history_again"] += epoch != gap.epoch
+    return gap.epoch
+
+
+@mutant(chunks, "_gone")
+def gone_too_far(original: Any, gaps: Any, *args: Any) -> Any:
+    """After lost records, the client also loses the next one."""
+    applied["gone_too_far"] += 1
+    return original([gap._replace(end=gap.end + 1) for gap in gaps], *args)
 
 
 MUTANTS |= {

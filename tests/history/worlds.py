@@ -101,6 +101,7 @@ KINDS: dict[str, Callable[[Draws], Simulation]] = {
     "snapshot, truncation": partial(SnapshotSimulation, truncates=True),
     "changing topics": ChangingSimulation,
     "finite reads": partial(FiniteSimulation, drops=False, truncates=False),
+    "finite reads, truncation": partial(FiniteSimulation, drops=False, changes=False),
     "finite reads, changing topics": FiniteSimulation,
     "archive": ArchiveSimulation,
     "archive, changing topics": ChangingArchiveSimulation,
