@@ -94,7 +94,6 @@ def check(name: str) -> None:
 
     logging.getLogger().addHandler(logging.NullHandler())  # PySpark also logs each exception that it raises
     pipeline = catalog.find(name)
-    catalog.check_tables(pipeline)
     name = f"kafkasse check {pipeline.name}"
     with waiting("planning the query with Spark"), session(name, None, pipeline.spark_settings) as spark:
         spark.sparkContext.setLogLevel("OFF")
@@ -171,13 +170,12 @@ def run(
     stop = StopRequests()
     stop.install()  # before PySpark is imported, which takes a second
 
-    from kafkasse.pipelines import application, catalog
+    from kafkasse.pipelines import application
 
     options.log_to_stderr()
     pipeline = _awaited(lambda: _pipeline(name, source, sink), name, stop)
     if pipeline is None:
         return
-    catalog.check_tables(pipeline)
     spark = ({"spark.driver.memory": memory, "spark.executor.memory": memory} if memory else {}) | conf
     properties = options.client_properties(kafka_config)
     given = application.PipelineOptions(properties=properties, spark=spark, **of_application)

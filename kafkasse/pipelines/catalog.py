@@ -65,17 +65,6 @@ def of_file(path: Path) -> list[Pipeline]:
     return [definitions.pipeline(name) for name in definitions.names]
 
 
-def check_tables(pipeline: Pipeline) -> None:
-    """Check the side tables of a pipeline in YAML before Spark starts.
-
-    Raises:
-        CommandError: a file is missing or not usable.
-    """
-    check = getattr(pipeline.query, "check_tables", None)
-    if check is not None:
-        check()
-
-
 def _defined(definitions: Definitions, name: str) -> Pipeline:
     if not name and len(definitions.names) > 1:
         raise CommandError(f"the file has several pipelines; add ':' and one of: {', '.join(definitions.names)}")

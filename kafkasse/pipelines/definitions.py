@@ -16,7 +16,7 @@ from jsonschema.exceptions import ValidationError, best_match
 
 from kafkasse import schemas
 from kafkasse.errors import CommandError, did_you_mean
-from kafkasse.pipelines import avro_records, table_files
+from kafkasse.pipelines import avro_records
 from kafkasse.pipelines.avro_records import AvroSource
 from kafkasse.pipelines.fields import fields
 from kafkasse.pipelines.json_records import Type
@@ -218,7 +218,6 @@ class _Definition:
             tables={name: _declared_table(table) for name, table in self._tables.items()},
             paths={name: query.path for name, query in self._queries.items()},
             error=self._whole.file.error,
-            check_tables=self._check_tables,
         )
         topics: dict[str, str | Source] = {name: _source(source) for name, source in self._sources.items()}
         topics |= {
@@ -268,16 +267,6 @@ class _Definition:
             reason = "final needs mode: microbatch or mode: once; add one of them to the pipeline, or write updates"
             raise query.error(reason, "window", "results")
 
-    def _check_tables(self) -> None:
-        """Check the files of the tables, and that `enrich` names columns of the tables."""
-        columns = {name: _columns(table) for name, table in self._tables.items()}
-        for query in self._queries.values():
-            for number, step in enumerate(query.value.get("enrich", [])):
-                keys = [step["on"]] if isinstance(step["on"], str) else step["on"].values()
-                if (known := columns[step["table"]]) is not None:
-                    with query.at("enrich", number, "on"):
-                        table_files.check_keys(keys, known)
-
     def _output_mode(self) -> Any:
         final = [query for query in self._queries.values() if _is_final(query)]
         others = [query for query in self._queries.values() if not _is_final(query)]
@@ -290,13 +279,6 @@ class _Definition:
 
 def _is_final(query: DefinitionPart) -> bool:
     return bool(query.value.get("window", {}).get("results") == "final")
-
-
-def _columns(table: DefinitionPart) -> list[str] | None:
-    for format_ in table.value.keys() & {"csv", "parquet"}:
-        with table.at(format_):
-            return table_files.check(format_, table.location(table.value[format_]))
-    return None
 
 
 def _source(source: DefinitionPart) -> Source:

@@ -16,13 +16,14 @@ from functools import reduce
 from itertools import accumulate
 from typing import Any
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegralType
 
 from kafkasse.errors import CommandError, did_you_mean
-from kafkasse.pipelines import avro_records, failures, json_records, rejected_records, tables
+from kafkasse.pipelines import avro_records, failures, json_records, private_spark, rejected_records, tables
 from kafkasse.pipelines.avro_records import AvroSource
 from kafkasse.pipelines.json_records import Type
 from kafkasse.pipelines.operators import ranked
@@ -82,7 +83,6 @@ class DeclaredQuery:
         tables: the side tables by name.
         paths: the path of each query in the YAML file.
         error: returns the error for a path and a reason.
-        check_tables: checks the files of the side tables. It raises a CommandError if a file is not usable.
     """
 
     queries: Mapping[str, Mapping[str, Any]]
@@ -90,7 +90,6 @@ class DeclaredQuery:
     tables: Mapping[str, DeclaredTable]
     paths: Mapping[str, FieldPath] = field(default_factory=dict, repr=False)
     error: Callable[[FieldPath, str], CommandError] = field(default=lambda _, reason: CommandError(reason), repr=False)
-    check_tables: Callable[[], None] = field(default=lambda: None, repr=False)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -170,7 +169,13 @@ class DeclaredQuery:
             validated = json_records.validate(frames[name], types, None)
             return validated.where("problem IS NULL AND fields IS NOT NULL").select("fields.*")
         if table.format == "parquet":
-            return spark.read.parquet(str(table.path))
+            try:
+                return spark.read.parquet(str(table.path))
+            except Py4JJavaError as error:
+                reason = failures.first_line(private_spark.error_text(spark, error))
+                if "is not a Parquet file" not in reason:  # else another attempt may succeed
+                    raise
+                raise CommandError(reason) from error
         schema = ", ".join(f"`{field}` {type_.sql}" for field, type_ in types.items())
         reader = spark.read.option("header", True).option("enforceSchema", False)
         return (reader.schema(schema) if schema else reader).csv(str(table.path))

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from kafkasse import schemas
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline, Source, catalog
-from kafkasse.pipelines.catalog import check_tables, find, of_file
+from kafkasse.pipelines import Pipeline, Source
+from kafkasse.pipelines.catalog import find, of_file
 from kafkasse.pipelines.definitions import SchemaUnavailable
 from kafkasse.pipelines.fields import fields
 from kafkasse.pipelines.pipeline import MAX_OFFSET
@@ -456,96 +456,6 @@ def test_an_aggregate_that_cannot_subtract_a_row_is_an_error(aggregate):
     """The message lists those that can."""
     with pytest.raises(CommandError, match=r"corrected row; use count\(\*\), count\(…\), sum\(…\) or avg\(…\)"):
         reversible(aggregate)
-
-
-def checked_table(format_: str, path: str, on: str = "id") -> str:
-    query = f"enrich: [{{table: shops, on: {on}}}]\n    tables:\n      shops:\n        {format_}: {path}"
-    return ORDERS.replace("where: amount > 100", query)
-
-
-CSV = b"id,name\na,Ann\n"
-FILES = {
-    "shops.csv": CSV, "shops": CSV, "empty.csv": b"", "blank.csv": b"\n\n", "latin.csv": b"id,name\xff\n",
-    "parquet.csv": b"PAR1", "shops.parquet": b"PAR1", "empty.parquet": b"",
-}  # fmt: skip
-TABLES = """
-csv: shop.csv
-  cannot read shop.csv: No such file or directory; correct the path, which is relative to the YAML file
-csv: shops.csv/a.csv
-  cannot read shops.csv/a.csv: Not a directory
-csv: loop.csv
-  cannot read loop.csv: Too many levels of symbolic links
-csv: empty.csv
-  empty.csv is empty; write a header and rows to it
-csv: blank.csv
-  blank.csv has no header; write the names of the columns to its first line
-csv: latin.csv
-  latin.csv is not UTF-8 text; save it as CSV with the encoding UTF-8
-csv: parquet.csv
-  parquet.csv is a Parquet file; write parquet: instead of csv:
-csv: shops.parquet
-  shops.parquet is a Parquet file; write parquet: instead of csv:
-csv: empty
-  the folder empty is empty; write csv files to it
-parquet: shops.csv
-  shops.csv is not a Parquet file; for a CSV file, write csv: instead of parquet:
-parquet: shops
-  shops is not a Parquet file; for a CSV file, write csv: instead of parquet:
-parquet: empty.parquet
-  empty.parquet is empty; write a Parquet file to it
-"""
-
-
-@pytest.mark.parametrize(("table", "reason"), cases(TABLES))
-def test_an_unusable_table_is_an_error(file, table, reason):
-    """The error names the path of the table, and comes before Spark starts."""
-    for name, content in FILES.items():
-        (file.parent / name).write_bytes(content)
-    (file.parent / "empty").mkdir()
-    (file.parent / "loop.csv").symlink_to("loop.csv")
-    format_, path = table.split(": ")
-
-    error = message(file, checked_table(format_, path), check_tables)
-
-    assert f"pipelines.yaml:10: pipelines.large-orders.tables.shops.{format_}: {reason}" == error
-
-
-HINT = "if the column has another name there, write on: {column of the rows: column of the table}"
-
-
-@pytest.mark.parametrize(
-    ("header", "on", "reason"),
-    [
-        ("id,name,ID", "id", "the table has the column id 2 times; rename all but one"),
-        ("ids,name", "id", f"the table has no column id (did you mean ids?); its columns are: ids, name; {HINT}"),
-        ("id,name", "{id: shop}", f"the table has no column shop; its columns are: id, name; {HINT}"),
-    ],
-)
-def test_a_table_without_its_key_is_an_error(file, header, on, reason):
-    """A key that occurs twice is ambiguous."""
-    (file.parent / "shops.csv").write_text(f"{header}\na,Ann,b\n")
-
-    error = message(file, checked_table("csv", "shops.csv", on), check_tables)
-
-    assert f"pipelines.yaml:7: pipelines.large-orders.query.enrich.0.on: {reason}" == error
-
-
-@pytest.mark.parametrize("path", ["shops.csv", "folder", "by-country", "s3a://bucket/shops.csv"])
-def test_a_usable_table_is_accepted(file, path):
-    """A folder can be partitioned. A file in another file system is left to Spark."""
-    (file.parent / "shops.csv").write_bytes(b"\xef\xbb\xbf" + CSV)
-    for folder, content in (("folder", CSV), ("by-country/id=a", b"name\nAnn\n")):
-        (file.parent / folder).mkdir(parents=True)
-        (file.parent / folder / "_SUCCESS").touch()
-        (file.parent / folder / "part-0.csv").write_bytes(content)
-    file.write_text(checked_table("csv", path))
-
-    check_tables(find(str(file)))
-
-
-def test_a_pipeline_in_python_has_no_tables_to_check():
-    """Its query can be any function."""
-    check_tables(catalog.TOPN)
 
 
 SCHEMAS = [

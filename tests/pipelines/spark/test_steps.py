@@ -270,6 +270,27 @@ def test_enrich_adds_the_columns_of_tables(run):
     assert [("a", {"csv": "Bob", "parquet": "Bob"}), ("b", none), ("c", none)] == found
 
 
+@pytest.mark.parametrize(
+    ("format_", "path", "reason"),
+    [
+        ("csv", "shop.csv", r"\[PATH_NOT_FOUND\] .*/shop.csv"),
+        ("csv", "empty.csv", "the table shops of the query have no column id"),
+        ("csv", "shops.csv", r"the table shops of the query have no column id \(did you mean ids\?\)"),
+        ("csv", "twice.csv", "the table shops of the query have no column id .*id0, name, ID2"),
+        ("parquet", "shop.parquet", r"\[PATH_NOT_FOUND\]"),
+        ("parquet", "shops.csv", ".*/shops.csv is not a Parquet file"),
+    ],
+)
+def test_an_unusable_table_is_an_error(run, format_, path, reason):
+    """The error names the step of the query that needs the table."""
+    for name, text in (("empty", ""), ("shops", "ids,name\nx,Ann\n"), ("twice", "id,name,ID\nx,Ann,y\n")):
+        (run.directory / f"{name}.csv").write_text(text)
+    enrich = [{"table": "shops", "on": {"customer": "id"}}]
+
+    with pytest.raises(CommandError, match=rf"pipelines.yaml:\d+: pipelines.x.query.enrich.0: {reason}"):
+        run({"enrich": enrich}, order("a", 1), tables={"shops": {format_: path}})
+
+
 def test_sources_are_combined_and_each_sink_has_its_query(run):
     """A column that a source lacks is null."""
     other = {"properties": {"amount": {"type": "integer"}, "shop": {"type": "string"}}}
