@@ -53,6 +53,9 @@ SETTINGS = {
     # Spark keeps the files of this many batches. With its default, 100, a checkpoint has 1,900 files.
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",  # with version 1, real-time mode cannot repeat a batch
+    # Between two stages of real-time mode, a thread sends the rows at this interval. With Spark's default, 50 ms, a record
+    # that passes two shuffles, as with ranked(), waits for about 50 ms.
+    "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "5",
     # Wait for all executors: Spark rejects the query if too few slots are registered when it starts. Settings such as
     # spark.cores.max define how many to expect.
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",

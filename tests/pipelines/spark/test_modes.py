@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline, Source
+from kafkasse.pipelines import Pipeline, Source, private_spark, session
 from kafkasse.pipelines.catalog import find
 from tests.pipelines.spark.runs import Runs, copy
 from tests.pipelines.topics import read
@@ -146,3 +146,13 @@ def test_a_file_defines_a_filter_and_a_table_in_real_time_mode(runs, tmp_path):
 
     assert {("1", b'{"amount":200,"name":"Anna"}'), ("2", b'{"amount":300,"name":null}')} == set(first)
     assert [("1", None)] == second
+
+
+def test_spark_knows_the_settings(spark):
+    """Spark ignores a setting that it does not know, for example because a new version has renamed it."""
+    jvm: Any = private_spark.java(spark)
+    jvm.org.apache.spark.sql.internal.SQLConf.get()  # registers the settings of Spark SQL
+    entries = jvm.org.apache.spark.internal.config.ConfigEntry
+    unknown = [name for name in session.SETTINGS if entries.findEntry(name) is None]
+
+    assert ["spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"] == unknown  # parsed by RocksDBConf
