@@ -42,7 +42,9 @@ def blueprint(config: Config | None = None, log: Log | None = None, name: str = 
     """
     config = config or Config.load()
     console = config.web.console is True
-    return _blueprint(config, log, name, catalog=config.web.catalog is True or console, console=console)
+    created = _blueprint(config, log, name, catalog=config.web.catalog is True or console, console=console)
+    created.after_request(add_request_id)
+    return created
 
 
 def _blueprint(config: Config, log: Log | None, name: str, *, catalog: bool, console: bool) -> Blueprint:
@@ -98,13 +100,13 @@ def create_app(config: Config | None = None, log: Log | None = None) -> Flask:
     service: StreamService = app.extensions["kafkasse"]["kafkasse"]
     add_operations(app, service)
     app.register_error_handler(HTTPException, lambda error: as_problem(service, error))
-    app.after_request(add_missing_headers)
-    app.after_request(add_request_id)
+    app.after_request(complete_headers)
     return app
 
 
-def add_missing_headers(response: Response) -> Response:
-    """Forbid sniffing and, unless the response has its own Cache-Control, caching."""
+def complete_headers(response: Response) -> Response:
+    """Add the request's ID, and forbid sniffing and, unless the response has its own Cache-Control, caching."""
+    add_request_id(response)
     for name, text in DEFAULT_HEADERS.items():
         response.headers.setdefault(name, text)
     return response

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 MAX_CHARS = 300
+_WORD = re.compile(r"[!#-<>-\[\]-~]+")  # visible ASCII characters without quotes, equals signs and backslashes
 
 
 def one_line(text: str, max_chars: int = MAX_CHARS) -> str:
@@ -32,4 +34,4 @@ class Fields(dict[str, Any]):
 def _value(value: Any) -> str:
     """Return a value as text, in quotes if it contains spaces, quotes or equals signs, so that it cannot imitate a field."""
     text = one_line(str(value))
-    return text if text.isascii() and not set(text) & set(' "=\\') and text else json.dumps(text)
+    return text if _WORD.fullmatch(text) else json.dumps(text)

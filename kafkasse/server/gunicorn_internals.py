@@ -143,6 +143,11 @@ def limit_requests() -> None:
     http.RequestParser = _Parser  # get_parser() looks up this name
 
 
+def keep_settings(cfg: Any) -> None:
+    """Make each setting an attribute. Otherwise, gunicorn looks up 24 of them by name for each request."""
+    vars(cfg).update({name: setting.get() for name, setting in cfg.settings.items()})
+
+
 def mask_access_log(log: Any) -> None:
     """Mask tokens in the lines of the access log, and keep each of them on one line."""
     log.atoms_wrapper_class = _Atoms

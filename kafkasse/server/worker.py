@@ -43,6 +43,7 @@ from kafkasse.server.gunicorn_internals import (
     ParseException,
     SharedListener,
     has_access_log,
+    keep_settings,
     limit_requests,
     mask_access_log,
     name_of_listener,
@@ -104,6 +105,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
         """Initialize the process. It shares the master's memory until either process writes to it."""
         gc.freeze()  # otherwise, the garbage collector would write to all objects of the master
         atexit.register(_close_log_handlers)  # registered first, so it runs last: exit functions of the app can log
+        keep_settings(self.cfg)
         super().init_process()
 
     def patch(self) -> None:

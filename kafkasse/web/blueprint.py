@@ -43,7 +43,6 @@ def streams_blueprint(
     service.bind(blueprint)
     if service.tickets is not None:
         add_tickets(blueprint, service, service.tickets)
-    blueprint.after_request(add_request_id)
     blueprint.teardown_request(close_failed)
     return blueprint
 

@@ -18,6 +18,8 @@ def keep_unchanged_session() -> None:
     """Do not save the session of the current request unless a function of the app changes it."""
     app = current_app._get_current_object()  # type: ignore[attr-defined]
     interface: Any = app.session_interface
+    if interface.is_null_session(session._get_current_object()):  # type: ignore[attr-defined]
+        return  # an app without a secret key has no sessions
     # A function of the app may have changed the session already.
     original = interface.open_session(app, request) if session.modified else session
     request.environ[ENVIRON_KEY] = deepcopy(_data(original))

@@ -62,20 +62,22 @@ class StreamRequest:
     finite: FiniteRead | None = None  # None: a stream
 
 
-def parse_request(request: Request, route: Route, topics: str, settings: WebSettings) -> StreamRequest:
-    """Parse a request for a stream.
+def parse_request(request: Request, route: Route, topics: str, settings: WebSettings, is_finite: bool) -> StreamRequest:
+    """Parse a request for a stream, or for a finite read.
 
-    `topics` has the names of topics and groups in the path, separated by commas; "" if the route configures its topics.
+    Args:
+        topics: the names of topics and groups in the path, separated by commas; "" if the route configures its topics.
+        is_finite: what is_finite_read() returns.
 
     Raises:
         BadRequest, MethodNotAllowed, NotAcceptable, RequestTooLarge: the message names the invalid part.
     """
     if request.method not in ("GET", "HEAD"):
         raise _method_not_allowed(request)
-    if (finite := _finite_read(request)) is not None:
-        return _parse_finite(request, finite, route, topics, settings)
+    if is_finite:
+        return _parse_finite(request, route, topics, settings)
     content_type, wire = _negotiate(request, settings.position_events)
-    since = _since(request)
+    since = _since(request) if request.args else None
     last_event_id = _last_event_id(request, settings)
     if last_event_id is None:
         position = _position_of_topics(route, topics)
@@ -104,11 +106,9 @@ def is_finite_read(request: Request) -> bool:
     return "offset" in request.args or "live" in request.args
 
 
-def _finite_read(request: Request) -> FiniteRead | None:
-    """Return the parameters of a finite read, or None if the client requests a stream."""
+def _finite_read(request: Request) -> FiniteRead:
+    """Return the parameters of a finite read."""
     arguments = request.args
-    if not is_finite_read(request):
-        return None
     offsets, live = arguments.getlist("offset"), arguments.get("live", "")
     if len(offsets) != 1:
         raise InvalidParameter("Send one offset: -1, now, or the Stream-Next-Offset of a response.")
@@ -120,10 +120,8 @@ def _finite_read(request: Request) -> FiniteRead | None:
     return FiniteRead(offsets[0], Live(live), arguments.get("cursor", ""), len(line) - len(offsets[0]))
 
 
-def _parse_finite(
-    request: Request, finite: FiniteRead, route: Route, topics: str, settings: WebSettings
-) -> StreamRequest:
-    since = _since(request)
+def _parse_finite(request: Request, route: Route, topics: str, settings: WebSettings) -> StreamRequest:
+    finite, since = _finite_read(request), _since(request)
     if finite.offset in (BEGINNING, NOW):
         position, since = _position_of_topics(route, topics), since if finite.offset == BEGINNING else None
     else:
@@ -192,7 +190,7 @@ def _last_event_id(request: Request, settings: WebSettings) -> str | None:
         raise HeaderTooLarge(f"Last-Event-ID is longer than {max_bytes} bytes. {ID_TOO_LONG_ADVICE}")
     if header:
         return header.encode("latin-1", "replace").decode("utf-8", "replace")  # WSGI decodes headers as Latin-1
-    parameter = next(filter(None, map(request.args.get, ID_PARAMETERS)), None)
+    parameter = next(filter(None, map(request.args.get, ID_PARAMETERS)), None) if request.args else None
     if parameter is not None and len(parameter.encode("utf-8", "replace")) > max_bytes:
         raise RequestTooLarge(f"The event ID is longer than {max_bytes} bytes. {ID_TOO_LONG_ADVICE}")
     return parameter

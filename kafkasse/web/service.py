@@ -44,6 +44,7 @@ from kafkasse.process.limits import StreamLimits, TrustedProxies
 from kafkasse.process.open_streams import OPENED_KEY, OPERATIONS_KEY, EndReason, StreamEnd, StreamInfo, streams
 from kafkasse.process.stream_services import stream_services
 from kafkasse.process.telemetry import request_id, traces
+from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Selection, parse_query
 from kafkasse.records.frame.record_view import RecordView
 from kafkasse.records.position import Position
@@ -79,6 +80,24 @@ TICKET_ENDPOINT = "-ticket"
 TICKET_PATH = "/-/ticket"
 # The number of cached roots. A proxy could send a new prefix with each request.
 MAX_ROOTS = 100
+
+
+class Opening(NamedTuple):
+    """A request for a stream or a finite read that was identified and parsed."""
+
+    route: Route
+    visitor: Visitor
+    parsed: StreamRequest
+    selection: Selection
+    address: str  # of the client
+    environ: dict[str, Any]
+    began_at: float  # when the request arrived, as in time.monotonic()
+
+    @property
+    def info(self) -> StreamInfo:
+        """The description of a stream that opens now."""
+        own_id = request_id.request_id(self.environ)
+        return StreamInfo.new(own_id, self.route.name, self.address, self.visitor.name, self.began_at)
 
 
 class Target(NamedTuple):
@@ -254,7 +273,7 @@ class StreamService:
         if target is None:
             raise InvalidParameter("path must be the path of a stream. Example: ?path=/orders")
         parameters = dict(target.parameters)
-        self._parse(target.route, parameters.pop("topics", ""), parameters)
+        self._parse(target.route, parameters.pop("topics", ""), parameters, is_finite_read(_request()))
 
     @property
     def root(self) -> str:
@@ -286,13 +305,16 @@ class StreamService:
 
     def problem_types(self) -> str:
         """Return the start of the `type` of an error: the URL path of the pages of errors."""
-        return intern(f"{self.root}/-/problems/")  # each open stream has it
+        return _problem_types(self.root)
 
-    def links(self, route: Route | None = None) -> dict[str, str]:
-        """Return the header that links a response to the documents that describe the server and, if given, a route."""
+    def links(self, route: Route | None = None, root: str | None = None) -> dict[str, str]:
+        """Return the header that links a response to the documents that describe the server and, if given, a route.
+
+        `root` is the property of this name, if the caller has read it.
+        """
         if not self._has_catalog:
             return {}
-        root = self.root
+        root = self.root if root is None else root
         described_by = f', <{root}/-/catalog#{route.name}>; rel="describedby"; type="text/html"' if route else ""
         return {
             "Link": f'<{root}/-/openapi.json>; rel="service-desc"; type="{OPENAPI_TYPE}", '
@@ -316,84 +338,86 @@ class StreamService:
         Raises:
             KafkasseError: the request is rejected. The error has the status of the response.
         """
-        began_at = time.monotonic()
-        current = _request()
-        is_finite = is_finite_read(current) or current.method == "HEAD"
-        (self._server.check_finite if is_finite else self._server.check)(current.environ)
-        settings, limits = self._endpoints[route.name].settings, self._endpoints[route.name].limits
-        visitor, parsed, selection = self._parse(route, topics, parameters)
+        began_at, current = time.monotonic(), _request()
+        is_finite, is_head = is_finite_read(current), current.method == "HEAD"
+        (self._server.check_finite if is_finite or is_head else self._server.check)(current.environ)
+        visitor, parsed, selection = self._parse(route, topics, parameters, is_finite)
+        opening = Opening(route, visitor, parsed, selection, self._client_address(), current.environ, began_at)
         if parsed.finite is not None:
-            return self._finite_response(route, parsed, parsed.finite, selection, visitor, began_at)
-        if streams.stopping and current.method == "GET":
+            return self._finite_response(opening, parsed.finite)
+        if streams.stopping and not is_head:
             return self._ended_response(route, parsed)
-        address = self._client_address()
-        coding = negotiate(current.accept_encodings, settings.compression) if settings.compression else IDENTITY
-        if current.method == "HEAD":
-            find_end = partial(self._find_end, route, parsed, address, current.environ, began_at)
-            response = self._stream_response(route, parsed, (), coding)
-            response.headers.update(self._server.runner(current.environ)(find_end))
+        compression = self._endpoints[route.name].settings.compression
+        coding = negotiate(current.accept_encodings, compression) if compression else IDENTITY
+        if is_head:
+            response = self._stream_response(route, parsed, (), coding, self.root)
+            response.headers.update(self._server.runner(current.environ)(partial(self._find_end, opening)))
             return response
-        feeds, position, described = self._enter(route, parsed, address, current.environ, began_at)
+        return self._open_stream(opening, coding, on_open)
+
+    def _open_stream(self, opening: Opening, coding: Coding, on_open: Callable[[], object]) -> Response:
+        route, parsed, environ = opening.route, opening.parsed, opening.environ
+        feeds, position, topics = self._enter(opening)
         try:
-            encoder = self._encoders.get(route, parsed.wire, selection, address, feeds.drop_idle)
-            problem_types = self.problem_types()
-            reader = feeds.open(route, position, described, encoder, parsed.since, address, selection.selector)
+            encoder, root, selector = self._encoder(feeds, opening), self.root, opening.selection.selector
+            reader = feeds.open(route, position, topics, encoder, parsed.since, opening.address, selector)
         except BaseException:
-            limits.leave(address)
+            self._endpoints[route.name].limits.leave(opening.address)
             raise
-        self._call_handler("ready", list(described))
-        info = StreamInfo.new(request_id.request_id(current.environ), route.name, address, visitor.name, began_at)
+        self._call_handler("ready", list(topics))
+        info = opening.info
         self.observer.opened(info)
         stream = Stream(
             reader,
-            settings,
+            self._endpoints[route.name].settings,
             streams,
-            current.environ.get("gunicorn.socket"),
+            environ.get("gunicorn.socket"),
             self._on_close,
             self.config.hooks.logger,
-            problem_types=problem_types,
-            expires_at=visitor.expires_at,
+            problem_types=_problem_types(root),
+            expires_at=opening.visitor.expires_at,
             info=info,
             on_open=on_open,
             coding=coding,
             ends=_ends_in_test(feeds, reader),
         )
-        self._revocations.add(stream, visitor)
-        current.environ.setdefault(OPENED_KEY, []).append(ref(stream))
-        return self._stream_response(route, parsed, stream, coding)
+        self._revocations.add(stream, opening.visitor)
+        environ.setdefault(OPENED_KEY, []).append(ref(stream))
+        return self._stream_response(route, parsed, stream, coding, root)
 
-    def _enter(
-        self, route: Route, parsed: StreamRequest, address: str, environ: Mapping[str, Any], began_at: float
-    ) -> tuple[Feeds, Position, dict[str, Topic]]:
+    def _encoder(self, feeds: Feeds, opening: Opening) -> Encoder:
+        route, wire, selection = opening.route, opening.parsed.wire, opening.selection
+        return self._encoders.get(route, wire, selection, opening.address, feeds.drop_idle)
+
+    def _enter(self, opening: Opening) -> tuple[Feeds, Position, dict[str, Topic]]:
         """Check the topics and the limits, and count the stream. Call this in the event loop.
 
         Raises:
             KafkasseError: the request is rejected.
         """
+        route, parsed, environ = opening.route, opening.parsed, opening.environ
         settings, limits = self._endpoints[route.name].settings, self._endpoints[route.name].limits
         feeds = self._get_feeds(route.cluster, OPERATIONS_KEY in environ)
-        position, topics = self._describe(feeds, route, parsed.position, began_at)
+        position, topics = self._describe(feeds, route, parsed.position, opening.began_at)
         check_id_size(route, position, topics, settings)
         if parsed.finite is not None:
             check_offset_size(position, topics, parsed.finite.other_bytes, *self._server.max_request_line(environ))
         self._server.check_capacity(sum(service.limits.count for service in stream_services))
-        limits.enter(address)
+        limits.enter(opening.address)
         return feeds, position, topics
 
-    def _find_end(
-        self, route: Route, parsed: StreamRequest, address: str, environ: Mapping[str, Any], began_at: float
-    ) -> Mapping[str, str]:
+    def _find_end(self, opening: Opening) -> Mapping[str, str]:
         """Return the header with the offset at the end of the log. There is none while a partition has no leader.
 
         Raises:
             KafkasseError: a request for the stream would be rejected.
         """
-        feeds, position, topics = self._enter(route, parsed, address, environ, began_at)
+        feeds, position, topics = self._enter(opening)
         try:
-            start = resolve(feeds.log, position, topics, route.start, parsed.since)
+            start = resolve(feeds.log, position, topics, opening.route.start, opening.parsed.since)
             return {} if start.pending else {"Stream-Next-Offset": feeds.chunks.end_offset(Start.of(start))}
         finally:
-            self._endpoints[route.name].limits.leave(address)
+            self._endpoints[opening.route.name].limits.leave(opening.address)
 
     def _describe(
         self, feeds: Feeds, route: Route, position: Position, since: float
@@ -410,47 +434,19 @@ class StreamService:
         route.check(names, topics)
         return position, topics
 
-    def _finite_response(
-        self,
-        route: Route,
-        parsed: StreamRequest,
-        finite: FiniteRead,
-        selection: Selection,
-        visitor: Visitor,
-        began_at: float,
-    ) -> Response:
+    def _finite_response(self, opening: Opening, finite: FiniteRead) -> Response:
         """Read a chunk in the event loop, and return it."""
-        settings = self._endpoints[route.name].settings
-        address, environ, is_head = self._client_address(), request.environ, request.method == "HEAD"
+        environ, route, is_head = opening.environ, opening.route, request.method == "HEAD"
         if finite.live is Live.SSE and not is_head:
             self._server.check(environ)
         run = self._server.runner(environ)
-        own_id = request_id.request_id(environ)
-
-        def unauthorized(detail: str) -> Unauthorized:
-            return Unauthorized(detail, self._guards.challenges([visitor.guard], "invalid_token", detail))
 
         def read() -> tuple[finite_reads.Source, Chunk, Iterable[bytes]]:
-            feeds, position, topics = self._enter(route, parsed, address, environ, began_at)
-            info = StreamInfo.new(own_id, route.name, address, visitor.name, began_at)
-            opened = OpenRead(info, visitor, streams, unauthorized, run, self._read_closed)
-            self.observer.opened(info, FINITE_READ)
-            environ.setdefault(OPENED_KEY, []).append(ref(opened))
+            feeds, position, topics = self._enter(opening)
+            opened = self._open_read(opening, run)
             try:
-                self._revocations.add(opened, visitor)
-                source = finite_reads.Source(
-                    feeds,
-                    self._shared_chunks,
-                    route,
-                    self._encoders.get(route, parsed.wire, selection, address, feeds.drop_idle),
-                    selection.selector,
-                    (route.name, selection.filter, selection.dimensions, selection.selector),
-                    address,
-                    0 if route.access else settings.shared_cache_s,
-                    opened,
-                    lambda position: self._describe(feeds, route, position, time.monotonic()),
-                )
-                return source, *source.first(finite, position, topics, parsed.since, is_head)
+                source = self._source(feeds, opening, opened)
+                return source, *source.first(finite, position, topics, opening.parsed.since, is_head)
             except BaseException:
                 opened.release(EndReason.ERROR)
                 raise
@@ -465,9 +461,38 @@ class StreamService:
             raise
         response.call_on_close(source.opened.close)
         if (client := environ.get("gunicorn.socket")) is not None:
-            client.settimeout(settings.write_timeout_s)  # gunicorn has none
+            client.settimeout(self._endpoints[route.name].settings.write_timeout_s)  # gunicorn has none
             response.call_on_close(lambda: client.settimeout(None))  # the next request may come later
         return response
+
+    def _open_read(self, opening: Opening, run: Callable[[Callable[[], Any]], Any]) -> OpenRead:
+        """Return a finite read that was entered. Its release() undoes that."""
+
+        def unauthorized(detail: str) -> Unauthorized:
+            return Unauthorized(detail, self._guards.challenges([opening.visitor.guard], "invalid_token", detail))
+
+        info = opening.info
+        opened = OpenRead(info, opening.visitor, streams, unauthorized, run, self._read_closed)
+        self.observer.opened(info, FINITE_READ)
+        opening.environ.setdefault(OPENED_KEY, []).append(ref(opened))
+        return opened
+
+    def _source(self, feeds: Feeds, opening: Opening, opened: OpenRead) -> finite_reads.Source:
+        """Return the records of a finite read."""
+        self._revocations.add(opened, opening.visitor)
+        route, selection = opening.route, opening.selection
+        return finite_reads.Source(
+            feeds,
+            self._shared_chunks,
+            route,
+            self._encoder(feeds, opening),
+            selection.selector,
+            (route.name, selection.filter, selection.dimensions, selection.selector),
+            opening.address,
+            0 if route.access else self._endpoints[route.name].settings.shared_cache_s,
+            opened,
+            lambda position: self._describe(feeds, route, position, time.monotonic()),
+        )
 
     def check_ready(self) -> None:
         """Check that this worker is not stopping, and that a Kafka cluster has answered a worker of this gunicorn once.
@@ -521,10 +546,10 @@ class StreamService:
     def _ended_response(self, route: Route, parsed: StreamRequest) -> Response:
         """Return a stream that has ended: its client reconnects to another worker. After a 503, a browser would give up."""
         body = parsed.wire.opening + parsed.wire.retry(with_jitter(self._endpoints[route.name].settings.retry_ms))
-        return self._stream_response(route, parsed, [body], IDENTITY)
+        return self._stream_response(route, parsed, [body], IDENTITY, self.root)
 
-    def _stream_response(self, route: Route, parsed: StreamRequest, body: Any, coding: Coding) -> Response:
-        headers = STREAM_HEADERS | self.links(route) | ({} if coding.name else UNCOMPRESSED)
+    def _stream_response(self, route: Route, parsed: StreamRequest, body: Any, coding: Coding, root: str) -> Response:
+        headers = STREAM_HEADERS | self.links(route, root) | ({} if coding.name else UNCOMPRESSED)
         create = stream_response_class(current_app.response_class)  # type: ignore[arg-type]  # a class is hashable
         response = create(body, headers=headers, content_type=parsed.content_type, direct_passthrough=True)
         if self._endpoints[route.name].settings.compression:
@@ -591,6 +616,8 @@ class StreamService:
         current = _request()
         origin = current.headers.get("Origin")
         headers = dict(self._cors_policy().headers(origin, is_preflight=current.method == "OPTIONS"))
+        if not headers:
+            return response
         if headers.pop("Vary", None):
             response.vary.add("Origin")  # the response of a hook may vary by another header too
         if "Access-Control-Allow-Methods" in headers:
@@ -628,11 +655,11 @@ class StreamService:
         self.observer.read_closed(info, end, FINITE_READ)
 
     def _parse(
-        self, route: Route, topics: str, parameters: Mapping[str, str]
+        self, route: Route, topics: str, parameters: Mapping[str, str], is_finite: bool
     ) -> tuple[Visitor, StreamRequest, Selection]:
         """Identify the visitor, parse the request, and select the records."""
         visitor = self.identify(route, parameters)
-        parsed = parse_request(_request(), route, topics, self._endpoints[route.name].settings)
+        parsed = parse_request(_request(), route, topics, self._endpoints[route.name].settings, is_finite)
         return visitor, parsed, self._select(route, visitor, parameters)
 
     def identify(self, route: Route, parameters: Mapping[str, str], cors: CorsPolicy | None = None) -> Visitor:
@@ -679,9 +706,13 @@ def _endpoint_name() -> str:
     return (request.endpoint or "").rpartition(".")[2]
 
 
+def _problem_types(root: str) -> str:
+    return intern(f"{root}/-/problems/")  # each open stream has it
+
+
 def _ends_in_test(feeds: Feeds, reader: Reader) -> Mapping[Partition, int] | None:
     """Return the offsets at which the stream ends if Flask's test client requested it, otherwise None."""
-    if not (current_app.testing and is_test_client(request.environ)):
+    if not (is_test_client(request.environ) and current_app.testing):
         return None
     return {partition: offsets.end for partition, offsets in feeds.log.offset_ranges(reader.partitions).items()}
 

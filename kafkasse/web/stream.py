@@ -336,8 +336,8 @@ class Stream:
                     return
                 if data:  # an empty chunk would end the response
                     self.reader.count_bytes(len(data))
-                    take_turn(urgent=start is not None)  # a client that reads fast must not occupy the event loop
                     if start is None:
+                        take_turn()  # a client that reads fast must not occupy the event loop
                         client.send_chunk(data)
                     else:
                         client.send_all(start(data))

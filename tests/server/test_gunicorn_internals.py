@@ -5,8 +5,9 @@ from __future__ import annotations
 import pkgutil
 
 import pytest
+from gunicorn.config import Config
 
-from kafkasse.server.gunicorn_internals import NAMES
+from kafkasse.server.gunicorn_internals import NAMES, keep_settings
 from kafkasse.server.worker import Worker
 
 
@@ -23,3 +24,13 @@ def test_the_methods_that_the_worker_overrides_are_listed():
 
     listed = " ".join(names for owner, names in NAMES.items() if owner.startswith("gunicorn.workers")).split()
     assert set() == {name for name in overridden if not name.startswith("__")} - set(listed)
+
+
+def test_kept_settings_have_the_same_values():
+    cfg = Config()
+    before = {name: getattr(cfg, name) for name in cfg.settings}
+
+    keep_settings(cfg)
+
+    assert before == {name: getattr(cfg, name) for name in cfg.settings}
+    assert set(cfg.settings) <= set(vars(cfg))

@@ -27,7 +27,7 @@ from kafkasse.log import Partition
 from kafkasse.records.frame import JsonLines, ServerSentEvents
 from kafkasse.records.position import Place
 from kafkasse.route import Route
-from kafkasse.web.request import StreamRequest, parse_request
+from kafkasse.web.request import StreamRequest, is_finite_read, parse_request
 
 OPEN = Route("topics", "/{topics}", None)
 ID = '[{"topic":"t","partition":0,"offset":5}]'
@@ -42,7 +42,8 @@ def stream_request(
     **settings: Any,
 ) -> StreamRequest:
     environ = EnvironBuilder(f"/{topics}", query_string=query, headers=Headers(headers)).get_environ()
-    return parse_request(Flask.request_class(environ), route, topics, Config(**settings).web)
+    request = Flask.request_class(environ)
+    return parse_request(request, route, topics, Config(**settings).web, is_finite_read(request))
 
 
 # Topics.
@@ -252,7 +253,7 @@ def test_parses_or_rejects_any_request(topics, accept, query):
     environ["HTTP_ACCEPT"] = accept.encode("utf-8", "replace").decode("latin-1")
     environ["HTTP_LAST_EVENT_ID"] = topics.encode("utf-8", "replace").decode("latin-1")
     try:
-        parse_request(Flask.request_class(environ), OPEN, topics, Config().web)
+        parse_request(Flask.request_class(environ), OPEN, topics, Config().web, is_finite=False)
     except KafkasseError as rejected:
         assert isinstance(rejected, BadRequest | NotAcceptable)  # noqa: PT017 - it need not be rejected
         json.dumps(rejected.problem(), ensure_ascii=False).encode()

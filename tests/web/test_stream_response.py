@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from flask import Flask, Response, request
 from flask.testing import FlaskClient
+from werkzeug.datastructures import Headers
 from werkzeug.test import create_environ
 
 import kafkasse
@@ -121,16 +122,20 @@ def test_an_app_may_have_its_own_response_class():
     calls: list[type] = []
 
     class Own(Response):
-        pass
+        def get_wsgi_headers(self, environ: dict[str, Any]) -> Headers:
+            headers = super().get_wsgi_headers(environ)
+            headers["X-Own"] = "1"
+            return headers
 
     def hook(response: Response) -> None:
         response.call_on_close(lambda: calls.append(type(response)))
 
     app = app_with(hook)
     app.response_class = Own
-    text = app.test_client().get("/streams/t?timestamp=0").text
+    response = app.test_client().get("/streams/t?timestamp=0")
 
-    assert '"n":1' in text
+    assert '"n":1' in response.text
+    assert "1" == response.headers["X-Own"]
     assert [True] == [issubclass(each, Own) for each in calls]
 
 

@@ -137,12 +137,11 @@ class Where:
         expressions = self.filter.expressions
         if query.expression is not None and query.expression not in expressions:
             expressions = (*expressions, query.expression)
-        record_filter = replace(self.filter, expressions=expressions, on_failure=on_failure)
-        has_filter = record_filter != NO_CONDITIONS
+        has_filter = bool(expressions) or self.filter != NO_CONDITIONS
         if not has_filter and not selected:
             return EVERYTHING
         return Selection(
-            record_filter if has_filter else None,
+            replace(self.filter, expressions=expressions, on_failure=on_failure) if has_filter else None,
             Dimensions(tuple(sorted(selected))),
             _selector(selected) if selected else None,
             query.expression is not None or bool(query.values),
