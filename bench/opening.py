@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from bench.figures import Figures, Row
-from bench.servers import CONFLUENT, GO, KAFKA_SSE, KAFKASSE, STARLETTE, Server
+from bench.servers import CONFLUENT, FLASK_VIEW, GO, KAFKA_SSE, KAFKASSE, STARLETTE, Server
 from bench.testbed import CATCH_UP_TIMEOUT_S, PARTITIONS, RECORD_BYTES, Testbed
 
 STREAMS = 500
@@ -16,7 +16,7 @@ SINGLE_STREAMS = 100
 FIRST_CLIENTS = 20  # after them, memory that a server allocates only once is not counted
 IDLE_S = 5.0
 MISSED_RECORDS = 100
-LIMIT = "one core: the request handling of Flask and gunicorn"
+LIMIT = f"one core: the request handling of Flask and gunicorn, which is that of {FLASK_VIEW}"
 
 
 def measurements() -> Iterator[tuple[str, partial[Figures]]]:
@@ -31,10 +31,11 @@ def measurements() -> Iterator[tuple[str, partial[Figures]]]:
 def _opening(testbed: Testbed) -> Figures:
     """Open many streams at the same time, and others one after the other while one stream is open.
 
-    The baselines send :ok at once. kafkasse sends its first event after it has found the position.
+    The baselines send :ok at once. kafkasse sends its first event after it has found the position. The response of the
+    Flask view ends after :ok.
     """
     figures, streams = Figures(), testbed.scale.clients(STREAMS)
-    for name in testbed.shuffled((KAFKASSE, GO, STARLETTE)):
+    for name in testbed.shuffled((KAFKASSE, GO, STARLETTE, FLASK_VIEW)):
         with testbed.topics(1) as topics, testbed.server(name, topics) as server:
             testbed.open(server, topics, 1)
             request, began, before_s = server.request(f"/{topics[0]}"), time.monotonic(), server.cpu_s()

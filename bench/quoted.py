@@ -1,8 +1,9 @@
 """The figures of the benchmark in README.md, ARCHITECTURE.md and docs/: find them, compare them, and write new ones.
 
 A comment after a figure names its row in results.json: `1.1 µs<!-- live.1000x200.cpu -->`. `@Go` after the name means the
-row of Go, and `a / b` a ratio of two rows. A figure has two digits, or is `?` if its row is not in results.json. A figure
-that is not part of the benchmark has the comment `by hand`; a number beside it that is not a figure, `a limit`.
+row of Go, and `a / b` a ratio of two rows. A figure has two digits, or is `?` if its row is not in results.json, which is a
+problem: the name may be misspelled. A figure that is not part of the benchmark has the comment `by hand`; a number beside it
+that is not a figure, `a limit`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,11 @@ def problems(text: str, rows: dict[tuple[str, str], Row]) -> Iterator[str]:
     """Yield a sentence for each figure that differs from its row, and for each measured figure without a comment."""
     text = _TABLES.sub("", CODE.sub("", text))
     for match in MARKED.finditer(text):
-        if match["name"] not in NO_ROW and (expected := figure(match["name"], match["unit"], rows)) != match["figure"]:
+        if match["name"] in NO_ROW:
+            continue
+        if (expected := figure(match["name"], match["unit"], rows)) == UNKNOWN:
+            yield f"{match[0]}: results.json has no such row"
+        elif expected != match["figure"]:
             yield f"{match[0]}: the figure in results.json is {expected}"
     for block in text.split("\n\n"):
         marked = {match.start() for match in MARKED.finditer(block)}

@@ -23,6 +23,7 @@ KAFKA_SSE_FOLDER = RIVALS / ".kafka-sse"
 FRANZ = RIVALS / "franz/.build"
 KAFKASSE, STARLETTE, GO = "kafkasse", "Starlette", "Go"
 CONFLUENT, KAFKA_SSE = "confluent-kafka", "KafkaSSE"
+FLASK_VIEW = "a Flask view"
 MAX_CONFLUENT_CLIENTS = 200  # each takes one of gthread's threads
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
@@ -126,11 +127,21 @@ def kafka_sse(bootstrap_servers: str, _topics: Sequence[str]) -> Iterator[Server
         yield Server(KAFKA_SSE, output.wait_for(_LISTENING, 1)[0], (output.pid,), b":ok")
 
 
+@contextmanager
+def flask_view(_bootstrap_servers: str, _topics: Sequence[str]) -> Iterator[Server]:
+    """bench.rivals.flask_app, under the same worker of gunicorn as kafkasse."""
+    words = ["-c", "python:kafkasse.server.gunicorn_conf", "-b", "127.0.0.1:0", "bench.rivals.flask_app:app"]
+    with _running([sys.executable, "-m", "gunicorn", *words], {}) as output:
+        port, pids = output.wait_for(_LISTENING, 1), output.wait_for(_BOOTED, 1)
+        yield Server(FLASK_VIEW, port[0], tuple(pids), b":ok")
+
+
 BASELINES: dict[str, Callable[[str, Sequence[str]], AbstractContextManager[Server]]] = {
     GO: go,
     STARLETTE: starlette,
     CONFLUENT: confluent,
     KAFKA_SSE: kafka_sse,
+    FLASK_VIEW: flask_view,
 }
 
 

@@ -157,7 +157,9 @@ ROWS = {(row.key, row.server): row for row in (latency(1234.0), latency(617.0, s
     [
         ("It takes 1,200 µs<!-- load.cpu --> or 1.2 ms of CPU<!-- load.cpu -->.", 0),
         ("twice as much, 2 times as much<!-- load.cpu / load.cpu@Go --> as Go", 0),
-        ("? µs<!-- other.cpu -->", 0),
+        ("? µs<!-- other.cpu -->", 1),
+        ("1,200 µs<!-- load.cpu@Goo -->", 1),
+        ("2 times as much<!-- load.cpu / laod.cpu@Go -->", 1),
         ("`1,300 µs` in code", 0),
         ("1,300 µs<!-- load.cpu -->", 1),
         ("17 µs<!-- other.cpu -->", 1),
