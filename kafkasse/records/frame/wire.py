@@ -179,12 +179,13 @@ class _WithEvent(msgspec.Struct):
     event: Any = UNSET
 
 
+_BACKSLASH = ord("\\")  # a number: for bytes, `in` takes ten times as long
 _decode_event = msgspec.json.Decoder(_WithEvent).decode
 
 
 def may_have_event(data: bytes) -> bool:
     """Return whether valid JSON may be an object with a member `event`, however escaped. This check is fast."""
-    return b'"event"' in data or b"\\" in data
+    return _BACKSLASH in data or data.find(b'"event"') >= 0
 
 
 def _has_reserved_event(data: bytes) -> bool:
