@@ -31,11 +31,11 @@ def test_logs_one_record_of_a_topic_and_the_number_of_the_others(ends, caplog):
     """The next interval starts at the next record that is skipped."""
     records = Observer([], logging.getLogger("skipped"))
     for offset in range(1000):
-        records.skipped("t", 0, offset, "bad\nJSON")
-    records.skipped("other", 0, 7, "bad")
+        records.skipped("t", 0, offset, "bad\nJSON", "not_json")
+    records.skipped("other", 0, 7, "bad", "not_json")
     for end in ends:
         end()
-    records.skipped("other", 0, 8, "worse")
+    records.skipped("other", 0, 8, "worse", "not_json")
 
     assert [
         "Skipped t/0 offset 0: bad\\nJSON",
