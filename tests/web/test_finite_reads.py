@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -541,6 +542,57 @@ def test_filters_fields_and_path_parameters(log):
     offset = client.get("/r/k1?offset=now").headers[NEXT]
     gevent.spawn_later(SOON_S, log.append, "t", b'{"n":8,"secret":1}', key=b"k1")
     assert [{"n": 8}] == client.get(f"/r/k1?offset={offset}&live=long-poll").get_json()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"format": name} for name in ("kafkasse", "value", "envelope", "cloudevents")),
+        {"fields": ["n"]},
+        {"where": {"key": ["k0", "k2"]}},
+        {"where": {"expression": "offset != 1"}},
+        {"newest_by": {"header": "v"}},
+    ],
+    ids=str,
+)
+def test_a_chunk_contains_the_lines_of_the_stream(log, settings):
+    """Whatever the route says, byte for byte."""
+    log.append("t", b'{"n":1}', key=b"k2")
+    log.append("t", None, key=b"k0")
+    client = client_of(log, None, routes={"r": {"path": "/r", "topics": ["t"], **settings}})
+    chunk = client.get("/r?offset=-1").data
+
+    with client.get("/r?since=1970-01-01", headers={"Accept": "application/x-ndjson"}, buffered=False) as stream:
+        lines = read_until(stream.response, b"delete").strip()
+    assert 3 <= len(json.loads(chunk))
+    assert [*json.loads(chunk)] == [json.loads(line) for line in lines.split(b"\n") if line]
+    assert sorted(line.strip(b",") for line in chunk[1:-1].split(b"\n")) == sorted(filter(None, lines.split(b"\n")))
+
+
+def test_archived_records_are_not_gone(log, tmp_path):
+    pytest.importorskip("pyarrow", reason="pip install pyarrow")
+    from kafkasse.archive.directory import ArchiveDirectory
+    from kafkasse.archive.log import ArchivedLog, ArchiveReader
+    from tests.support.archive import archive
+
+    offset = client_of(log, None).get("/t?offset=-1").headers[NEXT]
+    directory = ArchiveDirectory(tmp_path)
+    directory.create()
+    for n in range(3, 9):
+        log.append("t", b'{"n":%d}' % n)
+    archive(tmp_path, log, "t")
+    log.drop_before("t", 7)
+    with closing(ArchivedLog(log, ArchiveReader(directory))) as archived:
+        client = client_of(archived, None)
+
+        assert [*range(9)] == numbers(client.get("/t?offset=-1"))
+        assert [*range(3, 9)] == numbers(client.get(f"/t?offset={offset}"))
+
+
+def test_a_client_has_a_limit(log):
+    client = client_of(log, None, max_streams_per_client=1)
+    with client.get("/t?offset=-1&live=sse", buffered=False):
+        assert 429 == client.get("/t?offset=-1").status_code
 
 
 def test_a_route_that_starts_with_a_snapshot(log):
