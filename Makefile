@@ -88,7 +88,7 @@ simulate: setup ## play random worlds for SECONDS; store those in which a client
 
 # Prints the changes that no fast test notices. Fails if their share grows; see tests/history/kill_rate.toml. MUTANTS=--resume
 # continues where the last run stopped.
-mutants: setup ## change kafkasse/feed and kafkasse/kafka in one place at a time for SECONDS
+mutants: setup ## change the feeds, the Kafka adapter and finite reads in one place at a time for SECONDS
 	@$(VENV)/bin/python -m tests.history.mutation_run --seconds $(SECONDS) $(MUTANTS)
 
 # First one fault at a time: all records must arrive as soon as docs/faults.md says. SEED repeats the order of an earlier run.

@@ -112,8 +112,10 @@ def test_now_is_the_end_of_the_log(client):
     assert "ETag" not in response.headers
 
 
-def test_head_returns_the_offset_at_the_end(client):
-    for offset in ("-1", "now", client.get("/t?offset=-1").headers[NEXT]):
+def test_head_returns_the_offset_at_the_end(client, log):
+    older = client.get("/t?offset=-1").headers[NEXT]
+    log.append("t", b'{"n":3}')
+    for offset in ("-1", "now", older, client.get("/t?offset=-1").headers[NEXT]):
         response = client.head(f"/t?offset={offset}")
 
         assert (200, b"") == (response.status_code, response.data)
