@@ -115,7 +115,8 @@ class Snapshot(SnapshotCore):
     def _complete(self) -> None:
         """Read up to the end that the log has now, and make a version."""
         held = self._log.offset_ranges(self._feed.ids.offsets)
-        self.begin(held)
+        ahead = self.epochs_ahead
+        self.begin(held, self._log.epoch_ends(ahead) if ahead else {})
         ends = {partition: offsets.end for partition, offsets in held.items()}
         while self._feed.is_open:
             if self.has_reached(ends):

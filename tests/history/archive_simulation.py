@@ -15,18 +15,21 @@ from typing import Any
 from unittest.mock import patch
 
 from kafkasse.log import Log
+from kafkasse.log import Partition as LogPartition
 from kafkasse.route import StartAt
 from tests.history.checker import Bounds
 from tests.history.draws import Draws
+from tests.history.simulated_log import CLUSTERS_WITH_IDS
 from tests.history.simulation import Simulation
 from tests.history.wire import Partition
 
 ROW_GROUP_BYTES = 200  # a few records
-ARCHIVE_TURNS = 60
 
 
 class ArchiveSimulation(Simulation):
     """Half of the simulations have clients that start at the earliest record, which may be archived."""
+
+    _clusters = CLUSTERS_WITH_IDS
 
     def __init__(self, draws: Draws, **settings: Any) -> None:
         from kafkasse.archive.directory import ArchiveDirectory  # needs pyarrow
@@ -61,7 +64,8 @@ class ArchiveSimulation(Simulation):
         from tests.support.archive import archive
 
         topic, at = partition or self._any_partition()
-        archive(self.directory.path, self.log, topic, partition=at)
+        if self.log.offset_ranges([LogPartition(topic, at)]):  # it has a leader
+            archive(self.directory.path, self.log, topic, partition=at)
 
     def retain(self) -> None:
         """Remove the oldest records of a partition from Kafka."""
@@ -84,10 +88,6 @@ class ArchiveSimulation(Simulation):
     def truncate_at(self, partition: Partition, end: int) -> None:
         if end > self.firsts[partition]:
             super().truncate_at(partition, end)
-
-    def _turns_to_end(self) -> int:
-        """Return a number of turns that includes those of the archive, from which the tail reads one row group in each."""
-        return ARCHIVE_TURNS + super()._turns_to_end()
 
     def _held(self, partition: Partition, bounds: Bounds) -> Bounds:
         topic, at = partition

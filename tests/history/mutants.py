@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
+from types import SimpleNamespace
 from typing import Any
 
 from kafkasse.feed import chunks, feeds
@@ -335,6 +336,31 @@ def records_of_another_partition(original: Any, self: Any, response: Any) -> Any
     states = [state for state, _ in pairs]
     applied["records_of_another_partition"] += len(pairs) > 1
     return iter([(state, data) for state, (_, data) in zip([*states[1:], *states[:1]], pairs, strict=True)])
+
+
+@mutant(Snapshot, "_read")
+def snapshot_ignores_epochs(original: Any, self: Any, ends: Any) -> None:
+    """The cursor of a snapshot does not know the leader epochs of the records that it has read."""
+    log = self._log
+    applied["snapshot_ignores_epochs"] += bool(self.ids.epochs)
+    self._log = SimpleNamespace(
+        cursor=lambda offsets, epochs, topic_ids: log.cursor(offsets, topic_ids=topic_ids),
+        offset_ranges=log.offset_ranges,
+        describe=log.describe,
+    )
+    try:
+        original(self, ends)
+    finally:
+        self._log = log
+
+
+@mutant(FetchSession, "remove")
+def removed_partition_not_forgotten(original: Any, self: Any, position: Any) -> None:
+    """A partition that a cursor no longer reads stays in the session of the broker."""
+    requested = dict(self._requested)
+    original(self, position)
+    applied["removed_partition_not_forgotten"] += requested != self._requested
+    self._requested, self._forgotten = requested, []
 
 
 @mutant(CursorCore, "_must_validate")

@@ -25,7 +25,7 @@ from kafkasse.kafka.fetch_protocol import (
 )
 from kafkasse.kafka.old_brokers import UNKNOWN_OFFSET, is_of_another_topic
 from kafkasse.log import UNKNOWN_EPOCH, OffsetRange, Partition
-from tests.kafka.fake_broker import batch
+from tests.kafka.fake_broker import batch, batch_of
 
 OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_LEADER, SESSION_NOT_FOUND, SESSION_EPOCH, FENCED, UNKNOWN_LEADER_EPOCH, UNKNOWN_ID = (
     1, 3, 6, 70, 71, 74, 75, 100,
@@ -35,12 +35,17 @@ MAX_BATCHES = 3  # in a response, for one partition
 PAYLOAD = b"x" * 20
 
 
+MARKER = b""  # the value of a transaction marker
+
+
 class Entry(NamedTuple):
-    """A record, or a transaction marker if `value` is b"". Values are unique, so they identify a record."""
+    """A record, or a transaction marker."""
 
     offset: int
     epoch: int
-    value: bytes
+    value: bytes | None
+    key: bytes | None = None
+    timestamp: int = 1000
 
 
 class PartitionLog:
@@ -67,8 +72,8 @@ class PartitionLog:
     def end(self) -> int:
         return self.start + len(self.entries)
 
-    def append(self, value: bytes) -> None:
-        self.entries.append(Entry(self.end, self.leader_epoch, value))
+    def append(self, value: bytes | None, key: bytes | None = None, timestamp: int = 1000) -> None:
+        self.entries.append(Entry(self.end, self.leader_epoch, value, key, timestamp))
 
     def elect(self, leader: int) -> None:
         self.leader, self.leader_epoch = leader, self.leader_epoch + 1
@@ -110,7 +115,8 @@ class PartitionLog:
         batches: list[list[Entry]] = []
         for entry in entries:
             last = batches[-1] if batches else []
-            if last and last[-1].epoch == entry.epoch and last[-1].value and entry.value and entry.offset % 2:
+            is_record = entry.value != MARKER and entry.offset % 2
+            if is_record and last and last[-1].epoch == entry.epoch and last[-1].value != MARKER:
                 last.append(entry)
             else:
                 batches.append([entry])
@@ -123,8 +129,9 @@ def _encoded(entries: tuple[Entry, ...]) -> bytes:
     from kafkasse.kafka import batches
 
     first = entries[0]
-    if first.value:
-        return batch(first.offset, *[entry.value for entry in entries], epoch=first.epoch)
+    if first.value != MARKER:
+        records = [(entry.timestamp, entry.key, entry.value) for entry in entries]
+        return batch_of(first.offset, records, epoch=first.epoch)
     empty = bytearray(batch(first.offset, b"", epoch=first.epoch)[: batches._HEADER_V2.size])
     empty[8:12] = (len(empty) - 12).to_bytes(4, "big")
     empty[57:61] = bytes(4)
@@ -149,6 +156,11 @@ class SimulatedBroker:
 
     def evict_sessions(self) -> None:
         self._sessions.clear()
+
+    def contents(self, session_id: int) -> frozenset[tuple[bytes, int]] | None:
+        """Return the topics and partitions of a session, if it exists."""
+        session = self._sessions.get(session_id)
+        return None if session is None else frozenset(session.partitions)
 
     def fetch(self, request: FetchRequest) -> FetchResponse:
         assert not {partition[:2] for partition in request.partitions} & set(request.forgotten), (
@@ -263,6 +275,11 @@ class SimulatedCluster:
         for number in range(partitions):
             self.add_partition(Partition(topic, number), epoch, leader)
 
+    def delete(self, topic: str) -> None:
+        """Delete a topic."""
+        self.logs = {partition: log for partition, log in self.logs.items() if partition.topic != topic}
+        self.publish()
+
     def add_partition(self, partition: Partition, epoch: int, leader: int) -> None:
         self.logs[partition] = PartitionLog(epoch, leader)
         self.publish()
@@ -296,9 +313,9 @@ class SimulatedCluster:
 
     def held(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:
         return {
-            partition: OffsetRange(self.logs[partition].start, self.logs[partition].end)
+            partition: OffsetRange(log.start, log.end, log.leader_epoch)
             for partition in partitions
-            if partition in self.logs
+            if (log := self.logs.get(partition)) is not None
         }
 
     # Cluster

@@ -19,7 +19,6 @@ from kafkasse.feed.core.reader_states import ReaderState
 from kafkasse.feed.tail import Tail
 from kafkasse.log import Log, Topic
 from kafkasse.log import Partition as LogPartition
-from kafkasse.log.memory import MemoryCursor, MemoryLog
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Selection, Selector
 from kafkasse.records.position import Position, of_topics, parse
@@ -27,6 +26,7 @@ from kafkasse.route import Route, StartAt
 from tests.history.checker import Bounds, Connection, History, StoredRecord, last_id, violations
 from tests.history.draws import Draws
 from tests.history.payloads import is_json
+from tests.history.simulated_log import CLUSTERS, FAULTS, ClusterType, SimulatedLog
 from tests.history.stored_logs import LogVersion
 from tests.history.wire import Partition, blocks
 from tests.support.turns import turn
@@ -37,24 +37,8 @@ HIDDEN = 3  # the filter drops one record in three
 MAX_CLIENTS = 6
 MAX_READS_TO_PARK = 10
 MAX_IDLE_READS = 20
+MIN_TURNS, MAX_TURNS = 2, 60  # until a tail is at the end: it notices changes of topics in the first two turns
 MAX_READS = 5000  # of one client that reads to the end
-
-
-class BusyCursor(MemoryCursor):
-    """Other greenlets run while this cursor closes, as they do while a Kafka cursor closes."""
-
-    def close(self) -> None:
-        super().close()
-        self._log.while_closing()
-
-
-class BusyLog(MemoryLog):
-    """A log that runs `while_closing` whenever a cursor closes."""
-
-    while_closing: Callable[[], None] = staticmethod(lambda: None)
-
-    def cursor(self, offsets: Any, tail: bool = False, epochs: Any = None, topic_ids: Any = None) -> MemoryCursor:
-        return BusyCursor(self, offsets, epochs, topic_ids)
 
 
 def _is_shown(message: Any) -> bool:
@@ -94,6 +78,11 @@ class Client:
     def _receive(self, data: bytes) -> None:
         self.body += data
         self._arrivals.append((len(self.body), self._simulation.now))
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the client receives new records from the feed."""
+        return self.reader.state in (ReaderState.LIVE, ReaderState.PARKED)
 
     # The greenlet of the stream.
 
@@ -173,11 +162,10 @@ class Simulation:
 
     Attributes:
         reached: how often the situations occurred that only some orders of steps cause.
-        events: what happened, for people. Only worlds of a cursor have it.
+        events: what happened, for people.
     """
 
-    events: Sequence[str] = ()
-
+    _clusters: Sequence[ClusterType] = CLUSTERS
     _route = Route("topics", "/{topics}", None)
     _start = of_topics([TOPIC])  # of a client without an event ID
 
@@ -194,8 +182,7 @@ class Simulation:
         self.reached: Counter[str] = Counter()
         self.filtered, self.id_frequency, self.drops = filtered, id_frequency, drops
         self.late_reconnects, self.truncates = late_reconnects, truncates
-        self.log = BusyLog()
-        self.log.while_closing = self._run_others
+        self.events: list[str] = []
         self.stored: list[StoredRecord] = []
         self._written = 0
         self.ends: dict[Partition, int] = {}
@@ -208,6 +195,8 @@ class Simulation:
         self._bounds: dict[Partition, list[Bounds]] = {}
         self._tails: list[Tail] = []
         ring = self.draws.choice([1, 3, 8])
+        self.log = self._new_log()
+        self.log.while_closing = self._run_others
         config = Config(heartbeat_s=300, idle_feed_timeout_s=3600)
         # Refresh the metadata whenever a tail or a cursor checks it.
         self._settings = replace(config.feed, metadata_refresh_s=0.0, max_ring_records=ring, max_chunk_bytes=1024)
@@ -219,25 +208,33 @@ class Simulation:
         """Run this many steps, or the recorded ones. Return the violations."""
         moves = [self.append, self.append, self.append, self.mark, self.turn, self.turn, self.open]
         moves += [self.read, self.read, self.read, self.cut, self.cut_at_any_byte, self.heartbeat, self.drop]
-        moves += [self.park, self.park, self.fill_socket, self.end, self.truncate, *self._more_moves()]
+        moves += [self.park, self.park, self.fill_socket, self.end, *[self.truncate] * 3, *self._moves_of_cluster()]
+        moves += self._more_moves()
         named = {move.__name__: move for move in moves}
         for name in self.draws.moves(steps, [move.__name__ for move in moves]):
             self.tick()
+            self.note(name)
             named[name]()
         return self.violations()
+
+    def note(self, event: str) -> None:
+        """Add an event, for people."""
+        self.events.append(f"{self.now:4} {event}")
 
     def violations(self) -> list[str]:
         """Let every client read to the end. Return the violations."""
         self.draws.settle()
+        self.note("from now on, nothing fails")
         self.settle()
         self.reached["gap"] += self.gaps
         for stats in {id(client.reader.stats): client.reader.stats for client in self.clients}.values():
             self.reached["catch-up"] += stats.catch_ups
             self.reached["falls behind"] += stats.falls_behind
         histories = [self._history(number, client) for number, client in enumerate(self.clients)]
-        return violations(
+        of_clients = violations(
             histories, self.stored, reached=self.ends, bounds=self._bounds, versions_began=self._versions_began
         )
+        return [*self.log.violations, *of_clients]
 
     def _new_feeds(self) -> Feeds:
         """Return the feeds of a worker that has just started."""
@@ -248,8 +245,15 @@ class Simulation:
         tail._check_at = inf  # turn() calls _check_topics(), so that time decides nothing
         self._tails.append(tail)
 
+    def _new_log(self) -> Any:
+        """Return the log that the writers write to."""
+        return SimulatedLog(self.draws, self.draws.choice(self._clusters), self.reached, self.note)
+
     def _readable_log(self) -> Log:
         return self.log
+
+    def _moves_of_cluster(self) -> Iterable[Callable[[], None]]:
+        return self.elect, self.lose_leader, self.evict_sessions, self.disturb, self.disturb, self.disturb
 
     def _more_moves(self) -> Iterable[Callable[[], None]]:
         """Return the other steps of this simulation."""
@@ -260,7 +264,7 @@ class Simulation:
         self.now += 1
         for partition, bounds in self._bounds.items():
             at = LogPartition(*partition)
-            held = self.log.offset_ranges([at])[at]
+            held = self.log.bounds(at)
             bounds.append(self._held(partition, Bounds(self.now, self.now, held.start, held.end)))
 
     def _held(self, partition: Partition, bounds: Bounds) -> Bounds:
@@ -359,6 +363,21 @@ class Simulation:
         found = [each.get(LogPartition(*partition)) for each in starts]  # an ID may be older than the partition
         return all(each is not None and each.epoch is not None for each in found)
 
+    def elect(self) -> None:
+        self.log.elect_leader(*self._any_partition(), leader=self.draws.below(3))
+
+    def lose_leader(self) -> None:
+        self.log.lose_leader(*self._any_partition())
+
+    def evict_sessions(self) -> None:
+        self.draws.choice(self.log.cluster.brokers).evict_sessions()
+
+    def disturb(self) -> None:
+        """Let requests, responses, lookups or connections fail in the next calls of poll()."""
+        for _ in range(self.draws.between(1, 5)):
+            self.log.faults.append(self.draws.choice([*FAULTS]))
+        self.note(f"the next polls: {', '.join(self.log.faults)}")
+
     def turn(self) -> None:
         for tail in self._tails:
             turn(tail)
@@ -368,15 +387,22 @@ class Simulation:
         tail._check_topics()
 
     def _turn_to_end(self) -> None:
-        for _ in range(self._turns_to_end()):
+        self.log.calm()
+        for _ in range(MIN_TURNS):
+            self.turn()
+        for _ in range(MAX_TURNS):
+            if self._is_at_end():
+                return
             self.turn()
 
-    def _turns_to_end(self) -> int:
-        """Return the number of turns after which the tail is at the end of all partitions.
-
-        In each turn, the tail either reports one gap, or reads every partition to the end of a leader epoch.
-        """
-        return 4 + 2 * (len(self.ends) + sum(self._epochs.values()))
+    def _is_at_end(self) -> bool:
+        """Return whether the tail is at the end of all partitions of its topics."""
+        return all(
+            (state := tail.partitions.get(at)) is not None and state.offset == self.log.bounds(at).end
+            for tail in self._tails
+            for at in (LogPartition(*partition) for partition in self.ends)
+            if at.topic in tail.topics
+        )
 
     def open(self) -> None:
         if len(self.clients) < MAX_CLIENTS:
@@ -440,9 +466,12 @@ class Simulation:
     def settle(self) -> None:
         """Let every client read until there is nothing more."""
         self.log.while_closing = lambda: None  # otherwise new records would never stop
+        self.log.calm()
         for partition in [each for each, epoch in self._epochs.items() if epoch or self._recreated[each[0]]]:
             self.append(partition)  # a client that was ahead of the tail notices a truncation at the next record
-        for _ in range(self._turns_to_end()):
+        for number in range(MAX_TURNS):
+            if number > MIN_TURNS and self._is_at_end() and all(client.is_live for client in self.clients):
+                break
             self.tick()
             self.turn()
             for client in self.clients:
@@ -462,7 +491,7 @@ class Simulation:
                 return
             if client.body != before:
                 idle = 0
-            elif client.reader.state in (ReaderState.LIVE, ReaderState.PARKED):
+            elif client.is_live:
                 return
             else:
                 idle += 1
@@ -488,6 +517,8 @@ class Simulation:
 
     def _open(self, client: Client, encoder: Encoder, selector: Selector | None = None) -> None:
         """Open a stream as the web package does."""
+        if not client.sent_id:
+            self.log.calm()  # a partition without a leader would start at the time of the server, which the checker lacks
         log = self._feeds.log
         matching = [*log.describe(self._route.matching(log.topic_names()))]
         position = self._route.adapt(parse(client.sent_id) if client.sent_id else self._start, matching)

@@ -16,6 +16,7 @@ from kafkasse.records.position import Position, of_topics
 from kafkasse.route import Route, StartAt
 from tests.history.checker import StoredRecord
 from tests.history.draws import Draws
+from tests.history.simulated_log import CLUSTERS_WITH_IDS
 from tests.history.simulation import PARTITIONS, TOPIC, Choice, Client, SelectingSimulation
 from tests.history.wire import Partition
 
@@ -116,6 +117,8 @@ class ChangingSimulation(PatternSimulation):
     Some streams open with descriptions from before the last change of a topic, as on a server that has not noticed it.
     """
 
+    _clusters = CLUSTERS_WITH_IDS
+
     def __init__(self, draws: Draws, **settings: Any) -> None:
         self._former: dict[str, Topic] = {}  # the descriptions before the last changes
         super().__init__(draws, **{"late_reconnects": True, "truncates": True, **settings})
@@ -192,6 +195,7 @@ class SnapshotSimulation(PersonalSimulation):
     def __init__(self, draws: Draws, **settings: Any) -> None:
         super().__init__(draws, drops=False, **settings)
         self.log.while_closing = lambda: None  # the greenlet of the snapshot closes cursors, too
+        self._feeds._slots._count = 1
 
     def play(self, steps: int) -> list[str]:
         with patch.object(snapshot, "UNAVAILABLE_BACKOFF_S", 0.0):  # a snapshot is read again after a truncation

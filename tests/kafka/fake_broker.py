@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,9 +54,16 @@ PartitionData = TopicData.PartitionData
 
 def batch(offset: int, *values: bytes, epoch: int = 0, codec: int = 0) -> bytes:
     """Encode a record batch that starts at `offset`, written in this leader epoch."""
+    return batch_of(offset, [(1000, None, value) for value in values], epoch, codec)
+
+
+def batch_of(
+    offset: int, records: Iterable[tuple[int, bytes | None, bytes | None]], epoch: int = 0, codec: int = 0
+) -> bytes:
+    """As batch(), for records with a timestamp, a key and a value."""
     builder = MemoryRecordsBuilder(2, codec, 1 << 26)
-    for value in values:
-        builder.append(1000, None, value, [])
+    for timestamp, key, value in records:
+        builder.append(timestamp, key, value, [])
     builder.close()
     data = bytearray(builder.buffer())
     data[:8] = struct.pack(">q", offset)

@@ -1,8 +1,7 @@
-"""Archives for tests: copy the records of a MemoryLog to Parquet files, as the pipeline does for a Kafka cluster."""
+"""Archives for tests: copy the records of a log to Parquet files, as the pipeline does for a Kafka cluster."""
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,20 +9,19 @@ import pyarrow as pa
 from kafkasse.archive import parquet
 from kafkasse.archive.directory import ArchiveDirectory, TopicDirectory
 from kafkasse.archive.manifest import Entry
-from kafkasse.log import UNKNOWN_EPOCH, Partition
-from kafkasse.log.memory import MemoryLog, MemoryRecord
+from kafkasse.log import UNKNOWN_EPOCH, Log, Partition, Record
 
 DAY = "2026-11-22"
 
 
-def topic_directory(root: Path, log: MemoryLog, topic: str) -> TopicDirectory:
+def topic_directory(root: Path, log: Log, topic: str) -> TopicDirectory:
     """Return the directory of the archive of a topic."""
     directory = ArchiveDirectory(root)
     directory.create()
     return directory.topic(topic, log.describe([topic])[topic].topic_id)
 
 
-def archive(root: Path, log: MemoryLog, topic: str, end: int | None = None, partition: int = 0) -> None:
+def archive(root: Path, log: Log, topic: str, end: int | None = None, partition: int = 0) -> None:
     """Archive the next records of a partition, before `end` or those that the log holds now, as one commit.
 
     Records that the log has lost in a truncation since are removed from the archive.
@@ -46,7 +44,7 @@ def archive(root: Path, log: MemoryLog, topic: str, end: int | None = None, part
 
 
 def write_file(
-    directory: TopicDirectory, partition: int, start: int, end: int, epoch: int, records: list[MemoryRecord]
+    directory: TopicDirectory, partition: int, start: int, end: int, epoch: int, records: list[Record]
 ) -> Entry:
     """Write the records of one leader epoch to a file, and return its entry, which is not committed yet."""
     if not records:
@@ -60,7 +58,7 @@ def write_file(
     return Entry(partition, start, end, epoch, DAY, records[0].offset, count, newest, size, path)
 
 
-def table(partition: int, epoch: int, records: list[MemoryRecord]) -> pa.Table:
+def table(partition: int, epoch: int, records: list[Record]) -> pa.Table:
     """Return records as a table with the archive's schema."""
     rows = [
         {
@@ -78,12 +76,18 @@ def table(partition: int, epoch: int, records: list[MemoryRecord]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=parquet.SCHEMA)
 
 
-def _batches(log: MemoryLog, at: Partition, start: int, stop: int) -> list[tuple[int, int, int, list[MemoryRecord]]]:
+def _batches(log: Log, at: Partition, start: int, stop: int) -> list[tuple[int, int, int, list[Record]]]:
     """Return the records `[start, stop)` by leader epoch: first offset, next offset, epoch and records."""
-    partition_log = log._partitions[at]
-    bounds = sorted({start, stop, *(each for each in partition_log.epoch_starts.values() if start < each < stop)})
-    return [
-        (low, high, partition_log.epoch_at(low), [each for each in partition_log.records if low <= each.offset < high])
-        for low, high in pairwise(bounds)
-        if low < high
-    ]
+    cursor = log.cursor({at: start})
+    parts: list[tuple[int, int, int, list[Record]]] = []
+    while start < stop:
+        for batch in cursor.poll(0):
+            end, epoch = min(batch.next_offset, stop), batch.leader_epoch
+            records = [record for record in batch.records if start <= record.offset < end]
+            if parts and parts[-1][2] == epoch:
+                begin, _, _, former = parts.pop()
+                parts.append((begin, end, epoch, [*former, *records]))
+            elif start < end:
+                parts.append((start, end, epoch, records))
+            start = end
+    return parts

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from kafkasse.errors import ConfigurationError, Unavailable
 from kafkasse.feed.core.feed import FeedCore
 from kafkasse.feed.core.versions import Versions
-from kafkasse.log import Batch, OffsetOutOfRange, OffsetRange, Partition, Resumption
+from kafkasse.log import Batch, OffsetAndEpoch, OffsetOutOfRange, OffsetRange, Partition, Resumption
 from kafkasse.records.filter import Selector
 from kafkasse.records.filter.dimensions import Values
 from kafkasse.records.position import Place
@@ -147,15 +147,22 @@ class SnapshotCore:
 
     # Rows.
 
-    def begin(self, held: Mapping[Partition, OffsetRange]) -> None:
+    @property
+    def epochs_ahead(self) -> dict[Partition, int]:
+        """The leader epochs where the snapshot is ahead of the feed, which notices no truncation there."""
+        feed = self._feed.ids.offsets
+        return {at: epoch for at, epoch in self.ids.epochs.items() if self.ids.offsets[at] > feed.get(at, 0)}
+
+    def begin(self, held: Mapping[Partition, OffsetRange], epoch_ends: Mapping[Partition, OffsetAndEpoch]) -> None:
         """Start to read the partitions that are new. If the log was truncated, start to read all of them again.
 
         Args:
             held: the offsets that the log holds.
+            epoch_ends: where the epochs of `epochs_ahead` end, as far as the log knows.
         """
-        if self._has_lost_records or any(
-            self.ids.offsets.get(partition, 0) > offsets.end for partition, offsets in held.items()
-        ):
+        ends = [(partition, offsets.end) for partition, offsets in held.items()]
+        ends += [(partition, end.offset) for partition, end in epoch_ends.items()]
+        if self._has_lost_records or any(self.ids.offsets.get(partition, 0) > end for partition, end in ends):
             self.clear()
         for partition, offsets in held.items():
             if partition not in self.ids.offsets:
