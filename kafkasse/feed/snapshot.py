@@ -120,6 +120,8 @@ class Snapshot(SnapshotCore):
         ends = {partition: offsets.end for partition, offsets in held.items()}
         while self._feed.is_open:
             if self.has_reached(ends):
+                if self._has_lost_records:  # since it began to read
+                    raise Unavailable("The log was truncated, so the snapshot must be read from the start.")
                 self.make_version(time.monotonic())
                 return
             self._read(ends)
