@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +75,18 @@ def numbers(response: TestResponse) -> list[int]:
 
 def append_soon(log: MemoryLog, value: bytes = b'{"n":3}', **record: Any) -> None:
     gevent.spawn_later(SOON_S, log.append, "t", value, **record)
+
+
+def while_waiting(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
+    """Call `action` once, when a long poll has started to wait."""
+    wait = finite_reads.Source._wait
+
+    def wait_and_act(source: finite_reads.Source, start: Any) -> Any:
+        monkeypatch.setattr(finite_reads.Source, "_wait", wait)
+        gevent.spawn_later(SOON_S, action)
+        return wait(source, start)
+
+    monkeypatch.setattr(finite_reads.Source, "_wait", wait_and_act)
 
 
 # Chunks.
@@ -266,7 +279,7 @@ def test_a_topic_that_is_recreated_before_a_read(client, log):
     assert [7, 8, 9, 10, 11] == numbers(client.get("/t?offset=-1"))
 
 
-def test_a_long_poll_of_a_topic_that_is_recreated_is_not_up_to_date(log):
+def test_a_long_poll_of_a_topic_that_is_recreated_is_not_up_to_date(log, monkeypatch):
     client = client_of(log, None, metadata_refresh_s=0.05)
     offset = client.get("/t?offset=now").headers[NEXT]
 
@@ -274,7 +287,7 @@ def test_a_long_poll_of_a_topic_that_is_recreated_is_not_up_to_date(log):
         log.delete("t")
         log.create("t")
 
-    gevent.spawn_later(SOON_S, recreate)
+    while_waiting(monkeypatch, recreate)
     poll = client.get(f"/t?offset={offset}&live=long-poll")
 
     assert (200, b"[]", None) == (poll.status_code, poll.data, poll.headers.get(LAST))
@@ -441,7 +454,7 @@ def test_a_long_poll_moves_past_records_that_it_does_not_return(log):
 
 def test_a_long_poll_ends_when_the_server_stops(client, monkeypatch):
     monkeypatch.setattr(finite_reads, "CHECK_S", 0.01)
-    gevent.spawn_later(SOON_S, monkeypatch.setattr, streams, "stopping", True)
+    while_waiting(monkeypatch, lambda: monkeypatch.setattr(streams, "stopping", True))
 
     assert 204 == client.get("/t?offset=now&live=long-poll").status_code
     rejected = client.get("/t?offset=now&live=long-poll")  # or the client would repeat it in a loop
@@ -503,10 +516,14 @@ def test_events_end_with_an_error(client, log, monkeypatch):
     """The client reconnects, and gets the error as an HTTP status."""
     monkeypatch.setattr(finite_reads, "LIVE_S", TIMEOUT_S)
     monkeypatch.setattr(finite_reads, "LONG_POLL_S", 0.05)
-    gevent.spawn_later(SOON_S, log.delete, "t")
 
-    last = events(client.get("/t?offset=-1&live=sse"))[-1]
+    with client.get("/t?offset=-1&live=sse", buffered=False) as response:
+        parts = iter(response.response)
+        body = read_until(parts, b"control")
+        log.delete("t")
+        body += b"".join(parts)
 
+    last = read_events(body)[-1]
     assert "control" == last.type
     offset = json.loads(last.data)["streamNextOffset"]
     assert 404 == client.get(f"/t?offset={offset}&live=sse").status_code
@@ -782,12 +799,12 @@ def test_a_long_poll_outlives_one_whose_access_ends(session, login, log):
     assert [3] == numbers(other.get())
 
 
-def test_a_long_poll_ends_when_its_api_key_is_revoked(log, tmp_path):
+def test_a_long_poll_ends_when_its_api_key_is_revoked(log, tmp_path, monkeypatch):
     key, line = create_key("a")
     (keys := tmp_path / "keys").write_text(line)
     guards = {"partners": {"api_keys": {"file": str(keys)}}}
     client = client_of(log, None, guards=guards, routes={"r": {"path": "/r", "topics": ["t"], "access": ["partners"]}})
-    gevent.spawn_later(SOON_S, keys.write_text, "")
+    while_waiting(monkeypatch, lambda: keys.write_text(""))
 
     response = client.get("/r?offset=now&live=long-poll", headers={"Authorization": f"Bearer {key}"})
 
