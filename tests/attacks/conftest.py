@@ -5,20 +5,19 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-import gevent
 import pytest
 import yaml
 
 from kafkasse.tools.broker import EmbeddedBroker
 from tests.attacks.memory import IDLE_WORKER_BYTES, MIB, Load, growth
 from tests.attacks.meter import MAX_TURN_S, VARIABLE, Turn, turns
+from tests.attacks.quiet_stream import quiet_stream
+from tests.attacks.sizes import is_full
 from tests.support.client import Client, fetch
 from tests.support.kafka import Cluster
 from tests.support.server import Server
@@ -204,7 +203,10 @@ NewAttack = Callable[..., Attack]
 def attack(
     broker: EmbeddedBroker, cluster: Cluster, fresh_name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[NewAttack]:
-    """Starts a server: attack(setting=value, …). It stops after the test. `quiet` names a topic that it has."""
+    """Starts a server: attack(setting=value, …). It stops after the test. `quiet` names a topic that it has.
+
+    In full size, a client of a quiet topic measures the delay of its records, unless the server has another Kafka.
+    """
     numbers = itertools.count()
     with ExitStack() as servers:
 
@@ -216,25 +218,9 @@ def attack(
             server = servers.enter_context(Attacked(folder, broker, "", limits | settings))
             started = Attack(server, settings, quiet)
             servers.callback(lambda: print(f"\n{request.node.name} {json.dumps(started.measured)}"))
+            if is_full() and "kafka" not in settings:
+                address = started.port, quiet, broker.bootstrap_servers
+                servers.enter_context(quiet_stream(*address, started.measured))
             return started
 
         yield attack
-
-
-@contextmanager
-def probing(worker: Attack, cluster: Cluster, topic: str, client: Client) -> Iterator[None]:
-    """Meanwhile, send a record to a topic every 50 ms, and measure how late one client receives each."""
-    delays_ms: list[float] = []
-
-    def probe() -> None:
-        while True:
-            sent = time.monotonic()
-            cluster.send(topic, b'{"n":1}')
-            client.events(1)
-            delays_ms.append((time.monotonic() - sent) * 1000)
-            gevent.sleep(0.05)
-
-    greenlet = gevent.spawn(probe)
-    yield
-    greenlet.kill()
-    worker.measured |= {"median_ms": round(median(delays_ms)), "longest_ms": round(max(delays_ms))}
