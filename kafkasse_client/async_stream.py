@@ -16,7 +16,9 @@ from kafkasse_client.core import (
     MAX_PROBLEM_BYTES,
     MAX_SILENCE_S,
     Core,
+    End,
     Retryable,
+    Silence,
     State,
     StreamError,
 )
@@ -55,7 +57,7 @@ class AsyncStream:
         self._token = token
         self._headers = headers
         self._save = save_of(store)
-        self._timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=timeout_s)
+        self._timeout_s = timeout_s
         self._session = session
         self._on_state = on_state
         self._closed = asyncio.Event()
@@ -78,16 +80,18 @@ class AsyncStream:
                 session = await stack.enter_async_context(aiohttp.ClientSession())
             while not self._closed.is_set():
                 began_s = time.monotonic()
-                self._on_state(State("connecting"))
+                if not self._core.continues_polling:
+                    self._on_state(State("connecting"))
                 try:
                     async for event in self._connection(session):
                         yield event
                         await self.commit(event)
-                    failure = Retryable("the server ended the stream")
+                    failure: Retryable = End()
                 except Retryable as error:
                     failure = error
                 if not self._closed.is_set() and (wait_s := self._core.wait_s(failure, time.monotonic() - began_s)):
-                    self._on_state(State("retrying", str(failure), wait_s))
+                    if not self._core.continues_polling:
+                        self._on_state(State("retrying", str(failure), wait_s))
                     with suppress(TimeoutError):
                         await asyncio.wait_for(self._closed.wait(), wait_s)
 
@@ -116,10 +120,13 @@ class AsyncStream:
         headers = {**(more or {}), **self._core.request_headers()}
         if token := await self._ask(self._token):
             headers["Authorization"] = f"Bearer {token}"
+        timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=self._core.timeout_s(self._timeout_s))
+        parameters = self._core.request_parameters() or None
         try:
-            async with session.get(self._url, headers=headers, timeout=self._timeout) as response:
+            async with session.get(self._url, params=parameters, headers=headers, timeout=timeout) as response:
                 await self._check(response)
-                self._on_state(State("open"))
+                if not self._core.continues_polling:
+                    self._on_state(State("open"))
                 async for chunk in response.content.iter_any():
                     for event in self._core.receive(chunk):
                         if self._closed.is_set():
@@ -129,6 +136,9 @@ class AsyncStream:
                         return
         except aiohttp.ClientConnectorCertificateError as error:
             raise StreamError(f"the server's certificate cannot be verified: {error}") from error
+        except aiohttp.ServerTimeoutError as error:
+            is_silence = "reading" in str(error)  # otherwise, the connection could not be opened in time
+            raise Silence("nothing arrived through the connection") if is_silence else Retryable(str(error)) from error
         except _NETWORK_ERRORS as error:
             raise Retryable(f"the connection failed: {type(error).__name__}") from error
 

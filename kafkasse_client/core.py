@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
+from kafkasse_client.fallback import POLL_PARAMETERS, Fallback
 from kafkasse_client.sse import Event, EventTooLarge, Parser
 
 MAX_SILENCE_S = 60.0  # heartbeats are more frequent, so a connection that is silent for longer is dead
@@ -21,6 +22,12 @@ MAX_BACKOFF_S = 30.0
 MAX_RETRY_S = 300.0  # a cap on `retry:` and Retry-After, because a wrong value could make us wait for days
 MAX_DOUBLINGS = 10
 MAX_PROBLEM_BYTES = 64 * 1024
+MIN_POLL_S = (
+    0.2  # between the starts of two long polls, so that they do not fetch each record of a busy stream separately
+)
+MIN_EMPTY_POLL_S = 1.0  # a poll that ends earlier without events is a failure, or the client could repeat it in a loop
+GATEWAY_TIMEOUT = 504  # kafkasse does not send it: a proxy has waited for the end of the stream
+MIN_GATEWAY_TIMEOUT_S = 5.0  # a proxy that responds earlier has not reached the server
 RETRYABLE_STATUSES = (408, 425, 429)  # the only 4xx statuses after which the same request may succeed later
 
 
@@ -45,6 +52,17 @@ class Retryable(Exception):
         super().__init__(reason)
         self.retry_after_s = retry_after_s
         self.status = status
+
+
+class Silence(Retryable):
+    """Nothing has arrived for too long."""
+
+
+class End(Retryable):
+    """The response has ended as it should."""
+
+    def __init__(self) -> None:
+        super().__init__("the server ended the stream")
 
 
 class State(NamedTuple):
@@ -72,11 +90,14 @@ class Core:
     Attributes:
         position: the ID of the last event that the caller has processed. The caller sets it.
         wants_new_token: whether the next token must be a new one, because the server rejected the last one.
+        continues_polling: whether the next request follows a long poll that has succeeded. The stream stays open meanwhile.
     """
 
     def __init__(self, position: str, can_refresh: bool = False, retry_on: Collection[int] = ()) -> None:
         self.position = position
         self.wants_new_token = False
+        self.continues_polling = False
+        self._fallback = Fallback()
         self._can_refresh = can_refresh
         self._retry_on = retry_on
         self._parser = Parser()
@@ -85,10 +106,20 @@ class Core:
         self._events = 0  # that this connection has received
         self._was_open = False  # whether an earlier connection was open
         self._is_open = False
+        self._has_received = False  # a part of the body of this connection
+
+    def request_parameters(self) -> dict[str, str]:
+        """Return the parameters to add to the query of the next request."""
+        return POLL_PARAMETERS if self._fallback.polls else {}
+
+    def timeout_s(self, timeout_s: float) -> float:
+        """Return how long the next connection may be silent. `timeout_s` is the client's setting."""
+        return self._fallback.timeout_s(timeout_s)
 
     def request_headers(self) -> dict[str, str]:
         """Return the headers that every request for the stream needs."""
-        self._is_open = False
+        self._is_open = self._has_received = False
+        self._events = 0  # also if there is no response
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
         return headers | {"Last-Event-ID": self.position} if self.position else headers
 
@@ -113,6 +144,7 @@ class Core:
         Raises:
             StreamError, Retryable: the server sent an `error` event.
         """
+        self._has_received = True
         before = self._parser.last_event_id
         try:
             for event in self._parser.receive(chunk):
@@ -163,6 +195,17 @@ class Core:
             failure: why the last connection ended.
             open_s: for how long it had been open.
         """
+        has_timed_out = failure.status == GATEWAY_TIMEOUT and open_s >= MIN_GATEWAY_TIMEOUT_S
+        is_silent = isinstance(failure, Silence) or has_timed_out
+        was_poll = self._fallback.polls
+        self._fallback.ended(is_silent, self._has_received, max(open_s, MIN_POLL_S))
+        has_polled = was_poll and self._has_polled(failure, open_s)
+        self.continues_polling = has_polled and self._fallback.polls
+        if has_polled:
+            self.succeeded()
+            return max(0, MIN_POLL_S - open_s) if self.continues_polling else 0
+        if self._fallback.polls and not was_poll:
+            failure.args = (f"{failure}; continuing with long polls",)
         if open_s > MAX_BACKOFF_S:
             self.succeeded()
         if failure.status == 401 and self._may_refresh:
@@ -171,6 +214,10 @@ class Core:
                 return 0
         self._failures += 1
         return wait_s(self._failures - 1, self._retry_s, failure.retry_after_s)
+
+    def _has_polled(self, failure: Retryable, open_s: float) -> bool:
+        least = 1 if open_s >= MIN_EMPTY_POLL_S else 2  # even an empty poll returns the position
+        return isinstance(failure, End) and self._events >= least
 
     def succeeded(self) -> None:
         """Reset the backoff after a success."""

@@ -11,13 +11,16 @@ from typing import TypeVar
 
 import requests
 from requests.auth import AuthBase
+from urllib3.exceptions import ReadTimeoutError
 
 from kafkasse_client.core import (
     CONNECT_TIMEOUT_S,
     MAX_PROBLEM_BYTES,
     MAX_SILENCE_S,
     Core,
+    End,
     Retryable,
+    Silence,
     State,
     StreamError,
 )
@@ -52,7 +55,8 @@ class Stream:
         last_event_id: where to resume. Takes precedence over the position in `store`.
         store: an object that loads and saves the position, such as a FileStore, or a function that only saves it. With a
             function, pass `last_event_id` yourself.
-        timeout_s: the stream replaces a connection that is silent for this long.
+        timeout_s: the stream replaces a connection that is silent for this long. If nothing arrives through a new connection
+            for 15 s, a proxy probably holds the stream back, and the next requests are long polls.
         retry_on: statuses to retry in addition to 408, 425, 429 and 5xx (500 only with Retry-After), such as 404 for a topic
             that is created later.
         session: the session to use, for example with certificates, proxies and cookies.
@@ -76,7 +80,7 @@ class Stream:
         self._token = token
         self._headers = headers
         self._save = save_of(store)
-        self._timeout = CONNECT_TIMEOUT_S, timeout_s
+        self._timeout_s = timeout_s
         self._session = session or requests.Session()
         self._on_state = on_state
         self._closed = threading.Event()
@@ -95,14 +99,16 @@ class Stream:
         """
         while not self._closed.is_set():
             began_s = time.monotonic()
-            self._on_state(State("connecting"))
+            if not self._core.continues_polling:
+                self._on_state(State("connecting"))
             try:
                 yield from self._connection()
-                failure = Retryable("the server ended the stream")
+                failure: Retryable = End()
             except Retryable as error:
                 failure = error
             if not self._closed.is_set() and (wait_s := self._core.wait_s(failure, time.monotonic() - began_s)):
-                self._on_state(State("retrying", str(failure), wait_s))
+                if not self._core.continues_polling:
+                    self._on_state(State("retrying", str(failure), wait_s))
                 self._closed.wait(wait_s)
 
     def run(self, **handlers: Callable[[Event], object]) -> None:
@@ -127,7 +133,7 @@ class Stream:
 
     def _connection(self) -> Iterator[Event]:
         with self._open() as response:
-            if not self._closed.is_set():
+            if not (self._closed.is_set() or self._core.continues_polling):
                 self._on_state(State("open"))
             for chunk in _chunks(response):
                 for event in self._core.receive(chunk):
@@ -149,8 +155,9 @@ class Stream:
                 # Browsers send IDs as UTF-8; requests would encode a string as Latin-1.
                 headers={name: value.encode() for name, value in headers.items()},
                 auth=_Bearer(token) if token else None,
+                params=self._core.request_parameters(),
                 stream=True,
-                timeout=self._timeout,
+                timeout=(CONNECT_TIMEOUT_S, self._core.timeout_s(self._timeout_s)),
             )
         except _NETWORK_ERRORS as error:
             raise _network_error(error) from error
@@ -189,6 +196,9 @@ def _ask(option: T | Callable[[bool], T], refresh: bool) -> T:
 
 def _network_error(error: BaseException) -> StreamError | Retryable:
     """Return the error for an error of requests, with the reason of the first error that led to it."""
+    is_silence = isinstance(error, requests.ReadTimeout) or isinstance((*error.args, None)[0], ReadTimeoutError)
+    if is_silence:
+        return Silence("nothing arrived through the connection")
     while cause := error.__cause__ or error.__context__:
         error = cause
     if isinstance(error, ssl.SSLCertVerificationError):

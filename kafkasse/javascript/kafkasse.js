@@ -11,6 +11,12 @@ const MAX_WAIT_MS = 300_000; // caps `retry:` and Retry-After
 const TIMEOUT_MS = 60_000; // a connection that is silent for longer is dead: heartbeats are more frequent
 const SUSPECT_MS = 10_000; // the same after a change of the network
 const WATCH_MS = 2000;
+const FIRST_EVENT_MS = 15_000; // the server sends the first event at once; later, a proxy holds back the stream
+const PROBE_MS = 300_000; // how long a client polls before it requests a stream again; doubles after each failure
+const MAX_PROBE_MS = 3_600_000;
+const MIN_POLL_MS = 200; // between the starts of two long polls
+const MIN_EMPTY_POLL_MS = 1000; // a poll that ends earlier without events is a failure
+const MIN_GATEWAY_TIMEOUT_MS = 5000; // a proxy that responds earlier with 504 has not reached the server
 const SETTLE_MS = 3000; // how long a leader is new: other tabs wait for it to catch up
 const MAX_EVENT_CHARS = 16 * 2 ** 20;
 const MAX_UNREAD = 1000; // events that the leader reads ahead
@@ -36,6 +42,26 @@ class Failure extends Error {
     super(reason);
     this.status = status;
     this.retryAfterMs = retryAfterMs;
+  }
+}
+
+/** Decides whether the next request is for a stream, or a long poll because a proxy holds back the stream. */
+export class Fallback {
+  polls = false;
+  #polledMs = 0;
+  #probeMs;
+  #nextProbeMs = PROBE_MS;
+
+  ended(isSilent, hasReceived, ms) {
+    if (this.polls) {
+      this.#polledMs += ms;
+      this.polls = !isSilent && this.#polledMs < this.#probeMs;
+    } else if (isSilent && !hasReceived) {
+      this.polls = true;
+      this.#polledMs = 0;
+      this.#probeMs = this.#nextProbeMs;
+      this.#nextProbeMs = Math.min(2 * this.#probeMs, MAX_PROBE_MS);
+    } else if (!isSilent && hasReceived) this.#nextProbeMs = PROBE_MS;
   }
 }
 
@@ -73,6 +99,10 @@ export class Stream {
   #opened = false;
   #retryMs = BACKOFF_MS;
   #skipsWait = false;
+  #fallback = new Fallback();
+  #count = 0; // events of this connection
+  #hasReceived = false; // a part of the body
+  #isSilent = false;
 
   // Tabs.
   #channel = null;
@@ -202,13 +232,24 @@ export class Stream {
     });
     this.#channel?.postMessage({ leader: true, id: this.#received });
     while (!signal.aborted) {
-      const failure = await this.#connect(signal).catch((error) => error);
+      const { polls } = this.#fallback;
+      const startedAt = Date.now();
+      let failure = await this.#connect(signal).catch((error) => error);
       if (signal.aborted) return;
+      const ms = Math.max(Date.now() - startedAt, MIN_POLL_MS);
+      const isSilent = this.#isSilent || (failure.status === 504 && ms >= MIN_GATEWAY_TIMEOUT_MS);
+      this.#fallback.ended(isSilent, this.#hasReceived, ms);
+      if (polls && failure.hasEnded && this.#count > Number(ms < MIN_EMPTY_POLL_MS)) {
+        this.#failures = 0;
+        if (this.#fallback.polls) await this.#sleep(startedAt + MIN_POLL_MS - Date.now(), signal);
+        continue;
+      }
+      if (isSilent) failure = new Failure(`Nothing arrived.${this.#fallback.polls ? " The next requests are long polls." : ""}`);
       if (failure instanceof StreamError) return this.#fail(failure.problem);
       if (failure instanceof ReferenceError) return this.#deliver(failure);
       const refreshes = failure.status === 401 && this.#canRefresh;
       if (refreshes) this.#refreshed = true;
-      if (!refreshes || this.#state.state === "open") await this.#wait(failure, signal);
+      if (!refreshes || this.#hasReceived) await this.#wait(failure, signal);
     }
   }
 
@@ -224,18 +265,29 @@ export class Stream {
 
   /** Read one response. Returns or throws the reason why it ended. */
   async #connect(signal) {
-    this.#setState({ state: "connecting" });
+    const { polls } = this.#fallback;
+    if (!polls || this.#state?.state !== "open") this.#setState({ state: "connecting" });
+    this.#count = 0;
+    this.#hasReceived = this.#isSilent = false;
     const controller = (this.#connection = new AbortController());
     this.#heardAt = Date.now();
     const silence = this.#options.timeoutMs ?? TIMEOUT_MS;
-    const watch = setInterval(() => Date.now() - this.#heardAt > silence && controller.abort(), Math.min(WATCH_MS, silence));
+    const first = polls ? silence : Math.min(silence, FIRST_EVENT_MS);
+    const watch = setInterval(
+      () => {
+        if (Date.now() - this.#heardAt <= (this.#hasReceived ? silence : first)) return;
+        this.#isSilent = true;
+        controller.abort();
+      },
+      Math.min(WATCH_MS, silence),
+    );
     try {
       const response = await this.#request(controller.signal);
       const openedAt = Date.now();
       this.#settlesAt = Math.min(this.#settlesAt, openedAt + SETTLE_MS);
       this.#opened = true;
       this.#refreshed = false;
-      this.#setState({ state: "open" });
+      if (this.#state.state !== "open") this.#setState({ state: "open" });
       try {
         await this.#read(response.body, signal);
       } finally {
@@ -245,7 +297,7 @@ export class Stream {
       clearInterval(watch);
       controller.abort();
     }
-    return new Failure("The server ended the stream.");
+    return Object.assign(new Failure("The server ended the stream."), { hasEnded: true });
   }
 
   async #request(signal) {
@@ -255,7 +307,9 @@ export class Stream {
     if (bearer) all.set("Authorization", `Bearer ${bearer}`);
     all.set("Accept", "text/event-stream");
     if (this.#received) all.set("Last-Event-ID", this.#received);
-    const response = await fetch(this.#url, { cache: "no-store", ...request, headers: all, signal }).catch((error) => {
+    const url = new URL(this.#url);
+    if (this.#fallback.polls) url.search += `${url.search ? "&" : "?"}live=events`;
+    const response = await fetch(url.href, { cache: "no-store", ...request, headers: all, signal }).catch((error) => {
       throw new Failure(`The server cannot be reached: ${error.cause?.message ?? error.message}`);
     });
     const isStream = response.headers.get("Content-Type")?.startsWith("text/event-stream");
@@ -282,19 +336,19 @@ export class Stream {
     const reader = body.getReader();
     const decoder = new TextDecoder();
     const parser = new Parser(this.#received);
-    let count = 0;
     for (;;) {
       const { value, done } = await reader.read().catch(() => {
         throw new Failure("The connection was lost.");
       });
       if (done) return; // The server sends an incomplete event again.
       this.#heardAt = Date.now();
+      this.#hasReceived = true;
       for (const event of parser.receive(decoder.decode(value, { stream: true }))) {
         if (signal.aborted) return;
         const isError = event.type === "error";
         this.#publish(isError ? { type: "position", data: "{}", id: event.id } : event);
         if (isError) throw this.#failure(parseProblem(event.data), null);
-        if (++count > 1) this.#failures = 0; // Every stream starts with a position, even if an error follows.
+        if (++this.#count > 1) this.#failures = 0; // Every stream starts with a position, even if an error follows.
       }
       this.#retryMs = parser.retryMs ?? this.#retryMs;
       if (this.#inbox.length > MAX_UNREAD) {
@@ -327,8 +381,12 @@ export class Stream {
     const waitMs = Math.max(backoffMs, requestedMs) * (1 + Math.random() / 2);
     const retryAt = Date.now() + waitMs;
     this.#setState({ state: "retrying", reason: message, retryAt });
+    await this.#sleep(waitMs, signal);
+  }
+
+  async #sleep(ms, signal) {
     this.#skipsWait = false;
-    const timer = setTimeout(() => this.retry(), waitMs);
+    const timer = setTimeout(() => this.retry(), ms);
     await this.#until(() => this.#skipsWait || signal.aborted);
     clearTimeout(timer);
   }

@@ -39,13 +39,14 @@ class Live(StrEnum):
     OFF = ""  # it returns an empty chunk
     LONG_POLL = "long-poll"  # it waits for records
     SSE = "sse"  # it sends chunks as events
+    EVENTS = "events"  # a long poll of the stream itself: it has no offset and ends as soon as it has sent events
 
 
 @dataclass(frozen=True, slots=True)
 class FiniteRead:
     """The parameters of the Durable Streams protocol."""
 
-    offset: str  # BEGINNING, NOW or the text of a position
+    offset: str  # BEGINNING, NOW or the text of a position; "" with Live.EVENTS
     live: Live
     cursor: str  # what the client echoes of an earlier response to a live read
     other_bytes: int  # of the request line: all except the offset
@@ -74,8 +75,9 @@ def parse_request(request: Request, route: Route, topics: str, settings: WebSett
     """
     if request.method not in ("GET", "HEAD"):
         raise _method_not_allowed(request)
-    if is_finite:
-        return _parse_finite(request, route, topics, settings)
+    finite = _finite_read(request) if is_finite else None
+    if finite is not None and finite.live is not Live.EVENTS:
+        return _parse_finite(request, finite, route, topics, settings)
     content_type, wire = _negotiate(request, settings.position_events)
     since = _since(request) if request.args else None
     last_event_id = _last_event_id(request, settings)
@@ -88,7 +90,7 @@ def parse_request(request: Request, route: Route, topics: str, settings: WebSett
     if since is None:
         since = route.since()
     _check_number_of_topics(position, route, settings)
-    return StreamRequest(position, since, wire, content_type)
+    return StreamRequest(position, since, wire, content_type, finite)
 
 
 def _position_of_topics(route: Route, topics: str) -> Position:
@@ -102,7 +104,7 @@ def _check_number_of_topics(position: Position, route: Route, settings: WebSetti
 
 
 def is_finite_read(request: Request) -> bool:
-    """Return whether the client uses the Durable Streams protocol."""
+    """Return whether the client requests a response that ends."""
     return "offset" in request.args or "live" in request.args
 
 
@@ -110,18 +112,24 @@ def _finite_read(request: Request) -> FiniteRead:
     """Return the parameters of a finite read."""
     arguments = request.args
     offsets, live = arguments.getlist("offset"), arguments.get("live", "")
+    if live == Live.EVENTS:
+        if offsets:
+            raise InvalidParameter("live=events has no offset. Send the last event ID in the Last-Event-ID header.")
+        return FiniteRead("", Live.EVENTS, "", 0)
     if len(offsets) != 1:
         raise InvalidParameter("Send one offset: -1, now, or the Stream-Next-Offset of a response.")
     if live not in set(Live):
-        raise InvalidParameter("live must be long-poll or sse.")
+        raise InvalidParameter("live must be long-poll, sse or events.")
     environ = request.environ
     uri = environ.get("RAW_URI") or environ.get("REQUEST_URI") or request.full_path  # the last one may be shorter
     line = f"{request.method} {uri} {environ.get('SERVER_PROTOCOL', '')}"
     return FiniteRead(offsets[0], Live(live), arguments.get("cursor", ""), len(line) - len(offsets[0]))
 
 
-def _parse_finite(request: Request, route: Route, topics: str, settings: WebSettings) -> StreamRequest:
-    finite, since = _finite_read(request), _since(request)
+def _parse_finite(
+    request: Request, finite: FiniteRead, route: Route, topics: str, settings: WebSettings
+) -> StreamRequest:
+    since = _since(request)
     if finite.offset in (BEGINNING, NOW):
         position, since = _position_of_topics(route, topics), since if finite.offset == BEGINNING else None
     else:

@@ -50,7 +50,7 @@ from kafkasse.records.frame.record_view import RecordView
 from kafkasse.records.position import Position
 from kafkasse.route import Route
 from kafkasse.settings import WebSettings
-from kafkasse.web import finite_reads
+from kafkasse.web import event_poll, finite_reads
 from kafkasse.web.compression import IDENTITY, Coding, negotiate
 from kafkasse.web.encoders import Encoders
 from kafkasse.web.headers import ALL_METHODS, DEFAULT_HEADERS, READ_METHODS, STREAM_HEADERS, CorsPolicy
@@ -400,7 +400,7 @@ class StreamService:
         feeds = self._get_feeds(route.cluster, OPERATIONS_KEY in environ)
         position, topics = self._describe(feeds, route, parsed.position, opening.began_at)
         check_id_size(route, position, topics, settings)
-        if parsed.finite is not None:
+        if parsed.finite is not None and parsed.finite.offset:
             check_offset_size(position, topics, parsed.finite.other_bytes, *self._server.max_request_line(environ))
         self._server.check_capacity(sum(service.limits.count for service in stream_services))
         limits.enter(opening.address)
@@ -441,11 +441,13 @@ class StreamService:
             self._server.check(environ)
         run = self._server.runner(environ)
 
-        def read() -> tuple[finite_reads.Source, Chunk, Iterable[bytes]]:
+        def read() -> tuple[finite_reads.Source, Chunk | None, Iterable[bytes]]:
             feeds, position, topics = self._enter(opening)
             opened = self._open_read(opening, run)
             try:
                 source = self._source(feeds, opening, opened)
+                if finite.live is Live.EVENTS and not is_head:
+                    return source, None, event_poll.read(source, position, topics, opening.parsed.since)
                 return source, *source.first(finite, position, topics, opening.parsed.since, is_head)
             except BaseException:
                 opened.release(EndReason.ERROR)
@@ -453,7 +455,10 @@ class StreamService:
 
         source, chunk, body = run(read)
         try:
-            response = finite_reads.respond(source, finite, chunk, body)
+            if chunk is None:
+                response = event_poll.respond(body, opening.parsed.content_type)
+            else:
+                response = finite_reads.respond(source, finite, chunk, body)
             if not response.cache_control.public:  # a client may have chosen the prefix in the links; see public_url()
                 response.headers.update(self.links(route))
         except BaseException:

@@ -19,7 +19,7 @@ import pytest
 import requests
 import responses
 
-from kafkasse_client import AsyncStream, Event, FileStore, State, Stream, StreamError, core
+from kafkasse_client import AsyncStream, Event, FileStore, State, Stream, StreamError, core, fallback
 from tests.client.script import START, Answers, Raw, Sends, failure, message, sent_ids
 from tests.client.script import serve as serve
 from tests.support.docs import code
@@ -94,6 +94,26 @@ def test_reconnects_after_the_last_event(client, serve, script, options, receive
 
     assert received == ids(read(client(server.url, **options), len(received)))
     assert sent == set(sent_ids(server))
+
+
+@pytest.mark.parametrize("blocked", [Raw(b"", "stays"), Sends(b"")], ids=["no headers", "no body"])
+def test_polls_while_a_proxy_holds_back_the_stream(client, serve, monkeypatch, blocked):
+    """The client keeps its position, and its state does not change between the polls. Later, it reads the stream again."""
+    monkeypatch.setattr(fallback, "FIRST_EVENT_S", 0.2)
+    monkeypatch.setattr(fallback, "PROBE_S", 0.1)
+    monkeypatch.setattr(core, "MIN_POLL_S", 0.06)
+    polls = [Sends(START + message(number), "ends") for number in (6, 7)]
+    server = serve(blocked, *polls, Sends(START + message(8)))
+    states: list[State] = []
+
+    assert ["6", "7", "8"] == ids(read(client(f"{server.url}?a=b", last_event_id="5", on_state=states.append), 3))
+
+    urls = [line.split()[1] for line in server.lines]
+    assert ["/t?a=b", "/t?a=b&live=events", "/t?a=b"] == [urls[0], urls[1], urls[-1]]
+    assert ["5", "5", "6", "7"] == sent_ids(server)
+    names = [state.name for state in states]
+    assert ["retrying", "connecting", "open", "connecting", "open"] == names[names.index("retrying") :]
+    assert any("continuing with long polls" in state.reason for state in states)
 
 
 @pytest.mark.parametrize("case", CONTRACT["responses"], ids=str)

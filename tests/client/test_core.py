@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkasse_client.core import MAX_BACKOFF_S, MAX_RETRY_S, Core, Retryable, StreamError, retry_after_s, wait_s
+from kafkasse_client.core import (
+    MAX_BACKOFF_S,
+    MAX_RETRY_S,
+    Core,
+    End,
+    Retryable,
+    Silence,
+    StreamError,
+    retry_after_s,
+    wait_s,
+)
+from kafkasse_client.fallback import FIRST_EVENT_S, Fallback
 from kafkasse_client.sse import Event
 from tests.client.script import message
 
@@ -80,3 +93,78 @@ def test_an_error_event_moves_the_position():
         events.extend(core.receive(POSITION + message(1) + b'event: error\ndata: {"status":503}\nid: 9\n\n'))
 
     assert [("position", "0"), ("message", "1"), ("position", "9")] == [(each.type, each.id) for each in events]
+
+
+CONTRACT = json.loads(Path(__file__).with_name("fallback_contract.json").read_text())  # kafkasse.js has the same
+
+
+@pytest.mark.parametrize("case", CONTRACT, ids=lambda case: case["name"])
+def test_falls_back_to_long_polls_as_the_contract_says(case):
+    fallback = Fallback()
+
+    for connection in case["connections"]:
+        fallback.ended(connection.get("silent", False), connection["received"], connection["seconds"])
+
+        assert connection["polls_next"] == fallback.polls, connection
+
+
+def test_the_start_of_a_stream_has_a_short_timeout():
+    """A stream whose heartbeats are less frequent than that is proven, and gets the long timeout."""
+    fallback = Fallback()
+    timeouts = []
+    for is_silent, has_received in [(True, True), (True, True), (True, False), (False, True)]:
+        timeouts.append(fallback.timeout_s(60))
+        fallback.ended(is_silent, has_received, 1)
+
+    assert [FIRST_EVENT_S, 60, FIRST_EVENT_S, 60] == timeouts
+    assert 3 == Fallback().timeout_s(3)
+
+
+@pytest.fixture
+def polling() -> Core:
+    core = Core("5")
+    core.request_headers()
+    core.wait_s(Silence("nothing arrived"), 15)
+    assert {"live": "events"} == core.request_parameters()
+    return core
+
+
+def polled(core: Core, received: bytes, open_s: float) -> float:
+    core.request_headers()
+    core.open(200, "text/event-stream")
+    list(core.receive(received))
+    return core.wait_s(End(), open_s)
+
+
+def test_polls_follow_each_other_at_once(polling):
+    """A poll of a busy stream would otherwise fetch each record separately."""
+    assert 0 < polled(polling, POSITION + message(1), 0) < 0.3
+    assert polling.continues_polling
+    assert 0 == polled(polling, POSITION, 8)
+
+
+def test_polls_without_events_back_off(polling):
+    """Without a wait, the client would repeat them in a loop if the server or a proxy returns them at once."""
+    waits = [polled(polling, received, 0.1) for received in (POSITION, b"", POSITION)]
+
+    assert not polling.continues_polling
+    assert 1 <= waits[0] < waits[1] < waits[2]
+
+
+def test_a_gateway_timeout_of_a_stream_is_a_silence():
+    """The proxy has waited for the end of the response."""
+    core = Core("")
+
+    core.wait_s(Retryable("the server answered 504", status=504), 1)
+    assert {} == core.request_parameters()
+
+    core.wait_s(Retryable("the server answered 504", status=504), 10)
+    assert {"live": "events"} == core.request_parameters()
+
+
+def test_the_reason_says_that_the_client_polls():
+    failure = Silence("nothing arrived")
+
+    Core("").wait_s(failure, 15)
+
+    assert "nothing arrived; continuing with long polls" == str(failure)

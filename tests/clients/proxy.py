@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import unquote
@@ -39,6 +39,11 @@ class Exchange:
         return unquote(found[1].decode()) if found else None
 
     @property
+    def parameters(self) -> str:
+        """The query of the request."""
+        return bytes(self.request).split(b" ", 2)[1].decode().partition("?")[2]
+
+    @property
     def status(self) -> int:
         """The status of the response; 0 if there is none."""
         return int(self.response[9:12] or 0)
@@ -50,6 +55,12 @@ class Exchange:
         return found[1].decode() if found else None
 
 
+def _is_complete(response: bytes) -> bool:
+    head, _, body = response.partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)^content-length: (\d+)", head, re.MULTILINE)
+    return len(body) >= int(length[1]) if length else body.endswith(b"0\r\n\r\n")
+
+
 class Proxy(Network):
     """A network between a client and the server.
 
@@ -57,10 +68,12 @@ class Proxy(Network):
         cut_point: where to end the connection within the next event that the client receives; None after that.
         rejects: the status of the response to new requests, such as 503 from a reverse proxy whose server is down; None
             if they reach the server.
+        buffers: the proxy passes on a response only when it is complete, or when the server has closed the connection.
     """
 
-    def __init__(self, target_port: int, stream: str) -> None:
+    def __init__(self, target_port: int, stream: str, buffers: bool = False) -> None:
         super().__init__(target_port)
+        self.buffers = buffers
         self.exchanges: list[Exchange] = []
         self.cut_point: CutPoint | None = None
         self.rejects: bytes | None = None
@@ -76,7 +89,7 @@ class Proxy(Network):
 
     def _forward(self, source: socket.socket, sink: socket.socket, pair: Pair) -> None:
         with suppress(OSError):
-            while data := source.recv(MAX_READ_BYTES):
+            for data in self._received(source, pair):
                 is_cut = False
                 if source is pair[0]:
                     self._record(data, pair)
@@ -88,6 +101,17 @@ class Proxy(Network):
                     break
         for each in (sink,) if source is pair[0] else pair:
             end(each)
+
+    def _received(self, source: socket.socket, pair: Pair) -> Iterator[bytes]:
+        response = b""
+        while data := source.recv(MAX_READ_BYTES):
+            if not self.buffers or source is pair[0]:
+                yield data
+            elif _is_complete(response := response + data):
+                yield response
+                response = b""
+        if response:
+            yield response
 
     def _record(self, data: bytes, pair: Pair) -> None:
         if data.startswith(b"GET "):

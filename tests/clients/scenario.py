@@ -71,7 +71,7 @@ class Result(NamedTuple):
 class Client:
     """A running program, and the events that it has printed so far."""
 
-    def __init__(self, program: Program, server_port: int, stream: str, directory: Path) -> None:
+    def __init__(self, program: Program, server_port: int, stream: str, directory: Path, is_buffered: bool) -> None:
         self.name = program.name
         self.has_token = program.has_token
         self.events: list[Printed] = []
@@ -79,7 +79,7 @@ class Client:
         self.newest = -1  # the highest number of a record that it printed
         self.has_stopped = False
         self.disconnects = 0
-        self.proxy = Proxy(server_port, stream)
+        self.proxy = Proxy(server_port, stream, is_buffered)
         self._end = program.end
         self._directory = directory
         url = f"http://127.0.0.1:{self.proxy.port}{stream}"
@@ -140,9 +140,17 @@ class Client:
 
 
 class Scenario:
-    """A server, a writer and clients, until the `with` block ends."""
+    """A server, a writer and clients, until the `with` block ends. `is_buffered`: the proxies hold back all streams."""
 
-    def __init__(self, bootstrap_servers: str, topic: str, programs: Sequence[Program], directory: Path) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        programs: Sequence[Program],
+        directory: Path,
+        is_buffered: bool = False,
+    ) -> None:
+        self._is_buffered = is_buffered
         self._bootstrap_servers = bootstrap_servers
         self._topic = topic
         self._programs = programs
@@ -208,7 +216,8 @@ class Scenario:
                 continue
             directory = self._directory / str(number)
             directory.mkdir()
-            yield Client(program, self._server.port, GUARDED if program.has_token else f"/{self._topic}", directory)
+            stream = GUARDED if program.has_token else f"/{self._topic}"
+            yield Client(program, self._server.port, stream, directory, self._is_buffered)
 
     def _serve(self) -> Server:
         return Server("tests.clients.app:create()", KAFKASSE_CONFIG=str(self._directory / "kafkasse.yaml"))
@@ -311,5 +320,5 @@ def _as_connection(client: Client) -> Connection:
 
 
 def _log(client: Client) -> str:
-    requests = [f"{each.status} for {each.last_id}\n" for each in client.proxy.exchanges]
+    requests = [f"{each.status} for {each.last_id} {each.parameters}\n" for each in client.proxy.exchanges]
     return "".join([*client.log[-20:], *requests])

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.clients.programs import IN_GATE, PROGRAMS, Program, missing
+from tests.clients.programs import FIREFOX, IN_GATE, PROGRAMS, Program, missing
 from tests.clients.scenario import Result, Scenario
 from tests.support.examples import selected
 from tests.support.server import ROOT
@@ -37,6 +37,33 @@ def test_a_client_receives_each_record_once(program, results):
 
     assert ([], 0) == (result.violations, result.disconnects), result.log
     assert not program.has_token or "\n401 for" in result.log  # the token expired while the client read
+
+
+OURS = [each for each in PROGRAMS if each.name.startswith("kafkasse") and each.toolchain is not FIREFOX]
+
+
+@pytest.fixture(scope="module")
+def buffered_results(request, broker, tmp_path_factory) -> dict[str, Result]:
+    programs = [each for each in selected(request, "program", OURS) if not missing(each.toolchain)]
+    directory = tmp_path_factory.mktemp("buffered")
+    with Scenario(broker.bootstrap_servers, "t-buffered", programs, directory, is_buffered=True) as scenario:
+        return scenario.run(0)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "program",
+    [pytest.param(each, id=each.name, marks=() if each.name in IN_GATE else pytest.mark.long) for each in OURS],
+)
+def test_our_clients_receive_each_record_once_behind_a_proxy_that_buffers(program, buffered_results):
+    """The faults are the same. The proxy passes on a response when it is complete, which a stream never is."""
+    if reason := missing(program.toolchain):
+        pytest.skip(reason)
+
+    result = buffered_results[program.name]
+
+    assert [] == result.violations, result.log
+    assert "live=events" in result.log
 
 
 def test_the_docs_list_every_client():

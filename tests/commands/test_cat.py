@@ -55,6 +55,22 @@ def test_options_become_parameters(cat, serve, query, options, line):
     assert "--since" in options or shlex.join(options) in done.err
 
 
+def test_polls_while_a_proxy_holds_back_the_stream(cat, serve, monkeypatch):
+    """The command says so once."""
+    monkeypatch.setattr("kafkasse_client.fallback.FIRST_EVENT_S", 0.2)
+    position = b"event: position\ndata: {}\nid: 5\n\n"
+    polls = [Sends(position + event(number), "ends") for number in (1, 2, 3)]
+    server = serve(Sends(b""), *polls)
+
+    done = cat(server.url, "--max", "3", "--last-event-id", "5")
+
+    assert "1\n2\n3\n" == done.out
+    assert ["GET /t HTTP/1.1", *["GET /t?live=events HTTP/1.1"] * 3] == server.lines
+    assert ["5", "5", ID % 2, ID % 3] == sent_ids(server)
+    assert 1 == done.err.count("continuing with long polls")
+    assert 2 == done.err.count("connected to")
+
+
 @pytest.mark.parametrize("output", ["raw", "json", "id"])
 def test_a_position_event_is_stored_and_not_printed(cat, serve, output):
     """A position event has no record. The command resumes from its ID, and --max does not count it."""

@@ -7,20 +7,21 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, mock, test } from "node:test";
 
-import { Parser, Stream, StreamError } from "../../kafkasse/javascript/kafkasse.js";
+import { Fallback, Parser, Stream, StreamError } from "../../kafkasse/javascript/kafkasse.js";
 import { fileStore } from "../../kafkasse/javascript/node.js";
 
 const STREAM = { "Content-Type": "text/event-stream; charset=utf-8" };
 const PROBLEM = { "Content-Type": "application/problem+json" };
 const START = 'retry: 1\n\nevent: position\ndata: {}\nid: 0\n\n';
 
-let server, url, requests, script, streams;
+let server, url, requests, urls, script, streams;
 
 /** Each response of the server is the next function of `script`; the last one repeats. */
 beforeEach(async () => {
-  [requests, script, streams] = [[], [], []];
+  [requests, urls, script, streams] = [[], [], [], []];
   server = createServer((request, response) => {
     requests.push(request.headers);
+    urls.push(request.url);
     (script.length > 1 ? script.shift() : script[0])(response);
   });
   await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
@@ -93,6 +94,62 @@ test("An event that is cut at any character arrives once.", async () => {
 
   assert.deepEqual(["1"], await read(openHasty(), 1));
   assert.ok(requests.slice(1).every((headers) => [undefined, "0"].includes(headers["last-event-id"])));
+});
+
+/** When a client polls. The Python clients are tested with this table, too. */
+const FALLBACK = JSON.parse(readFileSync(new URL("../client/fallback_contract.json", import.meta.url), "utf8"));
+
+for (const { name, connections } of FALLBACK) {
+  test(`The client falls back to long polls as the contract says: ${name}.`, () => {
+    const fallback = new Fallback();
+    for (const { silent = false, received, seconds, polls_next } of connections) {
+      fallback.ended(silent, received, seconds * 1000);
+      assert.equal(polls_next, fallback.polls);
+    }
+  });
+}
+
+const blocked = {
+  headers: () => {},
+  "the body": (response) => {
+    response.writeHead(200, STREAM);
+    response.flushHeaders();
+  },
+};
+
+for (const [part, holds] of Object.entries(blocked)) {
+  test(`While a proxy holds back ${part}, long polls continue at the position.`, async () => {
+    script = [holds, sends(START + message(6), "ends"), sends(START + message(7), "ends"), answers(404)];
+    url += "?a=b";
+    const states = [];
+    const stream = open({ lastEventId: "5", timeoutMs: 50, onState: (state) => states.push(state) });
+    const ids = [];
+
+    await assert.rejects(stream.run({ message: ({ id }) => ids.push(id) }), { status: 404 });
+
+    assert.deepEqual(["6", "7"], ids);
+    assert.deepEqual(["/t?a=b", ...Array(3).fill("/t?a=b&live=events")], urls);
+    assert.deepEqual(["5", "5", "6", "7"], requests.map((headers) => headers["last-event-id"]));
+    const names = states.map(({ state }) => state);
+    assert.deepEqual(["retrying", "connecting", "open", "closed"], names.slice(names.indexOf("retrying")));
+    assert.match(states[names.indexOf("retrying")].reason, /long polls/);
+  });
+}
+
+test("A poll without events is not repeated at once.", async () => {
+  script = [blocked.headers, sends(START, "ends"), sends(START + message(1), "ends")];
+  const reasons = [];
+
+  assert.deepEqual(["1"], await read(openHasty({ timeoutMs: 50 }, reasons), 1));
+  assert.deepEqual(["The server ended the stream."], reasons.slice(1));
+});
+
+test("A token that expires between two long polls is replaced without a wait.", async () => {
+  const reasons = [];
+  script = [blocked.headers, sends(START + message(1), "ends"), answers(401), sends(START + message(2))];
+
+  assert.deepEqual(["1", "2"], await read(openHasty({ timeoutMs: 50, token: () => "t" }, reasons), 2));
+  assert.equal(1, reasons.length);
 });
 
 /** When a client retries. All clients of this repository are tested with this table. */

@@ -223,7 +223,7 @@ def test_a_time_can_replace_the_beginning(log):
         ("offset=-1&offset=-1", "Send one offset"),
         ("live=long-poll", "Send one offset"),
         ("live=sse", "Send one offset"),
-        ("offset=-1&live=true", "live must be long-poll or sse"),
+        ("offset=-1&live=true", "live must be long-poll, sse or events"),
         ("offset=-1&since=x", "since must be"),
         ("offset=-1&key=k", "does not allow the filter"),
     ],
