@@ -73,8 +73,6 @@ FRAME += """
 new Stream(url, { token, shared: true, onState: ({ state }) => state === "open" && parent.postMessage(state) }).run({});
 """
 
-LIFETIME_S = 6
-
 
 def create() -> Flask:
     app = create_app(Config.load())
@@ -91,4 +89,4 @@ def create() -> Flask:
 
 
 def _token() -> str:
-    return jwt.encode(payload(exp=int(time.time()) + LIFETIME_S), SECRET, "HS256")
+    return jwt.encode(payload(exp=int(time.time()) + int(os.environ["TOKEN_LIFETIME_S"])), SECRET, "HS256")

@@ -37,6 +37,8 @@ PARTITIONS = 3
 WRITES_PER_S = 10  # one record to each partition
 RETRY_MS = 300
 DOWN_S = 1.0  # how long connections are refused, or requests get a 503
+TOKEN_LIFETIME_S = 6
+BUFFERED_TOKEN_LIFETIME_S = 20  # a stream that ends within 15 s passes through a proxy that buffers it
 MAX_RECOVERY_S = 120.0  # a client that has received nothing for this long after a fault has stopped
 
 # The worker stops before the first record; it is killed; the server restarts; the worker stops; a reverse proxy responds
@@ -220,7 +222,12 @@ class Scenario:
             yield Client(program, self._server.port, stream, directory, self._is_buffered)
 
     def _serve(self) -> Server:
-        return Server("tests.clients.app:create()", KAFKASSE_CONFIG=str(self._directory / "kafkasse.yaml"))
+        lifetime_s = BUFFERED_TOKEN_LIFETIME_S if self._is_buffered else TOKEN_LIFETIME_S
+        return Server(
+            "tests.clients.app:create()",
+            KAFKASSE_CONFIG=str(self._directory / "kafkasse.yaml"),
+            TOKEN_LIFETIME_S=str(lifetime_s),
+        )
 
     def _write(self) -> None:
         while self._is_writing:
