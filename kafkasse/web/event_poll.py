@@ -37,7 +37,7 @@ def read(source: Source, position: Position, topics: Mapping[str, Topic], since:
         raise ServerStopping("This server is stopping. Retry after 1 s.", retry_after_s=1)
     reader = source.feeds.open(source.route, position, topics, source.encoder, since, source.address, source.selector)
     source.opened.call_on_close(reader.close)
-    first = reader.begin() + source.opened.wait_for(lambda: finite_reads._wait_for_lines(reader))
+    first = reader.begin() + source.opened.wait_for(lambda: finite_reads.wait_for_lines(reader))
     if reader.snapshot_ids is None and reader.ids is None:
         raise Unavailable("The snapshot is not complete yet. Retry later.")
     return _parts(source, reader, first)

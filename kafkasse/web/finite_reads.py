@@ -174,7 +174,7 @@ class Source:
         """
         reader = self.feeds.open(self.route, position, topics, self.encoder, None, self.address, self.selector)
         self.opened.call_on_close(reader.close)
-        rows = _wait_for_lines(reader)
+        rows = wait_for_lines(reader)
         if (ids := reader.snapshot_ids or reader.ids) is None:
             raise Unavailable("The snapshot is not complete yet. Retry later.")
         return Chunk(b"", stream_offset.of(ids), False, reader.can_park), self._rows(reader, rows)
@@ -206,7 +206,7 @@ class Source:
         position, topics = self.describe(stream_offset.parse(offset))
         reader = self.feeds.open(self.route, position, topics, self.encoder, None, self.address, self.selector)
         try:
-            lines = reader.begin() or _wait_for_lines(reader)
+            lines = reader.begin() or wait_for_lines(reader)
             ids = reader.ids
             is_up_to_date = start.is_at_end and (reader.can_park or (not lines and reader.stop_reason is None))
             return Chunk(_array(lines), offset if ids is None else stream_offset.of(ids), False, is_up_to_date)
@@ -214,7 +214,7 @@ class Source:
             reader.close()
 
 
-def _wait_for_lines(reader: Reader) -> bytes:
+def wait_for_lines(reader: Reader) -> bytes:
     """Return the next lines of a reader; none after LONG_POLL_S, or when the reader or the server stops."""
     deadline = time.monotonic() + LONG_POLL_S
     lines = b""

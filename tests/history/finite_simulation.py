@@ -109,7 +109,7 @@ class FiniteSimulation(ChangingSimulation):
         super().__init__(draws, **settings)
 
     def play(self, steps: int) -> list[str]:
-        wait = finite_reads._wait_for_lines
+        wait = finite_reads.wait_for_lines
 
         def wait_for_lines(reader: Any) -> bytes:
             self._run_others()
@@ -120,7 +120,7 @@ class FiniteSimulation(ChangingSimulation):
         with (
             patch.multiple(core, BLOCK_OFFSETS=BLOCK_OFFSETS, TURN_BLOCKS=TURN_BLOCKS, MAX_CHUNK_BYTES=MAX_CHUNK_BYTES),
             patch.object(chunks, "MAX_POLL_S", LONG_POLL_S),
-            patch.multiple(finite_reads, LONG_POLL_S=LONG_POLL_S, _wait_for_lines=wait_for_lines),
+            patch.multiple(finite_reads, LONG_POLL_S=LONG_POLL_S, wait_for_lines=wait_for_lines),
         ):
             return super().play(steps)
 
