@@ -35,7 +35,10 @@ class WatchedFile(Generic[Content]):
             self._stat = self._read_stat()
             self._content = self._read()
         except OSError as error:
-            raise ConfigurationError(f"{setting}: the file cannot be read: {error.strerror}.") from None
+            advice = (
+                "" if self._path.is_absolute() else f" Its path is relative to the working directory, {Path.cwd()}."
+            )
+            raise ConfigurationError(f"{setting}: the file cannot be read: {error.strerror}.{advice}") from None
         except ValueError as error:
             raise ConfigurationError(f"{setting}: {error}") from None
         self._checked_at = time.monotonic()

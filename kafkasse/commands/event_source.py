@@ -1,20 +1,24 @@
-"""The stream of `kafkasse cat`: a client of kafkasse_client whose messages are sentences for the terminal."""
+"""The stream of `kafkasse cat`: a client of kafkasse_client whose messages are sentences for the terminal.
+
+Only functions import requests and Stream. requests opens a socket when it is imported, to find out if the machine has IPv6.
+"""
 
 from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit, urlunsplit
-
-import requests
 
 from kafkasse import __version__
 from kafkasse.errors import CommandError
 from kafkasse.process.log_line import one_line
 from kafkasse.tools.progress import waiting
-from kafkasse_client import Event, State, Stream, StreamError
+from kafkasse_client import Event, State, StreamError
+
+if TYPE_CHECKING:
+    import requests
 
 
 def events(
@@ -36,6 +40,9 @@ def events(
     Raises:
         CommandError: a permanent failure, which a retry would not fix.
     """
+    import requests
+
+    from kafkasse_client import Stream
 
     def show(state: State) -> None:
         if state.name == "open":
@@ -44,33 +51,33 @@ def events(
             report(f"{url}: {one_line(state.reason)}; retrying in {state.wait_s:.1f} s")
 
     token = None if token_file is None else lambda _: _token(token_file)
-    session = _Session(url, headers)
+    session = _session(url, headers)
     try:
         yield from Stream(url, token=token, last_event_id=last_event_id, session=session, on_state=show)
     except (StreamError, requests.RequestException) as error:
         raise CommandError(f"{url}: {one_line(str(error))}") from None
 
 
-class _Session(requests.Session):
-    """Trusts the certificates of the system, and sends the user's header fields to the target of no redirect."""
+def _session(url: str, headers: Mapping[str, str]) -> requests.Session:
+    """Return a session that trusts the certificates of the system, and sends `headers` to the target of no redirect."""
+    import requests
 
-    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
-        super().__init__()
-        self._label = f"connecting to {url}"
-        self._of_user = {"Authorization", *headers}
-        self.headers.update({"User-Agent": f"kafkasse/{__version__}", **headers})
-        self.auth = lambda request: request  # without it, requests would send a login of ~/.netrc
-        paths = ssl.get_default_verify_paths()
-        self.verify = paths.cafile or paths.capath or True
+    class Session(requests.Session):
+        def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
+            with waiting(f"connecting to {url}"):
+                return super().send(request, **options)
 
-    def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
-        with waiting(self._label):
-            return super().send(request, **options)
+        def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
+            """Remove the user's header fields. requests calls this before it follows a redirect."""
+            for name in ("Authorization", *headers):
+                prepared_request.headers.pop(name, None)
 
-    def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
-        """Remove the user's header fields. requests calls this before it follows a redirect."""
-        for name in self._of_user:
-            prepared_request.headers.pop(name, None)
+    session = Session()
+    session.headers.update({"User-Agent": f"kafkasse/{__version__}", **headers})
+    session.auth = lambda request: request  # without it, requests would send a login of ~/.netrc
+    paths = ssl.get_default_verify_paths()
+    session.verify = paths.cafile or paths.capath or True
+    return session
 
 
 def _token(file: Path) -> str:

@@ -29,6 +29,7 @@ from typing import Any
 import gevent
 from gevent import monkey
 
+from kafkasse import __version__
 from kafkasse.errors import ID_TOO_LONG_ADVICE, BadRequest, HeaderTooLarge, KafkasseError, RequestTooLarge
 from kafkasse.process import control, runtime
 from kafkasse.process.event_loop import take_turn
@@ -106,6 +107,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
         gc.freeze()  # otherwise, the garbage collector would write to all objects of the master
         atexit.register(_close_log_handlers)  # registered first, so it runs last: exit functions of the app can log
         keep_settings(self.cfg)
+        self.log.info("kafkasse %s", __version__)  # after an upgrade and SIGHUP, the master still has the old version
         super().init_process()
 
     def patch(self) -> None:

@@ -102,3 +102,12 @@ def test_a_missing_file_is_an_error(file):
         guard_of(file)
 
     assert "guards.partners.api_keys.file: the file cannot be read: No such file or directory." == rejected.value.detail
+
+
+def test_the_error_says_where_a_relative_path_starts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(ConfigurationError) as rejected:
+        guard_of(Path("keys"))
+
+    assert f"Its path is relative to the working directory, {tmp_path}." in rejected.value.detail

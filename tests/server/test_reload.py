@@ -12,6 +12,7 @@ import gevent
 import pytest
 import yaml
 
+from kafkasse import __version__
 from kafkasse.tools.broker import EmbeddedBroker
 from tests.support.client import Client, fetch, numbers
 from tests.support.kafka import Cluster
@@ -93,6 +94,7 @@ def test_no_record_is_lost_or_repeated_by_a_reload(world, cluster, topic):
     assert {True} == {"secret" in event.data for event in events}
     assert {False} == {"secret" in event.data for event in resumed}
     assert 200 == fetch(world.server.port, "/new", "HEAD").status
+    assert 2 == world.server.log.count(f"kafkasse {__version__}\n")  # of each worker
 
 
 INVALID = {
