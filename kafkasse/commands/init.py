@@ -54,7 +54,7 @@ def command(file: Path, kafka: dict[str, str] | None, topics: str, public: bool,
         file.write_text(text)
     except OSError as error:
         raise CommandError(f"{file} cannot be written: {error.strerror}") from None
-    click.echo(f"Wrote {file}. Kafka at {servers(config.kafka_settings())} has {len(existing)} topics.")
+    click.echo(f"Wrote {file}. Kafka at {servers(config.kafka_settings())} has {_count(existing)}.")
     todo = [*([] if allowed else ["allow topics"]), *([] if public else ["say who may read them"])]
     if todo:
         click.echo(f"Edit the file: {' and '.join(todo)}.")
@@ -80,7 +80,8 @@ def _lines(
     topic = next(iter([*allowed, *existing]), "orders")
     route = {"path": "/live", "topics": [topic], "access": "public", "start": "-15m"}
     yield from ("# routes:", "#   live:", *(f"#     {name}: {json.dumps(value)}" for name, value in route.items()))
-    yield "\n# A guard names visitors, for access: [partners]. `kafkasse key create` prints the lines of this file."
+    yield "\n# A guard names visitors. To let them read, set access: [partners] here, or in a route. `kafkasse key create` prints"
+    yield "# the lines of the file, whose path is relative to the working directory of the server."
     yield f"# guards: {json.dumps({'partners': {'api_keys': {'file': 'partner-keys'}}})}"
     for name in OFFERED:
         yield from (
@@ -88,6 +89,10 @@ def _lines(
             *_comment(name),
             f"# {name}: {json.dumps(schemas.read('config')['properties'][name]['default'])}",
         )
+
+
+def _count(topics: Mapping[str, int]) -> str:
+    return "1 topic" if len(topics) == 1 else f"{len(topics)} topics"
 
 
 def _kafka(config: Config) -> Iterator[tuple[str, object]]:
