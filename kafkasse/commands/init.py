@@ -80,8 +80,8 @@ def _lines(
     topic = next(iter([*allowed, *existing]), "orders")
     route = {"path": "/live", "topics": [topic], "access": "public", "start": "-15m"}
     yield from ("# routes:", "#   live:", *(f"#     {name}: {json.dumps(value)}" for name, value in route.items()))
-    yield "\n# A guard names visitors. To let them read, set access: [partners] here, or in a route. `kafkasse key create` prints"
-    yield "# the lines of the file, whose path is relative to the working directory of the server."
+    yield "\n# A guard names visitors. To let them read, set access: [partners] here, or in a route."
+    yield "# `kafkasse key create` prints the lines of the file. Its path is relative to the working directory of the server."
     yield f"# guards: {json.dumps({'partners': {'api_keys': {'file': 'partner-keys'}}})}"
     for name in OFFERED:
         yield from (
