@@ -7,9 +7,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import NamedTuple
 
 from kafkasse.errors import KafkasseError, KafkaUnavailable, OffsetGone, ServerFull
+from kafkasse.feed import truncation_marks
 from kafkasse.feed.core.chunk import ChunkCore, plan
 from kafkasse.feed.core.start import ResolvedPosition
 from kafkasse.feed.core.topics import is_recreated
@@ -18,14 +20,15 @@ from kafkasse.feed.epochs import EpochEnds
 from kafkasse.feed.lookup import OffsetRanges, known_offset_ranges
 from kafkasse.feed.slots import CatchUpSlots, Clients
 from kafkasse.feed.start import resolve
+from kafkasse.feed.truncation_marks import Marks
 from kafkasse.feed.versions import read_versions, without_outdated
 from kafkasse.log import (
     TRUNCATED,
-    UNKNOWN_EPOCH,
     Batch,
     Cursor,
     Gap,
     Log,
+    OffsetAndEpoch,
     OffsetOutOfRange,
     OffsetRange,
     Partition,
@@ -36,7 +39,7 @@ from kafkasse.process.event_loop import take_turn
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Selector
 from kafkasse.records.frame import DecoderPending, gap_members
-from kafkasse.records.position import IdWriter, Position, stream_offset
+from kafkasse.records.position import IdWriter, Position
 from kafkasse.route import NewestBy, StartAt
 
 MAX_POLL_S = 0.25
@@ -78,16 +81,39 @@ class TopicsChanged(Exception):
         self.topics = topics
 
 
+class _RecordsLost(Exception):
+    """The log has lost the first records of a chunk."""
+
+    def __init__(self, gaps: Sequence[Gap]) -> None:
+        super().__init__()
+        self.gaps = gaps
+
+
 class Start(NamedTuple):
-    """Where a chunk starts: the position, and the offsets that the log holds."""
+    """Where a chunk starts: the position, the offsets that the log holds, and the marks in the text of the position."""
 
     ids: IdWriter
     held: Mapping[Partition, OffsetRange]
+    marks: Marks = MappingProxyType({})
 
     @classmethod
-    def of(cls, start: ResolvedPosition) -> Start:
+    def of(cls, start: ResolvedPosition, marks: Marks = MappingProxyType({})) -> Start:
         """Return the start at a position whose partitions all have a known offset."""
-        return cls(IdWriter(start.offsets, start.topic_ids, start.partial_topics, epochs=start.epochs), start.held)
+        ids = IdWriter(start.offsets, start.topic_ids, start.partial_topics, epochs=start.epochs)
+        return cls(ids, start.held, marks)
+
+    def offset_of(self, ids: IdWriter) -> str:
+        """Return the text of a position that follows this one."""
+        return truncation_marks.offset_of(ids, self.marks)
+
+    def check_marks(self) -> None:
+        """Check that the leader epoch before each mark is known, so that a reader can wait there.
+
+        Raises:
+            KafkaUnavailable: a partition has no leader, so the epoch is unknown.
+        """
+        for partition in self.marks.keys() - self.held.keys():
+            raise _no_leader(partition)
 
     @property
     def has_records(self) -> bool:
@@ -141,6 +167,9 @@ class Chunks:
             KafkaUnavailable: a partition has no leader, so its offset is not known.
             KafkasseError: see feed.start.resolve().
         """
+        marks = truncation_marks.of_position(position, topics)
+        if marks:
+            position = truncation_marks.without(position, marks, self._epoch_ends)
         resolved = resolve(
             self._log,
             position,
@@ -153,10 +182,10 @@ class Chunks:
         )
         if resolved.pending:
             raise _no_leader(next(iter(resolved.pending)))
-        start = Start.of(resolved)
+        start = Start.of(resolved, marks)
         if resolved.gaps:
             epochs = {partition: place.epoch for partition, place in position.starts.items() if place.epoch is not None}
-            raise _gone(resolved.gaps, start.ids, epochs)
+            raise _gone(resolved.gaps, start, epochs)
         self._set_epochs_at_end(start)
         return start
 
@@ -165,7 +194,7 @@ class Chunks:
         for partition, offsets in start.held.items():
             start.ids.set(partition, offsets.end)
         self._set_epochs_at_end(start)
-        return stream_offset.of(start.ids)
+        return start.offset_of(start.ids)
 
     def _set_epochs_at_end(self, start: Start) -> None:
         """Add the epochs of the last records, so that a client at the end has the offset of one that has read them."""
@@ -207,12 +236,14 @@ class Chunks:
                 if not slot.wait(self._timeout_s):
                     raise ServerFull("Too many clients are catching up (max_catch_ups). Retry later.")
                 self._fill(chunk, ends, self._versions(newest_by, ids, ends, start.held))
+            except _RecordsLost as error:
+                raise _gone(error.gaps, start._replace(ids=ids), ids.epochs) from error
             finally:
                 slot.release()
-        is_up_to_date = Start(ids, start.held).is_at_end
+        is_up_to_date = start._replace(ids=ids).is_at_end
         body = b"[%b]" % b",".join(chunk.frames).rstrip()
         is_full = is_full and chunk.is_complete and not is_up_to_date
-        return Chunk(body, stream_offset.of(ids), is_full, is_up_to_date)
+        return Chunk(body, start.offset_of(ids), is_full, is_up_to_date)
 
     def _versions(
         self,
@@ -297,13 +328,13 @@ class Chunks:
         """Continue after records that are unreadable. Return False if the chunk ends before records that were lost.
 
         Raises:
-            OffsetGone: the lost records are the first ones.
+            _RecordsLost: the lost records are the first ones.
         """
         ids = chunk.ids
         resumption = error.resume(ids.offsets, known_offset_ranges(self._log, error.partitions, ids.topic_ids))
         lost = [gap for gap in resumption.gaps if gap.partition not in error.unreadable]
         if lost and not chunk.has_moved:
-            raise _gone(lost, ids, ids.epochs)
+            raise _RecordsLost(lost)
         if lost:
             return False
         for gap in resumption.gaps:
@@ -316,19 +347,22 @@ def _no_leader(partition: Partition) -> KafkaUnavailable:
     return KafkaUnavailable(f"The partition {partition.partition} of {partition.topic} has no leader now. Retry later.")
 
 
-def _gone(gaps: Sequence[Gap], ids: IdWriter, epochs: Mapping[Partition, int]) -> OffsetGone:
-    """Return the error of a client whose records are gone, and move `ids` to where the client may continue.
+def _gone(gaps: Sequence[Gap], start: Start, epochs: Mapping[Partition, int]) -> OffsetGone:
+    """Return the error of a client whose records are gone, and move the start to where the client may continue.
 
     Args:
         gaps: the offsets that are gone.
-        ids: the position.
+        start: the position.
         epochs: the leader epochs of the client's position.
     """
+    ids, marks = start.ids, dict(start.marks)
     for gap in gaps:
         if gap.partition in ids.offsets:
-            ids.set(gap.partition, gap.end, leader_epoch=_epoch_after(gap, epochs.get(gap.partition)))
+            if gap.reason == TRUNCATED and gap.partition in epochs:
+                marks[gap.partition] = OffsetAndEpoch(gap.end, epochs[gap.partition])
+            ids.set(gap.partition, gap.end, leader_epoch=gap.epoch)
     topic, number = gaps[0].partition
-    next_offset = stream_offset.of(ids)
+    next_offset = truncation_marks.offset_of(ids, marks)
     error = OffsetGone(
         f"The records at this offset no longer exist: {gaps[0].reason} ({topic}/{number}). Continue at next_offset.",
         gaps=[gap_members(gap) for gap in gaps],
@@ -336,18 +370,3 @@ def _gone(gaps: Sequence[Gap], ids: IdWriter, epochs: Mapping[Partition, int]) -
     )
     error.headers["Stream-Next-Offset"] = next_offset
     return error
-
-
-def _epoch_after(gap: Gap, lost: int | None) -> int:
-    """Return the leader epoch of the position after a gap.
-
-    After a truncation, it is newer than the epoch of the lost records. Otherwise, the position could have the text of an
-    offset of the lost history, for which a cache would return lost records again. The log has lost no records before the
-    end of any later epoch.
-
-    Args:
-        gap: the gap.
-        lost: the epoch of the last record that the client has read.
-    """
-    is_start_of_truncation = gap.epoch != UNKNOWN_EPOCH or gap.end == 0
-    return lost + 1 if lost is not None and gap.reason == TRUNCATED and is_start_of_truncation else gap.epoch

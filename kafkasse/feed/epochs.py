@@ -43,14 +43,23 @@ class EpochEnds:
         Raises:
             Unavailable: the log does not answer.
         """
-        ends = self._ends.get((partition, position.epoch) for partition, position in positions.items())
-        diverged = {partition: end for (partition, _), end in ends.items() if end.offset < positions[partition].offset}
+        ends = self.ends(positions)
+        diverged = {partition: end for partition, end in ends.items() if end.offset < positions[partition].offset}
         shorter = {
             partition: positions[partition].epoch
             for partition, offsets in (held or {}).items()
             if partition in positions and offsets.end < positions[partition].offset
         }
         return diverged | {partition: at for (partition, _), at in self._recreated.get(shorter.items()).items()}
+
+    def ends(self, positions: Mapping[Partition, OffsetAndEpoch]) -> dict[Partition, OffsetAndEpoch]:
+        """Return where the epoch of each position ends in the log, and the newest epoch before this end.
+
+        Raises:
+            Unavailable: the log does not answer.
+        """
+        ends = self._ends.get((partition, position.epoch) for partition, position in positions.items())
+        return {partition: end for (partition, _), end in ends.items()}
 
     def last_epochs(self, held: Mapping[Partition, OffsetRange]) -> dict[Partition, int]:
         """Return the leader epoch of the last record of each partition, where it is known.

@@ -123,9 +123,14 @@ class KafkaLog:
         return {partition: (at if at.offset >= 0 else ends[partition]).offset for partition, at in offsets.items()}
 
     def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, OffsetAndEpoch]:
+        ends = self.find_epochs(epochs)
+        if missing := {partition: epoch for partition, epoch in epochs.items() if partition not in ends}:
+            with translate_errors():
+                self._leaders_now(missing)  # the known leaders may be outdated
+            ends |= self.find_epochs(missing)
         return {
             partition: OffsetAndEpoch(end[1], end[0])
-            for partition, end in self.find_epochs(epochs).items()
+            for partition, end in ends.items()
             if end is not None and end[1] != UNKNOWN_OFFSET
         }
 

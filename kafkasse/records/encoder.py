@@ -1,6 +1,9 @@
 """The encoder: deserializes, filters, formats and frames the records of one selection.
 
 A feed calls it once for each record, however many clients read the feed. No I/O; the caller passes in the clock.
+
+It calls the hooks of the app, which may do I/O, and take_turn() while it reads a large value. Both happen inside one record,
+so a caller could only do them if encoding a record became a generator, which would cost time for each small record, too.
 """
 
 from __future__ import annotations

@@ -198,18 +198,20 @@ class Source:
         """Return the records at the end of the log, as soon as there are some, or an empty chunk after LONG_POLL_S.
 
         Raises:
+            KafkaUnavailable: see Start.check_marks().
             ServerStopping: the process is stopping. An empty chunk would let the client send its next request at once.
         """
         if streams.stopping:
             raise ServerStopping("This server is stopping. Retry after 1 s.", retry_after_s=1)
-        offset = stream_offset.of(start.ids)
-        position, topics = self.describe(stream_offset.parse(offset))
+        start.check_marks()
+        position, topics = self.describe(stream_offset.parse(stream_offset.of(start.ids)))
         reader = self.feeds.open(self.route, position, topics, self.encoder, None, self.address, self.selector)
         try:
             lines = reader.begin() or wait_for_lines(reader)
             ids = reader.ids
             is_up_to_date = start.is_at_end and (reader.can_park or (not lines and reader.stop_reason is None))
-            return Chunk(_array(lines), offset if ids is None else stream_offset.of(ids), False, is_up_to_date)
+            next_offset = start.offset_of(start.ids if ids is None else ids)
+            return Chunk(_array(lines), next_offset, False, is_up_to_date)
         finally:
             reader.close()
 

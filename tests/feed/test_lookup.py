@@ -69,19 +69,35 @@ def test_collects_keys_while_a_request_is_in_flight(monkeypatch):
     assert [["a"], ["b", "c", "d"], ["e", "f"]] == service.requests
 
 
-def test_results_that_are_too_old_for_a_caller_are_replaced_once():
+def test_results_that_are_too_old_for_a_caller_are_replaced_once(monkeypatch):
     """Callers that need a newer result wait until the cached one expires, and then share a request."""
+    now = 100.0
+    requested_at = []
+    sleep = gevent.sleep
+
+    def advance(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        sleep(0)
+
+    def look_up(keys: list[str]) -> dict[str, str]:
+        requested_at.append(now)
+        return service.look_up(keys)
+
+    monkeypatch.setattr(gevent, "sleep", advance)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     service = Service()
     service.answer.set()
-    shared = SharedLookup(service.look_up, TIMEOUT_S, max_cached=10)
-    max_age_s = 0.1
+    shared = SharedLookup(look_up, TIMEOUT_S, max_cached=10)
+    max_age_s = 0.5
     shared.get(["a", "missing"], max_age_s)
-    since = time.monotonic()
+    advance(0.125)
+    since = now
     callers = [gevent.spawn(shared.get, ["a", "missing"], max_age_s, since) for _ in range(10)]
 
-    assert [{"a": "A"}] * 10 == [each.get() for each in callers]
-    assert time.monotonic() - since > max_age_s / 2
+    assert [{"a": "A"}] * 10 == [caller.get() for caller in callers]
     assert [["a", "missing"]] * 2 == service.requests
+    assert [100.0, 100.0 + max_age_s] == requested_at
     assert {"a": "A"} == shared.get(["a"], max_age_s, since)
     assert 2 == len(service.requests)
 

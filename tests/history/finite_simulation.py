@@ -13,9 +13,8 @@ from kafkasse.feed import Feeds, chunks
 from kafkasse.feed.chunks import Chunk
 from kafkasse.feed.core import chunk as core
 from kafkasse.feed.shared_chunks import SharedChunks
-from kafkasse.log import OffsetRange, Topic
 from kafkasse.log import Partition as LogPartition
-from kafkasse.log.memory import MemoryCursor, MemoryLog
+from kafkasse.log import Topic
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.frame import JsonLines
 from kafkasse.records.position import Position, parse, stream_offset
@@ -75,25 +74,6 @@ class FiniteClient:
         """Nothing is open."""
 
 
-class QuietLog(MemoryLog):
-    """A log whose leaders do not change."""
-
-    violations: tuple[()] = ()
-    while_closing: Callable[[], None] = staticmethod(lambda: None)
-
-    def cursor(self, offsets: Any, tail: bool = False, epochs: Any = None, topic_ids: Any = None) -> MemoryCursor:
-        cursor = super().cursor(offsets, tail, epochs, topic_ids)
-        close = cursor.close
-        cursor.close = lambda: (close(), self.while_closing())  # type: ignore[method-assign, assignment, return-value]
-        return cursor
-
-    def bounds(self, partition: LogPartition) -> OffsetRange:
-        return self.offset_ranges([partition])[partition]
-
-    def calm(self) -> None:
-        """There are no faults."""
-
-
 class FiniteSimulation(ChangingSimulation):
     """A simulation of finite reads. A shared cache keeps full chunks for ever.
 
@@ -123,14 +103,6 @@ class FiniteSimulation(ChangingSimulation):
             patch.multiple(finite_reads, LONG_POLL_S=LONG_POLL_S, wait_for_lines=wait_for_lines),
         ):
             return super().play(steps)
-
-    def _new_log(self) -> QuietLog:
-        # The epoch in an offset after a truncation may be one without records. After the next election, Kafka reports that
-        # the log has diverged from it, and the client receives a record again.
-        return QuietLog()
-
-    def _moves_of_cluster(self) -> tuple[()]:
-        return ()
 
     def _new_feeds(self) -> Feeds:
         self._shared = SharedChunks(finite_reads.MAX_READ_S)

@@ -16,7 +16,7 @@ from math import inf
 from types import SimpleNamespace
 from typing import Any
 
-from kafkasse.feed import chunks, feeds
+from kafkasse.feed import chunks, feeds, truncation_marks
 from kafkasse.feed.catch_up import CatchUp
 from kafkasse.feed.core.chunk import ChunkCore
 from kafkasse.feed.core.reader_states import Joining, ReaderState
@@ -35,7 +35,6 @@ from kafkasse.kafka.cursor_core import CursorCore
 from kafkasse.kafka.fetch_position import FetchPosition
 from kafkasse.kafka.fetch_session import FetchSession
 from kafkasse.kafka.log import KafkaLog
-from kafkasse.log import Gap
 from kafkasse.log.epoch_history import EpochHistory
 from kafkasse.process.open_streams import EndReason
 from kafkasse.records import frame
@@ -700,12 +699,11 @@ def chunk_of_another_selection(original: Any, self: Any, key: Any, *args: Any) -
     return original(self, key[1:], *args)
 
 
-@mutant(chunks, "_epoch_after")
-def lost_history_again(original: Any, gap: Gap, lost: int | None) -> Any:
+@mutant(truncation_marks, "offset_of")
+def lost_history_again(original: Any, ids: Any, marks: Any) -> Any:
     """After a truncation, the next offset may be that of a chunk with the lost records, which a cache keeps."""
-    epoch = original(gap, lost)
-    applied["lost_history_again"] += epoch != gap.epoch
-    return gap.epoch
+    applied["lost_history_again"] += bool(marks)
+    return original(ids, {})
 
 
 @mutant(chunks, "_gone")

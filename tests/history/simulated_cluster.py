@@ -77,13 +77,17 @@ class PartitionLog:
 
     def elect(self, leader: int) -> None:
         self.leader, self.leader_epoch = leader, self.leader_epoch + 1
-        self.epochs.append((self.leader_epoch, self.end))
+        self.epochs = [*self._written_epochs(), (self.leader_epoch, self.end)]
 
     def truncate(self, end: int) -> None:
         """Lose the records from `end` on. The caller elects a leader then, as after bring_back()."""
         self.former.append((self.entries, self.epochs, self.start))
         self.entries = self.entries[: max(0, end - self.start)]
-        self.epochs = [(epoch, start) for epoch, start in self.epochs if start < self.end]
+        self.epochs = self._written_epochs()
+
+    def _written_epochs(self) -> list[tuple[int, int]]:
+        """Return the epochs that have records. Kafka forgets the others in the next election."""
+        return [(epoch, start) for epoch, start in self.epochs if start < self.end]
 
     def bring_back(self, number: int) -> None:
         """Continue with a log that another replica still holds."""

@@ -156,6 +156,7 @@ class SimulatedLog:
         return [partition for partition in wanted if self.cluster.logs[partition].leader is not None]
 
     def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, OffsetAndEpoch]:
+        self.cluster.lag = 0  # kafkasse.kafka.log looks the leaders up again if they do not answer
         self.cluster.find_leaders(epochs)
         ends = self.cluster.find_epochs(epochs)
         return {

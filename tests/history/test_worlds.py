@@ -26,6 +26,7 @@ FIRST_SEEDS = {
     "interleaved: an ID per run, hook": 8,
     "interleaved: JSON lines": 13,
     "interleaved: JSON lines, hook": 8,
+    "interleaved: changing topics": 11,
 }
 SEEDS = {
     kind: (FIRST_SEEDS.get(kind, 28), *range(8))[: examples(9)]
@@ -34,6 +35,8 @@ SEEDS = {
     if kind.startswith("archive")
     else (28, *range(7))
     if kind == "changing topics"
+    else (10, *range(1, 8))
+    if kind.startswith("finite")
     else tuple(range(8))
     for kind in KINDS
 }

@@ -176,6 +176,19 @@ def test_descriptions_of_many_topics_take_turns(log, monkeypatch):
     assert others >= len(names)
 
 
+def test_epoch_ends_of_a_partition_with_a_new_leader(cluster, log):
+    """Otherwise, a reader of lost records would continue at the end of the log, and miss the records before it."""
+    answers = iter([(NOT_LEADER, -1, -1), (0, 5, 42)])
+
+    class Answers(dict[int, tuple[int, int, int]]):
+        def __missing__(self, partition: int) -> tuple[int, int, int]:
+            return next(answers)
+
+    cluster.topics["t"].epoch_ends = Answers()
+
+    assert {at(0): (42, 5)} == log.epoch_ends({at(0): 5})
+
+
 def test_epoch_ends(cluster, log):
     """Partitions whose leader does not know the epoch, or cannot answer, are absent. Before Kafka 0.11, all are absent."""
     cluster.topics["t"].epoch_ends = {0: (0, 5, 42), 1: (0, -1, -1), 2: (NOT_LEADER, -1, -1)}
