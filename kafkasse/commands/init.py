@@ -81,7 +81,7 @@ def _lines(
     route = {"path": "/live", "topics": [topic], "access": "public", "start": "-15m"}
     yield from ("# routes:", "#   live:", *(f"#     {name}: {json.dumps(value)}" for name, value in route.items()))
     yield "\n# A guard names visitors. To let them read, set access: [partners] here, or in a route."
-    yield "# `kafkasse key create` prints the lines of the file. Its path is relative to the working directory of the server."
+    yield "# `kafkasse key create` prints the lines of the file. Its path is relative to the server's working directory."
     yield f"# guards: {json.dumps({'partners': {'api_keys': {'file': 'partner-keys'}}})}"
     for name in OFFERED:
         yield from (
