@@ -22,10 +22,11 @@ Save = Callable[[str], object]
 
 
 class FileStore:
-    """Keeps the position in a file. Each process needs its own file.
+    """Keeps the position in a file. Each process and each URL needs its own file.
 
     The file is replaced as a whole: after a crash, it contains the old or the new position. The data is not flushed to the
-    disk. After a power failure, the file may contain an older position, and the client receives the later events again.
+    disk. After a power failure, the file may contain an older position, and the client receives the later events again, or
+    it may be empty. That is an error, because a client without a position may skip records.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -34,9 +35,12 @@ class FileStore:
 
     def load(self) -> str | None:
         try:
-            return self._path.read_text("utf-8").strip()
+            position = self._path.read_text("utf-8").strip()
         except FileNotFoundError:
             return None
+        if not position:
+            raise ValueError(f"the position file {self._path} is empty; to start at the route's default, delete it")
+        return position
 
     def save(self, position: str) -> None:
         self._new.write_text(f"{position}\n", "utf-8")

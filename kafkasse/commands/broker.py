@@ -38,7 +38,8 @@ Example:
 def command(port: int, directory: Path | None) -> None:
     """Run a Kafka broker for development.
 
-    It is a real Apache Kafka broker that listens on 127.0.0.1 without authentication. Ctrl-C or SIGTERM stops it.
+    It is a real Apache Kafka broker that listens on 127.0.0.1 without authentication. Its controller uses another port
+    that is free. Ctrl-C or SIGTERM stops it.
     """
     stop_at_sigterm()
     jars.fetch("kafka")  # here, because it shows its own progress

@@ -203,6 +203,8 @@ class Position:
             raise CommandError(f"the position file {file} cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
             text = "\n"
+        except ValueError as error:
+            raise CommandError(str(error)) from None
         if len(text.splitlines()) > 1 or not text.isprintable():
             raise CommandError(f"{file} is not a position file: it must contain an event ID and nothing else")
         return text

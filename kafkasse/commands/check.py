@@ -29,7 +29,8 @@ Partitions = Mapping[str, int]  # the number of partitions of each topic
 
 @click.command(epilog=EPILOG)
 @click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
-def command(file: Path | None) -> None:
+@click.option("--config", "config_file", metavar="FILE", type=click.Path(path_type=Path), help="The same as FILE.")
+def command(file: Path | None, config_file: Path | None) -> None:
     """Check the configuration, connect to Kafka and list the topics of each route.
 
     FILE is a YAML file of settings; without it, the file that KAFKASSE_CONFIG names. Environment variables apply as they
@@ -38,7 +39,9 @@ def command(file: Path | None) -> None:
     """
     from kafkasse.app import blueprint
 
-    config = Config.load(os.environ, file)
+    if file and config_file:
+        raise click.UsageError("Use either FILE or --config FILE.")
+    config = Config.load(os.environ, file or config_file)
     blueprint(config)  # fails if a file or a package is missing, and logs warnings to stderr, as the server does
     problems: list[str] = []
     for cluster in ("", *config.kafka.clusters):

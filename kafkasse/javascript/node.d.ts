@@ -1,4 +1,4 @@
 import type { PositionStore } from "./kafkasse.js";
 
-/** Keep the position in a file. Each process needs its own file. */
+/** Keep the position in a file. Each process and each URL needs its own file. An empty file is an error. */
 export function fileStore(path: string): PositionStore;

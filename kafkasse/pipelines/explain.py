@@ -121,13 +121,14 @@ def _rejection(spark: SparkSession, pipeline: Pipeline, mode: Mode) -> str | Non
     if mode == "realtime" and pipeline.output_mode != "update":
         return "rejected: it writes only final results"
     unlimited = {name: replace(source, max_records_per_s=None) for name, source in pipeline.sources.items()}
+    source = unlimited if isinstance(pipeline.source, Mapping) else unlimited.popitem()[1]
     with temporary_directory("kafkasse-check-") as directory:
         try:
             rows = sink_rows.sink_rows(pipeline, lambda: _empty(spark, pipeline))
             query = topics.write(
                 rows.select("topic", "key", "value"),
                 NO_KAFKA,
-                replace(pipeline, mode=mode, source=unlimited),
+                replace(pipeline, mode=mode, source=source),
                 str(directory),
             )
         except PySparkException as error:

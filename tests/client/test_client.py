@@ -306,6 +306,15 @@ def test_a_file_is_replaced_as_a_whole(tmp_path):
     assert "1" == store.load()
 
 
+def test_an_empty_position_file_is_an_error(client, tmp_path):
+    """Otherwise, the client would skip records and not say so."""
+    file = tmp_path / "position"
+    file.write_text("\n")
+
+    with pytest.raises(ValueError, match="position is empty; to start at the route's default, delete it"):
+        client("http://127.0.0.1:1", store=FileStore(file))
+
+
 def test_a_response_that_is_no_stream_is_an_error(client, serve):
     """Its URL is probably wrong."""
     server = serve(Answers(200))

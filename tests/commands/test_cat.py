@@ -168,6 +168,16 @@ def test_a_full_disk_does_not_damage_the_position_file(tmp_path):
     assert "1" == file.read_text()
 
 
+def test_rejects_an_empty_position_file(cat, tmp_path):
+    """Otherwise, the command would skip records and not say so."""
+    file = tmp_path / "position"
+    file.touch()
+
+    done = cat("http://127.0.0.1:1/t", "--position-file", str(file))
+
+    assert (1, True) == (done.code, f"{file} is empty; to start" in done.err)
+
+
 @pytest.mark.parametrize("text", [b"a\nb\n", b"\x00", b"\xff"])
 def test_rejects_another_file_as_position_file(cat, tmp_path, text):
     """The file is not overwritten."""

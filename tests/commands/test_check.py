@@ -45,6 +45,20 @@ def test_lists_the_topics_of_each_route(check, cluster, fresh_name):
     assert ["/prices", "  b  3 partitions", "/{topics}", "  a  1 partition", "  b  3 partitions"] == lines[1:-1]
 
 
+def test_the_file_is_an_argument_or_an_option(run, write, cluster, fresh_name):
+    """The option is that of kafkasse serve."""
+    cluster.create(fresh_name)
+    file = write(allowed_topics=[fresh_name])
+
+    done = [
+        run("check", *words, KAFKASSE_PUBLIC="true") for words in ([file], ["--config", file], [file, "--config", file])
+    ]
+
+    assert [(0, ""), (0, "")] == [(each.code, each.err) for each in done[:2]]
+    assert done[0].out == done[1].out
+    assert (2, True) == (done[2].code, "Use either FILE or --config FILE." in done[2].err)
+
+
 def test_warns_about_a_personal_route_whose_topic_everyone_can_read(write, cluster, fresh_name):
     """The warning is on stderr. The configuration is valid nevertheless."""
     cluster.create(fresh_name)

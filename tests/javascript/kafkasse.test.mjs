@@ -1,8 +1,9 @@
 // The JavaScript client against a server that follows a script. Run by tests/javascript/test_javascript.py.
 
 import assert from "node:assert/strict";
-import { mkdtempSync, readFileSync } from "node:fs";
+import fs, { mkdtempSync, readFileSync, writeFileSync } from "node:fs";
 import { createServer } from "node:http";
+import { syncBuiltinESMExports } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, mock, test } from "node:test";
@@ -438,6 +439,30 @@ test("A file keeps the position for the next process.", async () => {
 
   assert.deepEqual([undefined, "1"], requests.map((headers) => headers["last-event-id"]));
   assert.equal("2\n", readFileSync(file, "utf8"));
+});
+
+test("A position is on the disk before it replaces the previous one.", () => {
+  const file = join(mkdtempSync(join(tmpdir(), "kafkasse-")), "position");
+  const store = fileStore(file);
+  store.save("1");
+  const flushed = [];
+  mock.method(fs, "fsyncSync", () => flushed.push([store.load(), readFileSync(`${file}.new`, "utf8")]));
+  syncBuiltinESMExports();
+
+  store.save("2");
+
+  mock.restoreAll();
+  syncBuiltinESMExports();
+  assert.deepEqual([["1", "2\n"]], flushed);
+});
+
+test("An empty position file is an error: otherwise, the stream would skip records.", async () => {
+  const file = join(mkdtempSync(join(tmpdir(), "kafkasse-")), "position");
+  writeFileSync(file, "\n");
+
+  await assert.rejects(read(open({ store: fileStore(file) }), 1), /position is empty. To start at the route's default, delete/);
+
+  assert.deepEqual([], requests);
 });
 
 test("Browser storage keeps the position of each URL.", async () => {

@@ -40,7 +40,7 @@ REAL_TIME, MICRO_BATCHES = "  real-time mode: ", "  micro-batches: "
 @pytest.mark.parametrize(
     ("pipeline", "stages", "realtime", "microbatch"),
     [
-        (Pipeline("copy", "a", copy, "b"), "none", "accepted", "accepted"),
+        (Pipeline("copy", "a-b", copy, "b"), "none", "accepted", "accepted"),
         (find(f"{CITIES}:city-changes"), "StateStoreSave", "accepted", "accepted"),
         (
             Pipeline("final", "a", counts, "b", mode="once", output_mode="append"),
