@@ -52,8 +52,9 @@ def logout() -> Response:
     """Log out, and end the streams in the user's other tabs (kafkasse)."""
     name = user()
     session.clear()
-    kafkasse.end_streams(name)
-    return redirect(url_for("login"))
+    response = redirect(url_for("login"))
+    response.call_on_close(lambda: kafkasse.end_streams(name))  # when the browser has the new cookie
+    return response
 
 
 @app.route("/")

@@ -68,9 +68,10 @@ def sign_out():
     """Sign the customer out, and end the streams in the customer's other tabs."""
     name = session.get("customer")
     session.clear()
+    response = redirect(url_for("login.sign_in"))
     if name:
-        kafkasse.end_streams(name)
-    return redirect(url_for("login.sign_in"))
+        response.call_on_close(lambda: kafkasse.end_streams(name))  # when the browser has the new cookie
+    return response
 
 
 @pages.cli.command()

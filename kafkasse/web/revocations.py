@@ -17,8 +17,9 @@ CHECK_INTERVAL_S = 1.0
 def end_streams(visitor: str) -> int:
     """End all streams of a visitor in all workers of this machine's server, also those that are still opening.
 
-    Call this when a visitor logs out, after the session was cleared. The clients receive their last event ID, and reconnect;
-    then the guards of the route decide again.
+    Call this when the response that ends the visitor's session has been sent: `response.call_on_close(lambda:
+    kafkasse.end_streams(name))`. The clients receive their last event ID, and reconnect; then the guards of the route decide
+    again. A client that still has the old cookie would be accepted.
 
     Args:
         visitor: the name of the visitor, as in `Visitor.name`.
