@@ -285,7 +285,7 @@ def test_the_example_of_a_unit_test_passes(processes, tmp_path):
 
 
 def test_the_example_of_a_login_protects_the_streams(names):
-    """A logout ends the streams that are open."""
+    """A logout ends the streams that are open, and one that another tab opens before the response has been sent."""
     app = names["app"]
     app.testing = False  # otherwise, each stream ends at the end of its topic
     flask_login.LoginManager(app).user_loader(lambda name: _User(name))
@@ -295,13 +295,16 @@ def test_the_example_of_a_login_protects_the_streams(names):
     route = {"path": "/orders", "topics": ["orders"], "access": ["session"]}
     config = kafkasse.Config.load(guards={"session": names["login"]}, routes={"my_orders": route})
     app.register_blueprint(kafkasse.blueprint(config), url_prefix="/streams")
-    client = app.test_client()
+    client, other_tab = app.test_client(), app.test_client()
 
     answers = [client.get(path) for path in ("/streams/orders", "/login", "/streams/orders")]
-    answers += [client.post("/logout"), client.get("/streams/orders")]
-    answers[2].get_data()
+    other_tab.set_cookie("session", client.get_cookie("session").value)
+    answers += [client.post("/logout"), other_tab.get("/streams/orders"), client.get("/streams/orders")]
+    answers[3].close()
+    for stream in (answers[2], answers[4]):
+        stream.get_data()
 
-    assert [401, 200, 200, 200, 401] == [answer.status_code for answer in answers]
+    assert [401, 200, 200, 302, 200, 401] == [answer.status_code for answer in answers]
 
 
 class _User(flask_login.UserMixin):
