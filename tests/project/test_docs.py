@@ -165,7 +165,8 @@ TABLE = {
     },
     "docs/javascript.md": {
         "npm pack": "javascript/test_javascript.py::test_the_npm_package_contains_the_modules_and_their_types",
-        "showError(message)": "javascript/test_javascript.py::test_the_examples_for_a_page_handle_each_event",
+        "showError(error.message)": "javascript/test_javascript.py::test_the_examples_for_a_page_handle_each_event",
+        "orders of ${user.id}": "javascript/test_javascript.py::test_the_examples_for_a_page_handle_each_event",
         "fileStore(": "javascript/test_javascript.py::test_the_example_for_node_resumes_after_a_restart",
         "shared: user.id": "javascript/test_javascript.py::test_the_examples_for_a_page_handle_each_event",
         "function follow(": "clients/test_clients.py::test_a_client_receives_each_record_once",
