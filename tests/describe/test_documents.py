@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 from jsonschema import Draft7Validator, Draft202012Validator
+from werkzeug.test import TestResponse
 
 from kafkasse.log.memory import MemoryLog
 from kafkasse.records.frame import FORMATS
-from kafkasse.web import value_schemas
+from kafkasse.web import finite_reads, value_schemas
 from tests.support.registry import Registry as FakeRegistry
 from tests.support.server import ROOT
 from tests.support.sse import read_events, read_until
@@ -25,6 +26,7 @@ ASYNCAPI = json.loads((Path(__file__).parent / "asyncapi-3.0.0.schema.json").rea
 VALUES = (b'{"a": 1}', b'{"_kafka": 1}', b"[1]", b'"text"', b"text", b"\xff", b"a\rb", None)
 GUARDS: dict[str, Any] = {"partners": None, "public": lambda request: None}
 KEYS = (b"key", b"\xff", None)
+OLD_OFFSET = "a1.dCBpIDow"  # of the first record of the topic t, which was removed
 
 
 @pytest.fixture
@@ -142,7 +144,7 @@ def test_the_parameters_of_a_stream_are_in_the_document(client):
     own = [each["name"] for each in parameters if "name" in each]
     shared = [each["$ref"].rpartition("/")[2] for each in parameters if "$ref" in each]
     assert ["customer", "key", "header.type", "field.NAME", "filter"] == own
-    assert ["Last-Event-ID", "lastEventId", "timestamp", "since"] == shared
+    assert ["Last-Event-ID", "lastEventId", "timestamp", "since", "offset", "live", "cursor"] == shared
 
 
 class TestSchemas:
@@ -256,10 +258,53 @@ def test_real_lines_match_the_openapi_document(client, path):
             check(found, schema, json.loads(line))
 
 
+@pytest.mark.parametrize("path", ["/kafkasse", "/value", "/envelope", "/cloudevents", "/table", "/plain", "/{topics}"])
+def test_real_chunks_match_the_openapi_document(client, monkeypatch, path):
+    """So do the headers of the response, and the same chunk as events."""
+    monkeypatch.setattr(finite_reads, "LIVE_S", 0.0)
+    found = document(client, "openapi")
+    content = found["paths"][path]["get"]["responses"]["200"]["content"]
+
+    url = f"/streams{path.replace('{topics}', 't')}?offset=-1"
+    chunk = client.get(url)
+    events = read_events(client.get(f"{url}&live=sse").data)
+
+    is_snapshot = path in ("/table", "/plain")
+    assert len(chunk.get_json()) > (1 if is_snapshot else len(VALUES))
+    check_headers(found, "GET", chunk, "Stream-Next-Offset", "Stream-Up-To-Date", *(() if is_snapshot else ["ETag"]))
+    check(found, content["application/json"]["schema"], chunk.get_json())
+    assert ["data", "control"] == [event.type for event in events]
+    for event in events:
+        schemas = content["text/event-stream"]["itemSchema"]["oneOf"]
+        (matching,) = [each for each in schemas if is_valid(found, each, {"event": event.type, "data": event.data})]
+        check(found, matching["properties"]["data"]["contentSchema"], json.loads(event.data))
+
+
+def test_real_answers_without_a_chunk_match_the_openapi_document(client, monkeypatch):
+    """HEAD, a long poll without records, an unchanged chunk, and an offset whose records are gone."""
+    monkeypatch.setattr(finite_reads, "LONG_POLL_S", 0.0)
+    found = document(client, "openapi")
+    chunk = client.get("/streams/kafkasse?offset=-1")
+    offset = chunk.headers["Stream-Next-Offset"]
+
+    head = client.head("/streams/kafkasse")
+    poll = client.get(f"/streams/kafkasse?offset={offset}&live=long-poll&cursor=1")
+    unchanged = client.get("/streams/kafkasse?offset=-1", headers={"If-None-Match": chunk.headers["ETag"]})
+
+    assert [200, 204, 304] == [head.status_code, poll.status_code, unchanged.status_code]
+    check_headers(found, "HEAD", head, "Stream-Next-Offset")
+    check_headers(found, "GET", poll, "Stream-Next-Offset", "Stream-Up-To-Date", "Stream-Cursor")
+    check_headers(found, "GET", unchanged, "Stream-Next-Offset", "Stream-Up-To-Date", "ETag")
+    for value in ("-1", "now", offset):
+        check(found, found["components"]["parameters"]["offset"]["schema"], value)
+
+
 @pytest.mark.parametrize(
     ("status", "path", "headers"),
     [
         (400, "/t?since=x", {}),
+        (400, "/t?live=sse", {}),
+        (410, f"/t?offset={OLD_OFFSET}", {}),
         (400, "/t", {"Last-Event-ID": "x"}),
         (404, "/missing", {}),
         (406, "/t", {"Accept": "text/html"}),
@@ -309,6 +354,16 @@ def check(found: dict[str, Any], schema: dict[str, Any], value: object) -> None:
     assert [] == [error.message for error in validator_of(found, schema).iter_errors(value)]
 
 
+def check_headers(found: dict[str, Any], method: str, response: TestResponse, *names: str) -> None:
+    """A response has these headers of finite reads and no others, and the document describes them."""
+    described = found["paths"]["/kafkasse"][method.lower()]["responses"][str(response.status_code)]["headers"]
+    headers = {name for name, _ in response.headers if name.startswith("Stream-") or name == "ETag"}
+
+    assert {*names} == headers <= described.keys()
+    for name in headers:
+        check(found, resolve(found, described[name]["$ref"])["schema"], response.headers[name])
+
+
 def is_valid(found: dict[str, Any], schema: dict[str, Any], value: object) -> bool:
     return bool(validator_of(found, schema).is_valid(value))
 
@@ -346,7 +401,7 @@ def references(value: object) -> Iterator[str]:
             yield from references(each)
 
 
-def resolve(found: Any, reference: str) -> object:
+def resolve(found: Any, reference: str) -> Any:
     for name in reference.removeprefix("#/").split("/"):
         found = found[name]
     return found

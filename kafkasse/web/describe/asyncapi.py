@@ -34,7 +34,8 @@ def asyncapi(streams: Sequence[StreamDescription]) -> dict[str, Any]:
         "info": {
             "title": "Streams",
             "version": version("kafkasse"),
-            "description": "kafkasse reads Kafka topics and sends their records as Server-Sent Events.",
+            "description": "kafkasse reads Kafka topics and sends their records as Server-Sent Events. The OpenAPI document "
+            "also describes finite reads.",
         },
         "servers": {"kafka": _KAFKA_SERVER},
         "channels": {key: _topic(topic, values.get(topic, {})) for topic, key in keys.items()}

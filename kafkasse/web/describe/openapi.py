@@ -1,4 +1,7 @@
-"""The streams as an OpenAPI 3.2 document, which describes each event of `text/event-stream` with `itemSchema`."""
+"""The streams as an OpenAPI 3.2 document, which describes each event of `text/event-stream` with `itemSchema`.
+
+An operation describes a stream and its finite reads, because they have the same URL.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,35 @@ _DEFINITIONS: Mapping[str, tuple[str, Schema]] = {
         "with `timestamp`.",
         {"type": "string", "examples": ["2026-01-31T12:00:00Z"]},
     ),
+    "offset": (
+        "Read one chunk: at the first record (`-1`), at the end of the log (`now`), or at the `Stream-Next-Offset` of a "
+        "response.",
+        {"type": "string", "pattern": r"^(-1|now|[a-z][0-9]+\.[A-Za-z0-9_-]+)$"},
+    ),
+    "live": (
+        "At the end of the log, wait for records (`long-poll`), or receive chunks as events (`sse`). `events`, without "
+        "`offset`: a response with the events of the stream that ends.",
+        {"type": "string", "enum": ["long-poll", "sse", "events"]},
+    ),
+    "cursor": ("The `Stream-Cursor` of the last response to a live read.", {"type": "string"}),
+}
+_OFFSET = "Stream-Next-Offset"
+_HEADERS: Mapping[str, tuple[str, Schema]] = {
+    "Retry-After": ("Seconds to wait before a retry.", {"type": "integer"}),
+    _OFFSET: ("The offset of the next finite read.", {"type": "string"}),
+    "Stream-Up-To-Date": ("The chunk ends at the end of the log.", {"const": "true"}),
+    "Stream-Cursor": ("Send it as `cursor` with the next live read.", {"type": "string"}),
+    "ETag": ("Send it as If-None-Match with the same finite read.", {"type": "string"}),
+}
+_CONTROL: Schema = {
+    "type": "object",
+    "properties": {
+        "streamNextOffset": {"type": "string"},
+        "streamCursor": {"type": "string"},
+        "upToDate": {"const": True},
+    },
+    "required": ["streamNextOffset", "streamCursor"],
+    "additionalProperties": False,
 }
 
 
@@ -41,15 +73,17 @@ def openapi(streams: Sequence[StreamDescription], settings: WebSettings) -> dict
         "info": {
             "title": "Streams",
             "version": version("kafkasse"),
-            "description": "Kafka topics as Server-Sent Events. A stream is a response that does not end.",
+            "description": "Kafka topics as Server-Sent Events. A stream is a response that does not end. With `offset`, a "
+            "response is a chunk of the stream, as in the Durable Streams protocol.",
         },
         "servers": [],
         "paths": {stream.path: _path(stream, settings) for stream in streams} | _ticket_path(streams),
         "components": {
-            "schemas": shared_schemas(streams),
+            "schemas": shared_schemas(streams)
+            | {_line_name(stream): {"anyOf": [*_lines(stream)]} for stream in streams},
             "parameters": _parameters(settings),
             "headers": {
-                "Retry-After": {"description": "Seconds to wait before a retry.", "schema": {"type": "integer"}},
+                name: {"description": description, "schema": schema} for name, (description, schema) in _HEADERS.items()
             },
             "responses": {str(status): _rejection(errors) for status, errors in _errors().items()},
             "securitySchemes": {name: scheme for stream in streams for name, scheme in stream.schemes.items()},
@@ -76,13 +110,18 @@ def _path(stream: StreamDescription, settings: WebSettings) -> dict[str, Any]:
             "operationId": stream.name,
             "summary": f"Read the stream {stream.name}",
             **operation,
-            "responses": {"200": _stream(stream), **rejections},
+            "responses": {
+                "200": _stream(stream),
+                "204": _response("A long poll has received no records.", _OFFSET, "Stream-Up-To-Date", "Stream-Cursor"),
+                "304": _response("The chunk is unchanged.", _OFFSET, "Stream-Up-To-Date", "ETag"),
+                **rejections,
+            },
         },
         "head": {
             "operationId": f"check-{stream.name}",  # names of routes contain no hyphens
-            "summary": f"Check a request for the stream {stream.name} without opening it",
+            "summary": f"Get the offset at the end of the stream {stream.name}",
             **operation,
-            "responses": {"200": {"description": "GET would open a stream."}, **rejections},
+            "responses": {"200": _response("GET would succeed.", _OFFSET), **rejections},
         },
     }
 
@@ -122,13 +161,29 @@ def _description(stream: StreamDescription) -> str:
 
 
 def _stream(stream: StreamDescription) -> dict[str, Any]:
-    return {
-        "description": "The stream.",
+    response = _response("The stream, or a chunk.", _OFFSET, "Stream-Up-To-Date", "Stream-Cursor", "ETag")
+    return response | {
         "content": {
             "text/event-stream": {"itemSchema": _server_sent_event(stream)},
-            "application/x-ndjson": {"itemSchema": {"anyOf": list(_lines(stream))}},
+            "application/x-ndjson": {"itemSchema": ref(_line_name(stream))},
+            "application/json": {"schema": _chunk(stream)},
         },
     }
+
+
+def _response(description: str, *headers: str) -> dict[str, Any]:
+    return {
+        "description": description,
+        "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in headers},
+    }
+
+
+def _line_name(stream: StreamDescription) -> str:
+    return f"Line.{stream.name}"
+
+
+def _chunk(stream: StreamDescription) -> Schema:
+    return {"type": "array", "items": ref(_line_name(stream))}
 
 
 def _server_sent_event(stream: StreamDescription) -> Schema:
@@ -148,15 +203,18 @@ def _server_sent_event(stream: StreamDescription) -> Schema:
                 "minProperties": 1,
                 "properties": {"event": False, "data": False},
             },
-            *(
-                {
-                    "description": events.DESCRIPTIONS[event],
-                    "required": ["event", "data"],
-                    "properties": {"event": {"const": event}, "data": _text_of(stream, event)},
-                }
-                for event in stream.events
-            ),
+            *(_event(event, events.DESCRIPTIONS[event], _text_of(stream, event)) for event in stream.events),
+            _event("data", "With `live=sse`: a chunk.", _json_text(_chunk(stream))),
+            _event("control", "With `live=sse`: where the chunk ends.", _json_text(_CONTROL)),
         ],
+    }
+
+
+def _event(event: str, description: str, text: Schema) -> Schema:
+    return {
+        "description": description,
+        "required": ["event", "data"],
+        "properties": {"event": {"const": event}, "data": text},
     }
 
 
@@ -165,6 +223,10 @@ def _text_of(stream: StreamDescription, event: str) -> Schema:
     schema = data_schema(stream, event)
     if not events.is_json(stream, event):
         return {"type": "string"} | schema
+    return _json_text(schema)
+
+
+def _json_text(schema: Schema) -> Schema:
     return {"type": "string", "contentMediaType": "application/json", "contentSchema": schema}
 
 
@@ -198,8 +260,7 @@ def _wrapped(event: str, schema: Schema) -> Schema:
 def _parameters(settings: WebSettings) -> dict[str, Any]:
     """Return the parameters that all streams have, by name."""
     compact = {"type": "string", "pattern": "^~~[A-Za-z0-9_-]*~$"}
-    json_form = {"type": "string", "contentMediaType": "application/json", "contentSchema": ref("LastEventId")}
-    event_id = {"anyOf": [json_form, compact], "maxLength": settings.max_last_event_id_bytes}
+    event_id = {"anyOf": [_json_text(ref("LastEventId")), compact], "maxLength": settings.max_last_event_id_bytes}
     resume = "Resume after the event with this ID, in its JSON form or its compact form."
     header = {"name": "Last-Event-ID", "in": "header", "description": resume, "schema": event_id}
     return {
