@@ -333,10 +333,10 @@ class _Answers:
         return start.offset or 0
 
     def _gap(self, partition: Partition, start: Place, held: OffsetRange) -> Gap | None:
-        if start is ADDED_SINCE:
-            return None
         offset = start.offset or 0
         if partition.topic in self.recreated:
+            if start is ADDED_SINCE:
+                return None  # the gaps of the other partitions say that the topic was recreated
             return Gap(partition, offset, held.start, RECREATED)
         if offset > held.end and partition.topic not in self.issued_for:
             raise InvalidPosition(
