@@ -58,7 +58,12 @@ KEYS = {stream: {3: "base64 /wA="} for stream in ("values", "cloudevents")} | {
 }
 TABS = 7  # A browser opens six connections to a server over HTTP/1.1.
 SLOTS = 4  # streams of all windows; see kafkasse/web/page/assets/slots.js
-PROGRAMS = {"curl": ["sh"], "javascript": ["node", "--input-type=module", "-"], "python": [sys.executable, "-"]}
+PROGRAMS = {
+    "curl": ["sh"],
+    "chunks": ["sh"],
+    "javascript": ["node", "--input-type=module", "-"],
+    "python": [sys.executable, "-"],
+}
 OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
 
 
@@ -577,11 +582,12 @@ class TestCode:
         if preparation := re.search(r"Before you start it: (curl .*)", code):
             subprocess.run(preparation[1], shell=True, check=True, cwd=tmp_path)  # noqa: S602 - the page wrote it
         output = tmp_path / "output"
-        position = tmp_path / re.search(r"\S+\.position", code)[0]  # type: ignore[index]
+        position = tmp_path / re.search(r"\S+\.(position|offset)", code)[0]  # type: ignore[index]
+        saved = "b11." if language == "chunks" else '"offset":10'  # the offset contains 10 and the number of partitions
         selected = [3, 6, 9, 12]
 
         def received() -> list[int]:
-            return [int(n) for n in re.findall(r'^message .*"n": (\d+)', output.read_text(), re.MULTILINE)]
+            return [int(n) for n in re.findall(r'^(?:message |[,\[]).*"n": (\d+)', output.read_text(), re.MULTILINE)]
 
         console.change(append=[0, 4])
         with running_program(PROGRAMS[language], code, output):
@@ -589,7 +595,7 @@ class TestCode:
             end_streams(console.server)
             console.change(append=[4, 6])
             wait_until(lambda: received() == [n for n in selected if n < 10])
-            wait_until(lambda: '"offset":10' in position.read_text())
+            wait_until(lambda: saved in position.read_text())
         console.change(append=[10, 3])
         with running_program(PROGRAMS[language], code, output):
             wait_until(lambda: len(received()) >= len(selected))

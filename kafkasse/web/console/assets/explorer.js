@@ -373,14 +373,16 @@ export class Explorer {
     const dialog = element("code-dialog");
     let language = "curl";
     const show = () => {
-      const { isGuarded, lastEventId, path, search, stream } = this.#query;
+      const { isGuarded, lastEventId, path, search, startsAtEnd, stream } = this.#query;
       if (lastEventId) for (const name of ["timestamp", "since"]) search.delete(name);
       const url = new URL(address(path, search), root).href;
       const client = new URL("./kafkasse.js", import.meta.url).href;
       const file = `${stream?.name.replaceAll(/[^\w.-]/g, "-") ?? "stream"}.position`;
-      element("code").textContent = snippets[language]({ url, client, file, lastEventId, isGuarded });
-      const hint = isGuarded ? "It reads your token from the environment variable TOKEN." : "";
-      setText(element("code-note"), hint);
+      element("code").textContent = snippets[language]({ url, client, file, lastEventId, startsAtEnd, isGuarded });
+      const hints = [];
+      if (isGuarded) hints.push("It reads your token from the environment variable TOKEN.");
+      if (lastEventId && language === "chunks") hints.push("It starts at the first record: chunks have no event IDs.");
+      setText(element("code-note"), hints.join(" "));
     };
     tabs(dialog.querySelector("[role=tablist]"), (tab) => {
       language = tab.dataset.language;

@@ -6,20 +6,23 @@ const shellQuoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.r
 /** Return a text as a literal of JavaScript and Python. Only JavaScript accepts lone surrogates in it. */
 const literal = (text) => JSON.stringify(text).replaceAll("\u2028", "\\u2028").replaceAll("\u2029", "\\u2029").replaceAll("\u007f", "\\u007f");
 
+const tokenHeader = (isGuarded) => (isGuarded ? ' -H "Authorization: Bearer $TOKEN"' : "");
+
 /** The first line of each program, without the comment sign. */
-const about = (file) => `Prints each event. ${file} contains the position; delete this file to start over.`;
+const about = (file, what = "event") => `Prints each ${what}. ${file} contains the position; delete this file to start over.`;
 
 /**
  * @param url the absolute URL of the stream with its query.
  * @param client the absolute URL of kafkasse.js.
  * @param file the name of the file that contains the position.
  * @param lastEventId the event ID to start from if there is no file, or "".
+ * @param startsAtEnd whether the program starts at the end of the log.
  * @param isGuarded whether the stream needs a token.
  */
 export const snippets = {
   curl({ url, file, lastEventId, isGuarded }) {
     const saved = `cat ${file} 2>/dev/null${lastEventId ? ` || printf %s ${shellQuoted(lastEventId)}` : ""}`;
-    const token = isGuarded ? ' -H "Authorization: Bearer $TOKEN"' : "";
+    const token = tokenHeader(isGuarded);
     return `#!/bin/sh
 # ${about(file)}
 newline='
@@ -77,6 +80,32 @@ for event in Stream(
     ${options.join(",\n    ")},
 ):
     print(event.type, event.data, flush=True)
+`;
+  },
+
+  /** Finite reads: an event ID is not an offset, so the program cannot start at one. */
+  chunks({ url, file: position, startsAtEnd, isGuarded }) {
+    const file = position.replace(/position$/, "offset");
+    const headers = position.replace(/position$/, "headers");
+    const start = startsAtEnd ? "now" : "-1";
+    const address = (query) => shellQuoted(url + (url.includes("?") ? "&" : "?") + query);
+    const token = tokenHeader(isGuarded);
+    return `#!/bin/sh
+# ${about(file, "chunk, a JSON array")}
+# One chunk: curl -i${token} ${address(`offset=${start}`)}
+header() { tr -d '\\r' < ${headers} | awk -v name="$1:" 'tolower($1) == name { print $2 }'; }
+cursor=
+while true; do
+  offset=$(cat ${file} 2>/dev/null || echo ${start})
+  if chunk=$(curl -sS --fail --max-time 60 -D ${headers}${token} \\
+      ${address("live=long-poll&offset=")}"$offset&cursor=$cursor"); then
+    [ -z "$chunk" ] || printf '%s\\n' "$chunk"
+    header stream-next-offset > ${file}.new && mv ${file}.new ${file}
+    cursor=$(header stream-cursor)
+  else
+    sleep 1
+  fi
+done
 `;
   },
 };
