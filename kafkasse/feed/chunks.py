@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from hashlib import blake2b
+from functools import cached_property, reduce
 from types import MappingProxyType
 from typing import NamedTuple
 
+from crc32c import crc32c
+
 from kafkasse.errors import KafkasseError, KafkaUnavailable, OffsetGone, ServerFull
 from kafkasse.feed import truncation_marks
+from kafkasse.feed.continuations import MAX_AGE_S, MAX_CURSORS, MAX_STARTS, BufferedCursor, CursorKey, Unused
 from kafkasse.feed.core.chunk import ChunkCore, plan
 from kafkasse.feed.core.start import ResolvedPosition
 from kafkasse.feed.core.topics import is_recreated
@@ -36,13 +38,14 @@ from kafkasse.log import (
     Topic,
 )
 from kafkasse.process.event_loop import take_turn
-from kafkasse.records.encoder import Encoder
+from kafkasse.records.encoder import MAX_PIECE_BYTES, Encoder
 from kafkasse.records.filter import Selector
 from kafkasse.records.frame import DecoderPending, gap_members
 from kafkasse.records.position import IdWriter, Position
 from kafkasse.route import NewestBy, StartAt
 
 MAX_POLL_S = 0.25
+EMPTY = b"[]"
 
 
 @dataclass(frozen=True)
@@ -50,23 +53,32 @@ class Chunk:
     """What one response contains.
 
     Attributes:
-        body: a JSON array with the lines of JSON of the records.
+        parts: the parts of a JSON array with the lines of JSON of the records.
         next_offset: the offset of the next chunk.
         is_full: the chunk follows from its offset and the log, so that a cache may keep it.
         is_up_to_date: the chunk ends at the end of the log.
     """
 
-    body: bytes
+    parts: Sequence[bytes]
     next_offset: str
     is_full: bool
     is_up_to_date: bool
 
     @cached_property
+    def size(self) -> int:
+        """The number of bytes of the body."""
+        return sum(map(len, self.parts))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the chunk contains no records."""
+        return self.size == len(EMPTY)
+
+    @cached_property
     def etag(self) -> str:
-        """A digest of the chunk, for the header ETag."""
-        digest = blake2b(self.body, digest_size=12)
-        digest.update(b"%b %d" % (self.next_offset.encode(), self.is_up_to_date))
-        return digest.hexdigest()
+        """A checksum of the chunk, for the header ETag. Records do not change, so a cryptographic hash is not needed."""
+        checksum = reduce(lambda value, part: crc32c(part, value), self.parts, crc32c(self.next_offset.encode()))
+        return f"{checksum:x}-{self.size:x}{'e' * self.is_up_to_date}"
 
 
 class TopicsChanged(Exception):
@@ -90,17 +102,30 @@ class _RecordsLost(Exception):
 
 
 class Start(NamedTuple):
-    """Where a chunk starts: the position, the offsets that the log holds, and the marks in the text of the position."""
+    """Where a chunk starts: the position, the offsets that the log holds, and the marks in the text of the position.
+
+    Attributes:
+        looked_up_at: when the offsets were looked up.
+        topics: the topics at that time.
+    """
 
     ids: IdWriter
     held: Mapping[Partition, OffsetRange]
     marks: Marks = MappingProxyType({})
+    looked_up_at: float = 0.0
+    topics: Mapping[str, Topic] = MappingProxyType({})
 
     @classmethod
-    def of(cls, start: ResolvedPosition, marks: Marks = MappingProxyType({})) -> Start:
+    def of(
+        cls,
+        start: ResolvedPosition,
+        marks: Marks = MappingProxyType({}),
+        looked_up_at: float = 0.0,
+        topics: Mapping[str, Topic] = MappingProxyType({}),
+    ) -> Start:
         """Return the start at a position whose partitions all have a known offset."""
         ids = IdWriter(start.offsets, start.topic_ids, start.partial_topics, epochs=start.epochs)
-        return cls(ids, start.held, marks)
+        return cls(ids, start.held, marks, looked_up_at, topics)
 
     def offset_of(self, ids: IdWriter) -> str:
         """Return the text of a position that follows this one."""
@@ -114,6 +139,14 @@ class Start(NamedTuple):
         """
         for partition in self.marks.keys() - self.held.keys():
             raise _no_leader(partition)
+
+    @property
+    def is_before_full_chunk(self) -> bool:
+        """Whether the chunk is full, and followed by others, also if the log has grown since the lookup."""
+        ends, is_full = plan(self.ids.offsets, self.held)
+        return is_full and any(
+            ends.get(partition, self.ids.offsets[partition]) < held.end for partition, held in self.held.items()
+        )
 
     @property
     def has_records(self) -> bool:
@@ -156,17 +189,32 @@ class Chunks:
         self._describe = describe
         self._slots = slots
         self._timeout_s = timeout_s
+        self._starts: Unused[Start] = Unused(MAX_STARTS)
+        self._cursors: Unused[BufferedCursor] = Unused(MAX_CURSORS, lambda buffered: buffered.cursor.close())
 
     def resolve(
-        self, position: Position, topics: Mapping[str, Topic], start_at: StartAt, since: int | None = None
+        self,
+        position: Position,
+        topics: Mapping[str, Topic],
+        start_at: StartAt,
+        since: int | None = None,
+        offset: str = "",
     ) -> Start:
-        """Return where a chunk starts. The arguments are those of feed.start.resolve().
+        """Return where a chunk starts.
+
+        Args:
+            position, topics, start_at, since: see feed.start.resolve().
+            offset: the text of the position, if a chunk may have ended there.
 
         Raises:
             OffsetGone: the log does not hold the records at the position.
             KafkaUnavailable: a partition has no leader, so its offset is not known.
             KafkasseError: see feed.start.resolve().
         """
+        looked_up_at = time.monotonic()
+        known = self._starts.take(offset)
+        if known is not None and known.looked_up_at > looked_up_at - MAX_AGE_S and known.topics == topics:
+            return known
         marks = truncation_marks.of_position(position, topics)
         if marks:
             position = truncation_marks.without(position, marks, self._epoch_ends)
@@ -182,7 +230,7 @@ class Chunks:
         )
         if resolved.pending:
             raise _no_leader(next(iter(resolved.pending)))
-        start = Start.of(resolved, marks)
+        start = Start.of(resolved, marks, looked_up_at, topics)
         if resolved.gaps:
             epochs = {partition: place.epoch for partition, place in position.starts.items() if place.epoch is not None}
             raise _gone(resolved.gaps, start, epochs)
@@ -235,15 +283,21 @@ class Chunks:
             try:
                 if not slot.wait(self._timeout_s):
                     raise ServerFull("Too many clients are catching up (max_catch_ups). Retry later.")
-                self._fill(chunk, ends, self._versions(newest_by, ids, ends, start.held))
+                self._fill(chunk, ends, is_full, self._versions(newest_by, ids, ends, start.held))
             except _RecordsLost as error:
                 raise _gone(error.gaps, start._replace(ids=ids), ids.epochs) from error
             finally:
                 slot.release()
-        is_up_to_date = start._replace(ids=ids).is_at_end
-        body = b"[%b]" % b",".join(chunk.frames).rstrip()
+        end = start._replace(ids=ids)
+        is_up_to_date = end.is_at_end
+        parts = (*chunk.parts, b"]") if chunk.parts else (EMPTY,)
+        if sum(map(len, parts)) <= MAX_PIECE_BYTES:
+            parts = (b"".join(parts),)  # is sent at once
         is_full = is_full and chunk.is_complete and not is_up_to_date
-        return Chunk(body, start.offset_of(ids), is_full, is_up_to_date)
+        next_offset = start.offset_of(ids)
+        if is_full and end.is_before_full_chunk:
+            self._starts.keep(next_offset, end)
+        return Chunk(parts, next_offset, is_full, is_up_to_date)
 
     def _versions(
         self,
@@ -261,27 +315,36 @@ class Chunks:
         )
         return versions
 
-    def _fill(self, chunk: ChunkCore, ends: Mapping[Partition, int], versions: Versions | None) -> None:
+    def _fill(self, chunk: ChunkCore, ends: Mapping[Partition, int], is_full: bool, versions: Versions | None) -> None:
         """Read the records of a chunk, as many as there is time for.
 
         Raises:
             KafkasseError: there are none. See read().
         """
         deadline = time.monotonic() + self._timeout_s
-        ids = chunk.ids
-        cursor = self._log.cursor(
-            {partition: ids.offsets[partition] for partition in ends}, epochs=ids.epochs, topic_ids=ids.topic_ids
-        )
+        cursor = self._cursor(chunk.ids, ends)
+        can_continue = False
         try:
             while not chunk.is_complete and time.monotonic() < deadline:
                 if not self._poll(chunk, cursor, versions):
                     break
+            can_continue = is_full and chunk.is_complete
         finally:
-            cursor.close()
+            if can_continue:
+                self._cursors.keep(CursorKey.of(chunk.ids, *ends), cursor)
+            else:
+                cursor.cursor.close()
         if not (chunk.has_moved or chunk.is_complete):
             raise KafkaUnavailable(f"Kafka did not send the records within {self._timeout_s:g} s.")
 
-    def _poll(self, chunk: ChunkCore, cursor: Cursor, versions: Versions | None) -> bool:
+    def _cursor(self, ids: IdWriter, ends: Mapping[Partition, int]) -> BufferedCursor:
+        """Return a cursor at a position, if possible one that has read the chunk before."""
+        if len(ends) == 1 and (kept := self._cursors.take(CursorKey.of(ids, *ends))) is not None:
+            return kept
+        offsets = {partition: ids.offsets[partition] for partition in ends}
+        return BufferedCursor(self._log.cursor(offsets, epochs=ids.epochs, topic_ids=ids.topic_ids))
+
+    def _poll(self, chunk: ChunkCore, cursor: BufferedCursor, versions: Versions | None) -> bool:
         """Add the next records. Return False if the chunk ends before the others, because they cannot be read.
 
         Raises:
@@ -293,8 +356,10 @@ class Chunks:
                 self._check_topics(chunk.ids)
             for batch in batches:
                 self._encode(chunk, without_outdated(batch, versions))
+                if chunk.is_complete and chunk.ids.offsets[batch.partition] < batch.next_offset:
+                    cursor.unread(batch)
         except OffsetOutOfRange as error:
-            return self._skip(chunk, cursor, error)
+            return self._skip(chunk, cursor.cursor, error)
         except PartitionsFailed as error:
             if not chunk.has_moved:
                 raise next(iter(error.errors.values())) from error

@@ -102,4 +102,4 @@ class SharedChunks:
 
 
 def _size(chunk: Chunk) -> int:
-    return ENTRY_BYTES + len(chunk.body) + len(chunk.next_offset)
+    return ENTRY_BYTES + chunk.size + len(chunk.next_offset)

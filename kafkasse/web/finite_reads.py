@@ -44,8 +44,7 @@ LONG_POLL_S = 8.0  # how long a read waits at the end of the log; some platforms
 LIVE_S = 60.0  # how long a response with events takes, as the protocol recommends
 MAX_READ_S = 60.0  # how long clients wait for a read that they share
 CHECK_S = 1.0  # how often a waiting read checks whether the server is stopping
-PIECE_BYTES = 65_536
-EMPTY = b"[]"
+PIECE_BYTES = 131_072  # twice as many as those of a part with small records, which is not copied
 # A cursor is the number of an interval. See the protocol, section 10.1.
 CURSOR_EPOCH_S = 1_728_432_000  # 2024-10-09T00:00:00Z
 CURSOR_INTERVAL_S = 20
@@ -129,11 +128,11 @@ class Source:
         """
         if is_head:
             next_offset = self.feeds.chunks.end_offset(self.start(position, topics, NOW, None))
-            return Chunk(b"", next_offset, is_full=False, is_up_to_date=False), ()
+            return Chunk((), next_offset, is_full=False, is_up_to_date=False), ()
         if finite.offset == BEGINNING and self.route.start is StartAt.SNAPSHOT and since is None:
             return self.opened.wait_for(lambda: self._snapshot(position, topics))
         chunk = self.chunk(finite.offset, position, topics, since, must_wait=finite.live is Live.LONG_POLL)
-        return chunk, _pieces(chunk.body)
+        return chunk, _pieces(chunk.parts)
 
     def next(self, offset: str) -> Chunk:
         """Return the chunk at an offset of an earlier chunk. At the end of the log, wait for records."""
@@ -141,13 +140,13 @@ class Source:
 
     def count(self, chunk: Chunk) -> None:
         """Count a chunk that is sent. The rows of a snapshot, which has no body, are counted one by one."""
-        if chunk.body not in (b"", EMPTY):
-            self.opened.count(chunk.body.count(b"\n") + 1, len(chunk.body))
+        if chunk.parts and not chunk.is_empty:
+            self.opened.count(sum(part.count(b"\n") for part in chunk.parts) + 1, chunk.size)
 
     def start(self, position: Position, topics: Mapping[str, Topic], offset: str, since: int | None) -> Start:
         """Return where a read starts. See Chunks.resolve()."""
         start_at = StartAt.LATEST if offset == NOW else StartAt.EARLIEST
-        return self.feeds.chunks.resolve(position, topics, start_at, since)
+        return self.feeds.chunks.resolve(position, topics, start_at, since, offset)
 
     def _read(
         self,
@@ -177,7 +176,7 @@ class Source:
         rows = wait_for_lines(reader)
         if (ids := reader.snapshot_ids or reader.ids) is None:
             raise Unavailable("The snapshot is not complete yet. Retry later.")
-        return Chunk(b"", stream_offset.of(ids), False, reader.can_park), self._rows(reader, rows)
+        return Chunk((), stream_offset.of(ids), False, reader.can_park), self._rows(reader, rows)
 
     def _rows(self, reader: Reader, rows: bytes) -> Iterator[bytes]:
         """Yield the parts of an array with the rows of a snapshot."""
@@ -211,7 +210,7 @@ class Source:
             ids = reader.ids
             is_up_to_date = start.is_at_end and (reader.can_park or (not lines and reader.stop_reason is None))
             next_offset = start.offset_of(start.ids if ids is None else ids)
-            return Chunk(_array(lines), next_offset, False, is_up_to_date)
+            return Chunk((_array(lines),), next_offset, False, is_up_to_date)
         finally:
             reader.close()
 
@@ -250,7 +249,7 @@ def respond(source: Source, finite: FiniteRead, chunk: Chunk, body: Iterable[byt
     response = _response(chunk, body, cursor)
     if finite.offset != NOW:
         response.headers["Cache-Control"] = _cache_control(source.max_age_s, chunk.is_full)
-    if finite.offset != NOW and chunk.body and not finite.live:
+    if finite.offset != NOW and chunk.parts and not finite.live:
         response.set_etag(chunk.etag)
         response.make_conditional(request)
     if response.status_code == HTTPStatus.PRECONDITION_FAILED:  # because of If-Match; a cache must not store it
@@ -270,16 +269,16 @@ def _response(chunk: Chunk, body: Iterable[bytes], cursor: str | None) -> Respon
         headers["Stream-Up-To-Date"] = "true"
     if cursor is not None:
         headers["Stream-Cursor"] = cursor
-    if cursor is not None and chunk.body == EMPTY and chunk.is_up_to_date:
+    if cursor is not None and chunk.is_empty and chunk.is_up_to_date:
         response = current_app.response_class(status=204, headers=headers)
         del response.headers["Content-Type"]
         return response
     return current_app.response_class(body, headers=headers, content_type=JSON_TYPE)
 
 
-def _pieces(body: bytes) -> list[bytes]:
-    """Return the parts of a body. The server sends each of them with a timeout of its own."""
-    return [body[start : start + PIECE_BYTES] for start in range(0, len(body), PIECE_BYTES)]
+def _pieces(parts: Iterable[bytes]) -> list[bytes]:
+    """Return the pieces of the parts of a body. The server sends each of them with a timeout of its own."""
+    return [part[start : start + PIECE_BYTES] for part in parts for start in range(0, len(part), PIECE_BYTES)]
 
 
 def _events(source: Source, chunk: Chunk, body: Iterable[bytes], cursor: str) -> Response:
@@ -292,7 +291,7 @@ def _event_parts(source: Source, chunk: Chunk, body: Iterable[bytes], cursor: st
     deadline = time.monotonic() + LIVE_S
     while True:
         unsent = b""
-        if chunk.body != EMPTY:
+        if not chunk.is_empty:
             source.count(chunk)
             for piece in body:
                 if unsent:
@@ -312,4 +311,4 @@ def _event_parts(source: Source, chunk: Chunk, body: Iterable[bytes], cursor: st
             chunk = source.next(chunk.next_offset)
         except KafkasseError:  # the client reconnects, and gets the error as an HTTP status
             return
-        body = _pieces(chunk.body)
+        body = _pieces(chunk.parts)

@@ -184,9 +184,11 @@ def _unpacked(data: bytes, is_json: bool) -> bytes:
 
 
 def _events(parts: Iterable[bytes], is_json: bool) -> Iterator[bytes]:
+    buffer = b""
     for part in parts:
+        *complete, buffer = (buffer + part).split(b"\n\n")
         events = []
-        for event in part.split(b"\n\n")[:-1]:
+        for event in complete:
             name, *lines = event.split(b"\n")
             if name == b"event: data":
                 data = _unpacked(b"".join(line.removeprefix(b"data:") for line in lines), is_json)

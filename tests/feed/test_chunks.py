@@ -15,17 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkasse.errors import FilterError, KafkaUnavailable, OffsetGone, ServerFull, TopicGone
+from kafkasse.feed import continuations
 from kafkasse.feed.chunks import Chunk
 from kafkasse.feed.core import chunk as core
 from kafkasse.feed.core.chunk import plan
 from kafkasse.feed.slots import Clients
 from kafkasse.log import OffsetOutOfRange, OffsetRange, Partition
-from kafkasse.log.memory import MemoryCursor
+from kafkasse.log.memory import MemoryCursor, MemoryLog
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.frame import JsonLines
 from kafkasse.records.position import of_topics, stream_offset
 from kafkasse.route import NewestBy, StartAt
 from tests.feed.world import World
+from tests.support.waiting import wait_until
 
 BLOCK = 10
 
@@ -46,10 +48,10 @@ class Source(World):
         super().__init__(Encoder(wire=JsonLines(), **options), topics, kafka_timeout_s=0.2)
         self.topics = list(topics)
 
-    def read(self, offset: str = "-1", **options: Any) -> Chunk:
-        position = of_topics(self.topics) if offset in ("-1", "now") else stream_offset.parse(offset)
+    def read(self, offset: str = "-1", topics: list[str] | None = None, **options: Any) -> Chunk:
+        position = of_topics(topics or self.topics) if offset in ("-1", "now") else stream_offset.parse(offset)
         start_at = StartAt.LATEST if offset == "now" else StartAt.EARLIEST
-        start = self.feeds.chunks.resolve(position, self.log.describe(position.topics), start_at)
+        start = self.feeds.chunks.resolve(position, self.log.describe(position.topics), start_at, offset=offset)
         return self.feeds.chunks.read(start, self.encoder, None, Clients(""), options.get("newest_by"))
 
     def read_to_end(self, offset: str = "-1") -> list[Chunk]:
@@ -63,7 +65,7 @@ class Source(World):
 
 
 def messages(*chunks: Chunk) -> list[Any]:
-    return [message for chunk in chunks for message in json.loads(chunk.body)]
+    return [message for chunk in chunks for message in json.loads(b"".join(chunk.parts))]
 
 
 def places(*chunks: Chunk) -> list[tuple[str, int, int]]:
@@ -234,7 +236,7 @@ def test_a_chunk_is_limited_in_bytes():
 
     assert (5, True, False) == (len(messages(first)), first.is_full, first.is_up_to_date)
     assert [5, 6, 7, 8, 9] == [offset for _, _, offset in places(second)]
-    assert core.MAX_CHUNK_BYTES <= len(first.body) < core.MAX_CHUNK_BYTES + 1500
+    assert core.MAX_CHUNK_BYTES <= first.size < core.MAX_CHUNK_BYTES + 1500
 
 
 def test_the_last_chunk_is_limited_in_bytes_too():
@@ -245,7 +247,7 @@ def test_the_last_chunk_is_limited_in_bytes_too():
     first, *rest = source.read_to_end()
 
     assert (False, False) == (first.is_full, first.is_up_to_date)
-    assert len(first.body) < core.MAX_CHUNK_BYTES + 150
+    assert first.size < core.MAX_CHUNK_BYTES + 150
     assert 32 == len(set(places(first, *rest)))
 
 
@@ -273,9 +275,17 @@ def test_offsets_without_records_lead_to_an_empty_chunk():
     assert [11, 21, 31, 33] == [int(chunk.next_offset.partition(".")[0][1:]) for chunk in chunks]
 
 
+def test_a_small_chunk_is_sent_at_once():
+    source = Source(2)
+    source.fill(3, partition=0)
+    source.fill(3, partition=1)
+
+    assert 1 == len(source.read().parts)
+
+
 def test_an_etag_differs_if_anything_differs():
-    chunk = Chunk(b"[]", "b10.x", True, False)
-    changes: list[Any] = [{"body": b"[1]"}, {"next_offset": "b11.x"}, {"is_up_to_date": True}]
+    chunk = Chunk((b"[]",), "b10.x", True, False)
+    changes: list[Any] = [{"parts": (b"[1]",)}, {"next_offset": "b11.x"}, {"is_up_to_date": True}]
 
     assert 4 == len({each.etag for each in (chunk, *(replace(chunk, **change) for change in changes))})
     assert chunk.etag == replace(chunk).etag
@@ -297,6 +307,7 @@ def test_removed_records_are_gone():
     source = Source()
     source.fill(25)
     offset = source.read().next_offset
+    source.new_feeds()
     source.log.drop_before("t0", 12)
 
     gap, next_offset = gone(source, offset)
@@ -541,10 +552,64 @@ def test_outdated_records_are_dropped():
     assert list(range(10, 17)) == [message["n"] for message in messages(second)]
 
 
-def test_a_cursor_is_closed_after_each_read():
+# The next chunk of a client.
+
+
+def test_the_next_chunks_need_no_new_cursors_and_lookups(monkeypatch):
+    """The cursor of a partition continues with its next block, also if that of another partition was read in between."""
+    lookups = []
+    offset_ranges = MemoryLog.offset_ranges
+    monkeypatch.setattr(MemoryLog, "offset_ranges", lambda *args: lookups.append(1) or offset_ranges(*args))
+    source = Source(2)
+    source.fill(35)
+    source.fill(35, partition=1)
+
+    chunks = source.read_to_end()
+
+    assert [("t0", partition, offset) for partition in range(2) for offset in range(35)] == sorted(places(*chunks))
+    assert 2 + 1 == len(source.log.cursors)  # those of full chunks, and that of the last one
+    assert 2 == len(lookups)  # that of the first chunk, and before the last one
+
+
+def test_a_client_that_returns_later_notices_what_has_changed(monkeypatch):
+    """Nothing is kept for longer than a moment."""
+    monkeypatch.setattr(continuations, "MAX_AGE_S", 0.01)
+    source, _ = truncated_source(refilled=25)
+    first = source.read()
+    wait_until(lambda: source.log.open_cursors == 0)
+    source.log.drop_before("t0", 15)
+
+    gap, _ = gone(source, first.next_offset)
+
+    assert (10, 15) == (gap["from"], gap["to"])
+
+
+def test_cursors_are_kept_for_a_few_clients_only():
+    source = Source(*[1] * 20)
+    for at in range(20):
+        source.fill(25, f"t{at}")
+        source.read(topics=[f"t{at}"])
+
+    assert continuations.MAX_CURSORS == source.log.open_cursors
+
+
+def test_the_cursor_of_an_incomplete_chunk_is_closed():
     source = Source()
+    source.fill(5)
+
+    source.read()
+
+    assert (1, 0) == (len(source.log.cursors), source.log.open_cursors)
+
+
+def test_a_cursor_is_closed_after_an_error():
+    source = Source(filterer=lambda message: 1 / (message["n"] - 12))
     source.fill(25)
+    first = source.read()
 
-    source.read_to_end()
+    for _ in range(2):
+        chunk = source.read(first.next_offset)
+    with pytest.raises(FilterError):
+        source.read(chunk.next_offset)
 
-    assert (3, 0) == (len(source.log.cursors), source.log.open_cursors)
+    assert 0 == source.log.open_cursors

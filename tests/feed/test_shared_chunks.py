@@ -15,7 +15,7 @@ from kafkasse.feed.chunks import Chunk
 from kafkasse.feed.shared_chunks import ENTRY_BYTES, SharedChunks
 from kafkasse.feed.slots import Clients
 
-FULL = Chunk(b"x" * 2_000, "b10.x", is_full=True, is_up_to_date=False)
+FULL = Chunk((b"x" * 2_000,), "b10.x", is_full=True, is_up_to_date=False)
 LAST = replace(FULL, is_full=False, is_up_to_date=True)
 
 
@@ -120,13 +120,13 @@ def test_the_bytes_of_all_chunks_are_limited():
     assert 10 + 6 == read.count
     empty = SharedChunks(1, max_bytes=10 * ENTRY_BYTES)
     for key in range(30):
-        empty.get(key, Reads(replace(FULL, body=b"[]")), "")
+        empty.get(key, Reads(replace(FULL, parts=(b"[]",))), "")
     assert len(empty._kept) < 10
 
 
 def test_kept_chunks_count_their_memory():
     """Also the key with its long filter, and all that it refers to, which must not be kept."""
-    shared, chunks = SharedChunks(1), [replace(FULL, body=bytes([at]) * 100) for at in range(200)]
+    shared, chunks = SharedChunks(1), [replace(FULL, parts=(bytes([at]) * 100,)) for at in range(200)]
     keys = (("t", Selection(at)) for at in range(200))
     shared.get("warm up", Reads(FULL), "")
     before = shared.bytes

@@ -55,7 +55,7 @@ class FiniteClient:
         simulation = self._simulation
         try:
             chunk = simulation.request(self, is_live)
-            lines = [line.strip(b",") for line in chunk.body[1:-1].split(b"\n")]
+            lines = [line.strip(b",") for line in b"".join(chunk.parts)[1:-1].split(b"\n")]
             next_offset, self.is_up_to_date = chunk.next_offset, chunk.is_up_to_date
         except OffsetGone as gone:
             simulation.reached["gone"] += 1

@@ -21,6 +21,7 @@ from kafkasse import end_streams, schemas
 from kafkasse.access import Visitor
 from kafkasse.access.api_keys import create_key
 from kafkasse.feed import Feeds, shared_chunks
+from kafkasse.feed.chunks import Chunks
 from kafkasse.feed.core import chunk as core
 from kafkasse.feed.feeds import MAX_DESCRIPTION_AGE_S
 from kafkasse.log.memory import MemoryLog
@@ -529,6 +530,19 @@ def test_events_end_with_an_error(client, log, monkeypatch):
     assert 404 == client.get(f"/t?offset={offset}&live=sse").status_code
 
 
+def test_a_chunk_of_several_parts_is_one_event(client, log):
+    for number in range(3, 6):
+        log.append("t", json.dumps({"n": number, "text": "x" * 70_000}).encode())
+
+    with client.get("/t?offset=-1&live=sse", buffered=False) as response:
+        parts = list(response.response)
+
+    assert 3 <= len(parts)
+    data, control, *_ = read_events(b"".join(parts))
+    assert ["data", "control"] == [data.type, control.type]
+    assert client.get("/t?offset=-1").get_json() == json.loads(data.data)
+
+
 def test_events_start_with_a_control_message_if_there_are_no_records(client):
     first, *_ = events(client.get("/t?offset=now&live=sse"))
 
@@ -933,47 +947,43 @@ def test_a_shared_cache_may_keep_a_full_chunk_for_long(cached, log):
 # Sharing reads.
 
 
-class Counting:
-    """Counts the cursors of a log."""
-
-    def __init__(self, log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count = 0
-        open_cursor = log.cursor
-
-        def cursor(*args: Any, **options: Any) -> Any:
-            self.count += 1
-            return open_cursor(*args, **options)
-
-        monkeypatch.setattr(log, "cursor", cursor)
+@pytest.fixture
+def reads(monkeypatch) -> list[str]:
+    """The offsets of all chunks that have been read."""
+    reads: list[str] = []
+    read = Chunks.read
+    monkeypatch.setattr(
+        Chunks, "read", lambda self, start, *rest: reads.append(stream_offset.of(start.ids)) or read(self, start, *rest)
+    )
+    return reads
 
 
-def test_a_full_chunk_is_read_once(cached, log, monkeypatch):
+def test_a_full_chunk_is_read_once(cached, log, reads):
     """Also for a client that would wait at the end of the log. The last chunk is read again."""
     for n in range(3, 6):
         log.append("t", b'{"n":%d}' % n)
     start = cached.get("/t?offset=-1").headers[NEXT]
-    cursors = Counting(log, monkeypatch)
+    reads.clear()
 
     responses = [cached.get(f"/t?offset={start}{live}") for live in ("", "", "&live=long-poll")]
 
     assert [[2, 3]] * 3 == [numbers(response) for response in responses]
-    assert 1 == cursors.count
+    assert [start] == reads
     for _ in range(2):
         cached.get(f"/t?offset={responses[0].headers[NEXT]}")
-    assert 3 == cursors.count
+    assert 3 == len(reads)
 
 
-def test_equal_requests_share_a_read(client, log, monkeypatch):
+def test_equal_requests_share_a_read(client, log, reads):
     """Requests for other topics do not."""
     log.create("u")
     log.append("u", b'{"n":7}')
-    cursors = Counting(log, monkeypatch)
     urls = ["/t?offset=-1"] * 5 + ["/u?offset=-1"] * 5
 
     tasks = [gevent.spawn(client.application.test_client().get, url) for url in urls]
 
     assert [[0, 1, 2]] * 5 + [[7]] * 5 == [numbers(task.get()) for task in tasks]
-    assert 2 == cursors.count
+    assert 2 == len(reads)
 
 
 def test_different_selections_do_not_share_chunks(log, monkeypatch):

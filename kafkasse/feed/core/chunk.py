@@ -15,7 +15,10 @@ counts the blocks; a full chunk moves it by one block at most.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from operator import attrgetter
 from typing import NamedTuple
 
 from kafkasse.log import Batch, Gap, OffsetRange, Partition
@@ -27,6 +30,8 @@ from kafkasse.records.position import IdWriter
 BLOCK_OFFSETS = 1000
 TURN_BLOCKS = 16
 MAX_CHUNK_BYTES = 2_097_152  # a chunk exceeds it by at most one record
+
+_OFFSET = attrgetter("offset")
 
 
 class Plan(NamedTuple):
@@ -70,14 +75,15 @@ class ChunkCore:
         selector: the records that the client receives, if the encoder has dimensions.
 
     Attributes:
-        frames: the frames of the records, and of gaps.
+        parts: the parts of a JSON array with the records and gaps, without its end. One large value would be copied several
+            times.
     """
 
     def __init__(
         self, ids: IdWriter, ends: Mapping[Partition, int], encoder: Encoder, selector: Selector | None
     ) -> None:
         self.ids = ids
-        self.frames: list[bytes] = []
+        self.parts: list[bytes] = []
         self._start = dict(ids.offsets)
         self._ends = ends
         self._encoder = encoder
@@ -102,24 +108,27 @@ class ChunkCore:
             FilterError, RegistryUnavailable, DecoderPending: see Encoder.encode_piece(). The position is before the record.
         """
         partition, end = batch.partition, self._ends[batch.partition]
-        records = [record for record in batch.records if self.ids.offsets[partition] <= record.offset < end]
-        batch = batch._replace(records=records, next_offset=min(batch.next_offset, end))
+        first, last = (bisect_left(batch.records, offset, key=_OFFSET) for offset in (self.ids.offsets[partition], end))
+        batch = batch._replace(records=batch.records[first:last], next_offset=min(batch.next_offset, end))
         encoded = 0
         while self.ids.offsets[partition] < batch.next_offset and self._size < MAX_CHUNK_BYTES:
             yield
             piece = self._encoder.encode_piece(batch, encoded, self.ids, self._selector)
             encoded = piece.end
-            for encoded_frame, offset in zip(piece.frames, piece.offsets, strict=True):
-                self._append(encoded_frame)
-                if self._size >= MAX_CHUNK_BYTES:  # cut between two records, wherever pieces and batches end
-                    self.ids.set(partition, offset + 1, leader_epoch=batch.leader_epoch)
-                    break
+            sizes = list(accumulate(map(len, piece.frames), initial=self._size))
+            number = bisect_left(sizes, MAX_CHUNK_BYTES)
+            if number < len(sizes):  # cut between two records, wherever pieces and batches end
+                self.ids.set(partition, piece.offsets[number - 1] + 1, leader_epoch=batch.leader_epoch)
+            self._append(piece.frames[:number])
 
     def declare(self, gap: Gap) -> None:
         """Report records that cannot be read, and continue after them."""
         self.ids.set(gap.partition, gap.end, leader_epoch=gap.epoch)
-        self._append(frame.gap(self._encoder.wire, gap, ""))
+        self._append([frame.gap(self._encoder.wire, gap, "")])
 
-    def _append(self, encoded_frame: bytes) -> None:
-        self.frames.append(encoded_frame)
-        self._size += len(encoded_frame)
+    def _append(self, frames: list[bytes]) -> None:
+        if frames:
+            self._size += sum(map(len, frames))
+            frames[0] = (b"\n," if self.parts else b"[") + frames[0]
+            frames[-1] = frames[-1][:-1]  # without the line break, so that the array can end here
+            self.parts.append(b",".join(frames))
