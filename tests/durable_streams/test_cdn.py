@@ -1,4 +1,4 @@
-"""nginx as a CDN, as deploy/proxies configures it: clients share chunks, and never receive those of another visitor."""
+"""nginx and Varnish as a CDN: clients share chunks, and never receive those of another visitor."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import gevent
 import pytest
 
 from tests.durable_streams.cdn_app import PARTITIONS, RECORDS, VISITORS
-from tests.proxies.proxies import PROGRAMS, Proxy
+from tests.proxies.proxies import PROGRAMS, Program, Proxy
 from tests.support.client import Client, fetch
 from tests.support.server import Server
 
-NGINX = PROGRAMS[0]
+NGINX, *_, VARNISH = PROGRAMS
 # The user that may write to the directory of the cache. nginx ignores it unless it runs as root.
 EDITS = ((r"user .*\n", "user root;\n"), *NGINX.edits[1:], (r"/var/cache/nginx/kafkasse", "{home}/cache"))
-CDN = replace(NGINX, file="nginx-cdn.conf", edits=EDITS)
+CDNS = (replace(NGINX, file="nginx-cdn.conf", edits=EDITS), replace(VARNISH, file="varnish-cdn.vcl"))
 CLIENTS = 20
 
 
@@ -51,14 +51,15 @@ class Site:
         return Counter(re.findall(r'"GET (\S+) HTTP', self._log.read_text()))
 
 
-@pytest.fixture
-def site(processes: None, tmp_path: Path) -> Iterator[Site]:
-    if not Path(CDN.binary).exists():
-        pytest.skip("nginx is not installed: apt-get install nginx-light")
+@pytest.fixture(params=CDNS, ids=lambda program: program.name)
+def site(processes: None, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
+    program: Program = request.param
+    if not Path(program.binary).exists():
+        pytest.skip(f"{program.name} is not installed: apt-get install {program.name}")
     log = tmp_path / "access.log"
     with (
         Server("tests.durable_streams.cdn_app:app()", KAFKASSE_ACCESS_LOG=str(log)) as server,
-        Proxy(CDN, server.port, tmp_path) as proxy,
+        Proxy(program, server.port, tmp_path) as proxy,
     ):
         yield Site(server, proxy.ports["http"], log)
 
@@ -109,7 +110,12 @@ def test_no_visitor_receives_the_records_of_another(site):
 
 def test_streams_pass_through(site):
     """A stream has no end, so other clients must not wait for it. The names of parameters are case-sensitive."""
-    for path in ("/streams/t", "/streams/t?OFFSET=-1", "/streams/t?offset=now&live=sse"):
+    for path in (
+        "/streams/t",
+        "/streams/t?OFFSET=-1",
+        "/streams/t?offset=now&live=sse",
+        "/streams/t?offset=now&l%69ve=sse",
+    ):
         with Client(site.port, path) as first, Client(site.port, path) as second:
             for client in (first, second):
                 client.read_until_text(b"data:")

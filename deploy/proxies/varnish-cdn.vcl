@@ -1,0 +1,49 @@
+# Varnish as a CDN for finite reads. This file replaces /etc/varnish/default.vcl of Debian's package. See docs/cdn.md.
+vcl 4.1;
+
+backend kafkasse {
+    .host = "127.0.0.1";
+    .port = "6917";
+    .first_byte_timeout = 60s;
+    .between_bytes_timeout = 60s;
+}
+
+sub vcl_recv {
+    if (req.url !~ "^/streams/") {
+        return (synth(404));
+    }
+    set req.http.X-Forwarded-Host = req.http.Host;
+    set req.http.X-Forwarded-Proto = "http";  # behind a TLS proxy: "https"
+    set req.http.X-Forwarded-Prefix = "/streams";
+    set req.url = regsub(req.url, "^/streams/", "/");
+    # Streams have no end, so other requests must not wait for them. The name of a parameter may be percent-encoded.
+    if (req.method != "GET" || req.http.Authorization
+        || req.url !~ "[?&]offset="
+        || req.url ~ "[?&]live=(?!long-poll(&|$))"
+        || req.url ~ "[?&][^=&]*%") {
+        return (pass);
+    }
+    # Of many equal requests, only one reaches the server. Cookies make no difference for public routes.
+    return (hash);
+}
+
+sub vcl_backend_response {
+    set beresp.grace = 0s;  # an outdated response would end a long poll at once
+    if (beresp.status >= 400) {  # not for two minutes: equal requests reach the server meanwhile
+        set beresp.uncacheable = true;
+        set beresp.ttl = 1s;
+        return (deliver);
+    }
+}
+
+sub vcl_backend_error {
+    if (bereq.http.Accept ~ "text/event-stream") {
+        set beresp.status = 200;
+        set beresp.http.Content-Type = "text/event-stream";
+        set beresp.http.Cache-Control = "no-store";
+        synthetic({"retry: 3000
+
+"});
+        return (deliver);
+    }
+}
