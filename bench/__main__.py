@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from bench import capacity, catch_up, cold_start, encoding, live, load_generator, opening, quoted, results, servers
+from bench import capacity, catch_up, cdn, cold_start, encoding, live, load_generator, opening, quoted, results, servers
 from bench.figures import Figures, Row, merged
 from bench.testbed import Scale, Testbed
 
@@ -36,6 +36,7 @@ MEASUREMENTS: dict[str, Callable[[Testbed], Figures]] = {
     **dict(catch_up.measurements()),
     **dict(opening.measurements()),
     **dict(live.measurements()),
+    **dict(cdn.measurements()),
     "capacity": capacity.measure,
     "encoding": encoding.measure,
     "cold_start": cold_start.measure,
@@ -49,6 +50,10 @@ ONCE = (
     "catch_up.500.run",
     "idle.50",
     "live.large",
+    "cdn.chunks",
+    "cdn.start",
+    "cdn.return",
+    "cdn.live",
     "capacity",
     "encoding",
     "archive",

@@ -212,7 +212,7 @@ class ClientProcess:
             if not client.opened or not client.probes:
                 self._open_or_probe(client, bytes(buffer[:size]))
             if received and self._latencies is not None and random.random() < self._sampled_share:
-                self._latencies += _latencies(bytes(buffer[:size]))
+                self._latencies += latencies_of(bytes(buffer[:size]))
             yield client, received
 
     def _open_or_probe(self, client: _Client, data: bytes) -> None:
@@ -230,7 +230,7 @@ class ClientProcess:
         self._closed_by_server += 1
 
 
-def _latencies(data: bytes) -> list[int]:
+def latencies_of(data: bytes) -> list[int]:
     """Return the age in nanoseconds of each record in `data`, except those that a read has split."""
     now = time.monotonic_ns()
     return [now - int(each[1]) for each in _AT.finditer(data)]

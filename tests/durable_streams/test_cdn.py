@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,10 @@ import gevent
 import pytest
 
 from tests.durable_streams.cdn_app import PARTITIONS, RECORDS, VISITORS
-from tests.proxies.proxies import PROGRAMS, Program, Proxy
+from tests.proxies.proxies import CDNS, Program, Proxy
 from tests.support.client import Client, fetch
 from tests.support.server import Server
 
-NGINX, *_, VARNISH = PROGRAMS
-# The user that may write to the directory of the cache. nginx ignores it unless it runs as root.
-EDITS = ((r"user .*\n", "user root;\n"), *NGINX.edits[1:], (r"/var/cache/nginx/kafkasse", "{home}/cache"))
-CDNS = (replace(NGINX, file="nginx-cdn.conf", edits=EDITS), replace(VARNISH, file="varnish-cdn.vcl"))
 CLIENTS = 20
 
 

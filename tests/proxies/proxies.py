@@ -7,7 +7,7 @@ import re
 import socket
 import subprocess
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.support.certificates import Authority
@@ -93,6 +93,10 @@ PROGRAMS = (
         clients=("http1", "http2"),
     ),
 )
+_NGINX, *_, _VARNISH = PROGRAMS
+# The user that may write to the directory of the cache. nginx ignores it unless it runs as root.
+_CACHE = ((r"user .*\n", "user root;\n"), *_NGINX.edits[1:], (r"/var/cache/nginx/kafkasse", "{home}/cache"))
+CDNS = (replace(_NGINX, file="nginx-cdn.conf", edits=_CACHE), replace(_VARNISH, file="varnish-cdn.vcl"))
 
 
 class Proxy:
