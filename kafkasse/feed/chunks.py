@@ -82,7 +82,7 @@ class Chunk:
 
 
 class TopicsChanged(Exception):
-    """Topics were recreated after they were described, so a position in them must be resolved again.
+    """Topics were recreated after they were described, or the log has changed: the position must be resolved again.
 
     Attributes:
         topics: the new descriptions of the topics.
@@ -107,6 +107,7 @@ class Start(NamedTuple):
     Attributes:
         looked_up_at: when the offsets were looked up.
         topics: the topics at that time.
+        is_remembered: the lookup was that of an earlier chunk.
     """
 
     ids: IdWriter
@@ -114,6 +115,7 @@ class Start(NamedTuple):
     marks: Marks = MappingProxyType({})
     looked_up_at: float = 0.0
     topics: Mapping[str, Topic] = MappingProxyType({})
+    is_remembered: bool = False
 
     @classmethod
     def of(
@@ -283,7 +285,7 @@ class Chunks:
             try:
                 if not slot.wait(self._timeout_s):
                     raise ServerFull("Too many clients are catching up (max_catch_ups). Retry later.")
-                self._fill(chunk, ends, is_full, self._versions(newest_by, ids, ends, start.held))
+                self._fill(chunk, ends, is_full, start.is_remembered, self._versions(newest_by, ids, ends, start.held))
             except _RecordsLost as error:
                 raise _gone(error.gaps, start._replace(ids=ids), ids.epochs) from error
             finally:
@@ -296,7 +298,7 @@ class Chunks:
         is_full = is_full and chunk.is_complete and not is_up_to_date
         next_offset = start.offset_of(ids)
         if is_full and end.is_before_full_chunk:
-            self._starts.keep(next_offset, end)
+            self._starts.keep(next_offset, end._replace(is_remembered=True))
         return Chunk(parts, next_offset, is_full, is_up_to_date)
 
     def _versions(
@@ -315,7 +317,14 @@ class Chunks:
         )
         return versions
 
-    def _fill(self, chunk: ChunkCore, ends: Mapping[Partition, int], is_full: bool, versions: Versions | None) -> None:
+    def _fill(
+        self,
+        chunk: ChunkCore,
+        ends: Mapping[Partition, int],
+        is_full: bool,
+        is_remembered: bool,
+        versions: Versions | None,
+    ) -> None:
         """Read the records of a chunk, as many as there is time for.
 
         Raises:
@@ -326,11 +335,18 @@ class Chunks:
         can_continue = False
         try:
             while not chunk.is_complete and time.monotonic() < deadline:
+                offsets = dict(chunk.ids.offsets)
                 if not self._poll(chunk, cursor, versions):
+                    break
+                if (is_remembered or cursor.was_kept) and offsets == chunk.ids.offsets:
+                    # The log may have lost the records since the lookup.
+                    if not chunk.has_moved:
+                        raise TopicsChanged({})
                     break
             can_continue = is_full and chunk.is_complete
         finally:
             if can_continue:
+                cursor.was_kept = True
                 self._cursors.keep(CursorKey.of(chunk.ids, *ends), cursor)
             else:
                 cursor.cursor.close()

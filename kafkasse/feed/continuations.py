@@ -88,6 +88,7 @@ class BufferedCursor:
 
     def __init__(self, cursor: Cursor) -> None:
         self.cursor = cursor
+        self.was_kept = False  # it has read an earlier chunk
         self._unread: list[Batch] = []
 
     def poll(self, timeout_s: float) -> list[Batch]:

@@ -545,7 +545,7 @@ def test_each_file_of_a_proxy_replaces_the_headers_that_a_client_may_forge(part)
     files = {file.name: file.read_text() for file in (ROOT / "deploy/proxies").iterdir()}
     proxies = {name for name, text in files.items() if "6917" in text}
     automatic = {
-        "For": {"Caddyfile", "apache.conf", "varnish.vcl"}
+        "For": {"Caddyfile", "apache.conf", "varnish.vcl", "varnish-cdn.vcl"}
     }  # see test_the_server_knows_the_address_of_the_client
 
     setting = re.compile(rf"^[^#\n]*\bX-Forwarded-{part}\b", re.MULTILINE)
