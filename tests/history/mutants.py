@@ -679,17 +679,16 @@ def next_offset_too_far(original: Any, ids: IdWriter) -> Any:
 
 
 @mutant(ChunkCore, "_append")
-def chunk_lacks_a_record(original: Any, self: Any, frame: bytes) -> None:
+def chunk_lacks_a_record(original: Any, self: Any, frames: list[bytes]) -> None:
     """One record in 20 is missing."""
-    if not is_turn("chunk_lacks_a_record", 20):
-        original(self, frame)
+    original(self, [frame for frame in frames if not is_turn("chunk_lacks_a_record", 20)])
 
 
 @mutant(ChunkCore, "_append")
-def chunk_repeats_a_record(original: Any, self: Any, frame: bytes) -> None:
+def chunk_repeats_a_record(original: Any, self: Any, frames: list[bytes]) -> None:
     """One record in 20 is repeated."""
-    for _ in range(1 + is_turn("chunk_repeats_a_record", 20)):
-        original(self, frame)
+    repeated = [[frame] * (1 + is_turn("chunk_repeats_a_record", 20)) for frame in frames]
+    original(self, [frame for copies in repeated for frame in copies])
 
 
 @mutant(SharedChunks, "get")
