@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkasse.errors import FilterError, KafkaUnavailable, OffsetGone, ServerFull, TopicGone
-from kafkasse.feed import continuations
-from kafkasse.feed.chunks import Chunk
+from kafkasse.feed import chunks, continuations
+from kafkasse.feed.chunks import Chunk, TopicsChanged
 from kafkasse.feed.core import chunk as core
 from kafkasse.feed.core.chunk import plan
 from kafkasse.feed.slots import Clients
-from kafkasse.log import OffsetOutOfRange, OffsetRange, Partition
+from kafkasse.log import OffsetOutOfRange, OffsetRange, Partition, memory
 from kafkasse.log.memory import MemoryCursor, MemoryLog
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.frame import JsonLines
@@ -582,6 +582,52 @@ def test_a_client_that_returns_later_notices_what_has_changed(monkeypatch):
     gap, _ = gone(source, first.next_offset)
 
     assert (10, 15) == (gap["from"], gap["to"])
+
+
+def test_a_client_that_reads_chunk_after_chunk_notices_what_has_changed(monkeypatch):
+    """The position is resolved again when the last lookup is too old, although a cursor has fetched the records."""
+    monkeypatch.setattr(chunks, "MAX_AGE_S", 0.0)
+    source = Source()
+    source.fill(35)
+    first = source.read()
+    source.log.drop_before("t0", 15)
+
+    gap, _ = gone(source, first.next_offset)
+
+    assert (10, 15) == (gap["from"], gap["to"])
+
+
+def test_a_cursor_that_was_kept_and_returns_nothing_makes_the_server_resolve_the_position_again(monkeypatch):
+    """The log has lost all records after the position since the lookup, so the client is at its end."""
+    monkeypatch.setattr(memory, "MAX_BATCH_RECORDS", BLOCK)  # the cursor has fetched no records of the next chunk
+    source = Source()
+    source.log.elect_leader("t0")
+    source.fill(35)
+    offset = source.read().next_offset
+    source.log.truncate("t0", BLOCK)
+
+    with pytest.raises(TopicsChanged):
+        source.read(offset)
+    chunk = source.read(offset)
+
+    assert ([], True, offset) == (places(chunk), chunk.is_up_to_date, chunk.next_offset)
+    assert 0 == source.log.open_cursors
+
+
+def test_a_chunk_ends_where_a_cursor_that_was_kept_returns_nothing(monkeypatch):
+    """The log has lost some of the chunk's records since the lookup."""
+    monkeypatch.setattr(memory, "MAX_BATCH_RECORDS", BLOCK)
+    source = Source()
+    source.log.elect_leader("t0")
+    source.fill(35)
+    offset = source.read().next_offset
+    source.log.truncate("t0", BLOCK + 2)
+
+    chunk = source.read(offset)
+    last = source.read(chunk.next_offset)
+
+    assert ([10, 11], False) == ([at for _, _, at in places(chunk)], chunk.is_full)
+    assert (chunk.next_offset, True) == (last.next_offset, last.is_up_to_date)
 
 
 def test_cursors_are_kept_for_a_few_clients_only():
