@@ -20,6 +20,9 @@ FETCHES_PER_CURSOR = 3
 MIN_CURSOR_BYTES = 3 * MIB
 FETCHES_OF_TAIL = 8
 MIN_TAIL_BYTES = 8 * MIB
+FINITE_CHUNK_BYTES = 2 * MIB
+KEPT_CHUNKS_BYTES = 32 * MIB
+KEPT_CURSORS = 8
 DEFAULTS = {name: schema.get("default") for name, schema in read("config")["properties"].items()}
 
 
@@ -34,6 +37,7 @@ class Load(NamedTuple):
         feeds: the feeds that have a ring.
         partitions: the partitions of all feeds.
         snapshots: the snapshots in memory. While a new version is built, the old one may still be sent.
+        finite: the open streams that are responses to finite reads, each with another chunk.
     """
 
     streams: int = 0
@@ -43,6 +47,7 @@ class Load(NamedTuple):
     feeds: int = 1
     partitions: int = 1
     snapshots: int = 0
+    finite: int = 0
 
 
 def growth(load: Load, settings: Mapping[str, Any]) -> int:
@@ -50,11 +55,14 @@ def growth(load: Load, settings: Mapping[str, Any]) -> int:
     limits = {**DEFAULTS, **settings}
     fetch = limits["max_fetch_bytes"]
     cursors = min(load.catching_up, limits["max_catch_ups"]) + 1  # and that of the tail
+    cursors += KEPT_CURSORS * (load.finite > 0)
     return int(
         RESERVE_BYTES
         + min(load.feeds * limits["max_ring_bytes"], limits["max_total_ring_bytes"])
         + 2 * load.snapshots * limits["max_snapshot_bytes"]
         + load.streams * STREAM_BYTES
+        + load.finite * FINITE_CHUNK_BYTES
+        + KEPT_CHUNKS_BYTES * (load.finite > 0)
         + load.stalled * CHUNKS_PER_STALLED_CLIENT * CHUNK_BYTES
         + (cursors - 1) * max(FETCHES_PER_CURSOR * fetch, MIN_CURSOR_BYTES)
         + max(FETCHES_OF_TAIL * fetch, MIN_TAIL_BYTES)

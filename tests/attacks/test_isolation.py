@@ -12,6 +12,9 @@ from contextlib import ExitStack, closing
 import gevent
 import pytest
 
+from kafkasse.feed.core.chunk import BLOCK_OFFSETS
+from kafkasse.log import Partition
+from kafkasse.records.position import IdWriter, stream_offset
 from kafkasse.records.position.position import INT32_MAX
 from kafkasse.tools.broker import EmbeddedBroker
 from tests.attacks.batches import UNCOMPRESSED, encode_batch, produce_batch
@@ -33,6 +36,7 @@ NORMAL = 2  # clients beside the slow readers
 MAX_CONNECTIONS = 3  # to one broker: for data, metadata, and the bootstrap
 DISTANCE_S = 0.1  # one way
 TOPICS = 8
+CHUNKS = 100  # of 2 MB
 
 
 def records(count: int, size: int = 100) -> list[bytes]:
@@ -76,6 +80,18 @@ def test_slow_readers_do_not_starve_catching_up(attack, cluster, fresh_name):
 def _drip_4_kb(client: Visitor) -> None:
     while client.read(4096):
         gevent.sleep(15)
+
+
+def test_a_client_reads_many_different_chunks(attack, cluster, fresh_name):
+    """The worker keeps the newest ones."""
+    topic = cluster.create(fresh_name)
+    cluster.send(topic, *records(BLOCK_OFFSETS + 1, 2_000))
+    worker = attack(shared_cache_s=60)
+    for offset in range(CHUNKS):
+        text = stream_offset.of(IdWriter({Partition(topic, 0): offset}, {topic: ""}))
+        answer = fetch(worker.port, f"/{topic}?offset={text}")
+        assert "public, max-age=60" == answer.headers["cache-control"]  # the chunk is kept
+    worker.is_bounded(Load(streams=1, catching_up=1, finite=1))
 
 
 # Partitions without a leader.
