@@ -77,8 +77,8 @@ def _chunks(testbed: Testbed) -> Figures:
 def _catch_up(testbed: Testbed, key: str, clients: int, records: int) -> Figures:
     """Clients read the same records at the same time, while neither the CDN nor the origin has any in memory."""
     figures: Figures = []
+    clients = testbed.scale.clients(clients)
     for program in CDNS:
-        clients = testbed.scale.clients(clients)
         with testbed.topics(1) as (topic,), Remote(FiniteClients) as fleet:
             testbed.producer.call("fill", topic, PARTITIONS, PARTITIONS, RECORD_BYTES)
             with _site(testbed, topic, program, fleet) as site:  # the fleet was here before the restart
