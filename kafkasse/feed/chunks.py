@@ -285,7 +285,7 @@ class Chunks:
             try:
                 if not slot.wait(self._timeout_s):
                     raise ServerFull("Too many clients are catching up (max_catch_ups). Retry later.")
-                self._fill(chunk, ends, is_full, start.is_remembered, self._versions(newest_by, ids, ends, start.held))
+                self._fill(chunk, ends, is_full, start, self._versions(newest_by, ids, ends, start.held))
             except _RecordsLost as error:
                 raise _gone(error.gaps, start._replace(ids=ids), ids.epochs) from error
             finally:
@@ -298,7 +298,10 @@ class Chunks:
         is_full = is_full and chunk.is_complete and not is_up_to_date
         next_offset = start.offset_of(ids)
         if is_full and end.is_before_full_chunk:
-            self._starts.keep(next_offset, end._replace(is_remembered=True))
+            marks = {
+                partition: mark for partition, mark in start.marks.items() if mark.offset == ids.offsets[partition]
+            }
+            self._starts.keep(next_offset, end._replace(marks=marks, is_remembered=True))
         return Chunk(parts, next_offset, is_full, is_up_to_date)
 
     def _versions(
@@ -322,7 +325,7 @@ class Chunks:
         chunk: ChunkCore,
         ends: Mapping[Partition, int],
         is_full: bool,
-        is_remembered: bool,
+        start: Start,
         versions: Versions | None,
     ) -> None:
         """Read the records of a chunk, as many as there is time for.
@@ -331,14 +334,14 @@ class Chunks:
             KafkasseError: there are none. See read().
         """
         deadline = time.monotonic() + self._timeout_s
-        cursor = self._cursor(chunk.ids, ends)
+        cursor = self._cursor(start, ends)
         can_continue = False
         try:
             while not chunk.is_complete and time.monotonic() < deadline:
                 offsets = dict(chunk.ids.offsets)
                 if not self._poll(chunk, cursor, versions):
                     break
-                if (is_remembered or cursor.was_kept) and offsets == chunk.ids.offsets:
+                if (start.is_remembered or cursor.was_kept) and offsets == chunk.ids.offsets:
                     # The log may have lost the records since the lookup.
                     if not chunk.has_moved:
                         raise TopicsChanged({})
@@ -353,10 +356,16 @@ class Chunks:
         if not (chunk.has_moved or chunk.is_complete):
             raise KafkaUnavailable(f"Kafka did not send the records within {self._timeout_s:g} s.")
 
-    def _cursor(self, ids: IdWriter, ends: Mapping[Partition, int]) -> BufferedCursor:
-        """Return a cursor at a position, if possible one that has read the chunk before."""
-        if len(ends) == 1 and (kept := self._cursors.take(CursorKey.of(ids, *ends))) is not None:
-            return kept
+    def _cursor(self, start: Start, ends: Mapping[Partition, int]) -> BufferedCursor:
+        """Return a cursor at a position, if possible one that has read the chunk before.
+
+        A cursor that was kept may have records of the lost history, which a client with a mark must not receive again.
+        """
+        ids = start.ids
+        if len(ends) == 1 and not start.marks.keys() & ends.keys():
+            kept = self._cursors.take(CursorKey.of(ids, *ends))
+            if kept is not None:
+                return kept
         offsets = {partition: ids.offsets[partition] for partition in ends}
         return BufferedCursor(self._log.cursor(offsets, epochs=ids.epochs, topic_ids=ids.topic_ids))
 
