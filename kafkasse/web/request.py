@@ -114,7 +114,7 @@ def _finite_read(request: Request) -> FiniteRead:
     offsets, live = arguments.getlist("offset"), arguments.get("live", "")
     if live == Live.EVENTS:
         if offsets:
-            raise InvalidParameter("live=events has no offset. Send the last event ID in the Last-Event-ID header.")
+            raise InvalidParameter("Do not send offset with live=events. Send Last-Event-ID as a header instead.")
         return FiniteRead("", Live.EVENTS, "", 0)
     if len(offsets) != 1:
         raise InvalidParameter("Send one offset: -1, now, or the Stream-Next-Offset of a response.")
