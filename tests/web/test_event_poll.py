@@ -175,7 +175,7 @@ def test_no_cache_keeps_a_poll(log):
 def test_a_poll_has_no_offset(client):
     response = client.get("/t?live=events&offset=-1")
 
-    assert (400, True) == (response.status_code, "has no offset" in response.json["detail"])
+    assert (400, True) == (response.status_code, "Do not send offset" in response.json["detail"])
 
 
 def test_a_poll_ends_when_the_server_stops(client, monkeypatch):
