@@ -1,7 +1,8 @@
-"""Real headless browsers. A browser takes seconds to start, so all tests of a process share it.
+"""Real headless browsers, and a log with a client for tests of requests.
 
-Each test gets a tab without the windows, cookies, stored data and emulated features of earlier tests. It is the tab of the
-last test, unless that test has opened others, because a new tab takes as long as a page.
+A browser takes seconds to start, so all tests of a process share it. Each test gets a tab without the windows, cookies,
+stored data and emulated features of earlier tests. It is the tab of the last test, unless that test has opened others,
+because a new tab takes as long as a page.
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flask.testing import FlaskClient
 from selenium import webdriver
 
+from kafkasse.log.memory import MemoryLog
+from kafkasse.web import finite_reads
 from tests.support.examples import first_of
 from tests.support.firefox import FIREFOX, Firefox
+from tests.web.clients import client_of
 
 SCRIPT_TIMEOUT_S = 120
 CHROMIUM, CHROMEDRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
@@ -101,3 +106,24 @@ def run_in_page(browser: webdriver.Chrome, origin: str, script: str, *arguments:
     browser.set_script_timeout(SCRIPT_TIMEOUT_S)
     browser.get(f"{origin}/-/health")
     return browser.execute_async_script(f"const done = arguments[arguments.length - 1]; {script}", *arguments)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long poll ends soon."""
+    monkeypatch.setattr(finite_reads, "LONG_POLL_S", 0.1)
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    """A topic with three records."""
+    log = MemoryLog()
+    log.create("t")
+    for n in range(3):
+        log.append("t", b'{"n":%d}' % n, key=b"k%d" % n)
+    return log
+
+
+@pytest.fixture
+def client(log: MemoryLog) -> FlaskClient:
+    return client_of(log, None)

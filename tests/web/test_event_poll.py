@@ -27,25 +27,6 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finite_reads, "LONG_POLL_S", TIMEOUT_S)
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finite_reads, "LONG_POLL_S", 0.1)
-
-
-@pytest.fixture
-def log() -> MemoryLog:
-    log = MemoryLog()
-    log.create("t")
-    for n in range(3):
-        log.append("t", b'{"n":%d}' % n, key=b"k%d" % n)
-    return log
-
-
-@pytest.fixture
-def client(log: MemoryLog) -> FlaskClient:
-    return client_of(log, None)
-
-
 def events(response: TestResponse) -> list[Event]:
     assert 200 == response.status_code, response.text
     assert "text/event-stream; charset=utf-8" == response.headers["Content-Type"]

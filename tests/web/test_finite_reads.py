@@ -49,26 +49,6 @@ def one_event(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finite_reads, "LIVE_S", 0.0)
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long poll ends soon."""
-    monkeypatch.setattr(finite_reads, "LONG_POLL_S", 0.1)
-
-
-@pytest.fixture
-def log() -> MemoryLog:
-    log = MemoryLog()
-    log.create("t")
-    for n in range(3):
-        log.append("t", b'{"n":%d}' % n, key=b"k%d" % n)
-    return log
-
-
-@pytest.fixture
-def client(log: MemoryLog) -> FlaskClient:
-    return client_of(log, None)
-
-
 def numbers(response: TestResponse) -> list[int]:
     assert 200 == response.status_code, response.text
     return [message["n"] for message in response.get_json()]
