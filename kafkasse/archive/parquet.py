@@ -2,10 +2,14 @@
 
 A client reads one row group at a time, so the size of a row group limits the memory of a client. All pages have checksums,
 so damage causes an error and never a wrong record.
+
+Files are read in threads. There, nothing may import a module: gevent replaces the locks of imports, so that an import can
+wait forever for one in another thread.
 """
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -136,7 +140,7 @@ def read(path: Path, entry: Entry, offset: int) -> tuple[Records, int]:
         error.end = end
         raise
     offsets = table.column("offset")
-    wanted = pc.and_(pc.greater_equal(offsets, offset), pc.less(offsets, end))
+    wanted = pc.and_(pc.greater_equal(offsets, _int64(offset)), pc.less(offsets, _int64(end)))
     if not pc.all(wanted).as_py():
         table = table.filter(wanted)
     return Records(table), end
@@ -151,6 +155,12 @@ def _read_row_group(path: Path, footer: Footer, number: int) -> pa.Table:
     return table
 
 
+def _offsets_and_timestamps(path: Path) -> pa.Table:
+    # Not pq.read_table(), because that imports pandas.
+    with pq.ParquetFile(path) as file:
+        return file.read(["offset", "timestamp"], use_threads=False)
+
+
 def find_timestamp(path: Path, entry: Entry, timestamp_ms: int) -> int | None:
     """Return the first offset of a file with a timestamp at or after `timestamp_ms`, or None.
 
@@ -158,9 +168,9 @@ def find_timestamp(path: Path, entry: Entry, timestamp_ms: int) -> int | None:
         DamagedFile, OSError: see read().
     """
     with _damage(path):
-        table = pq.read_table(path, columns=["offset", "timestamp"], use_threads=False, partitioning=None)
-        late = pc.greater_equal(table.column("timestamp").cast(pa.int64()), timestamp_ms * 1000)
-        offsets = table.filter(pc.and_(late, pc.less(table.column("offset"), entry.end))).column("offset")
+        table = _offsets_and_timestamps(path)
+        late = pc.greater_equal(table.column("timestamp").cast(pa.int64()), _int64(timestamp_ms * 1000))
+        offsets = table.filter(pc.and_(late, pc.less(table.column("offset"), _int64(entry.end)))).column("offset")
     return offsets[0].as_py() if len(offsets) else None
 
 
@@ -171,7 +181,7 @@ def describe(path: Path) -> tuple[int, int, int, int]:
         DamagedFile, OSError: see read().
     """
     with _damage(path):
-        table = pq.read_table(path, columns=["offset", "timestamp"], use_threads=False, partitioning=None)
+        table = _offsets_and_timestamps(path)
         offsets = table.column("offset")
         if not len(offsets) or not _increases(offsets):
             raise DamagedFile(f"{path}: it has no records, or its offsets do not increase")
@@ -242,6 +252,12 @@ def _fitting(table: pa.Table, room: int) -> int:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if table.slice(0, middle).nbytes <= room else (low, middle - 1)
     return low
+
+
+def _int64(number: int) -> pa.Scalar:
+    # Not pa.scalar(), because that imports pandas.
+    buffer = pa.py_buffer(number.to_bytes(8, sys.byteorder, signed=True))
+    return pa.Array.from_buffers(pa.int64(), 1, [None, buffer])[0]
 
 
 def _increases(offsets: pa.ChunkedArray) -> bool:

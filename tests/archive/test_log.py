@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -97,6 +99,29 @@ def hole(cursor: Cursor) -> tuple[int, str]:
     with pytest.raises(OffsetOutOfRange) as raised:
         records(cursor, 100)
     return raised.value.unreadable[AT]
+
+
+READ_IN_A_NEW_PROCESS = """
+import sys
+from pathlib import Path
+from kafkasse.archive import parquet
+from kafkasse.archive.manifest import Entry
+
+path = Path(sys.argv[1])
+entry = Entry(0, 0, 4, 0, "1970-01-01", first=0, records=4)
+known = set(sys.modules)  # pyarrow imports pandas when it needs it for the first time
+records, _ = parquet.read(path, entry, 0)
+later, _ = parquet.read(path, entry, 3)
+print(len(records[:]), len(later), parquet.find_timestamp(path, entry, 1002), *sorted(set(sys.modules) - known))
+"""
+
+
+@pytest.mark.processes
+def test_reading_a_file_imports_no_module(archived):
+    """Files are read in threads. There, gevent's locks can make an import wait forever for an import in another thread."""
+    command = [sys.executable, "-c", READ_IN_A_NEW_PROCESS, str(files(archived)[0])]
+
+    assert "2 1 2" == subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def test_reads_the_archive_and_then_kafka(kafka, log, tmp_path):
