@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from bench.clients import MAX_READ_BYTES, OPEN_TIMEOUT_S, latencies_of
 from bench.records import MARK
 
+MAX_READ_S = 120.0
+
 _STATUS = re.compile(rb"HTTP/1\.1 (20[04]) ")
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length: (\d+)")
 _NEXT = re.compile(rb"(?i)\r\nstream-next-offset: (\S+)")
@@ -71,10 +73,6 @@ class FiniteClients:
     ) -> Finished:
         poll, done, buffer = select.epoll(), Finished(offset=offset), bytearray(MAX_READ_BYTES)
         opened: dict[int, _Client] = {}
-        for _ in range(clients):
-            connected = socket.create_connection(("127.0.0.1", port), OPEN_TIMEOUT_S)
-            opened[connected.fileno()] = _Client(connected, offset.encode())
-            poll.register(connected, select.EPOLLIN)
         began, began_cpu_s = time.monotonic(), time.process_time()
         suffix = b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
         prefix = b"GET %b?%boffset=" % (path.encode(), b"live=long-poll&" if seconds else b"")
@@ -84,9 +82,12 @@ class FiniteClients:
             client.socket.sendall(prefix + client.offset + cursor + suffix)
             done.requests += 1
 
-        for client in opened.values():
-            request(client)
-        waiting, deadline = len(opened), began + (seconds or OPEN_TIMEOUT_S)
+        for _ in range(clients):
+            connected = socket.create_connection(("127.0.0.1", port), OPEN_TIMEOUT_S)
+            client = opened[connected.fileno()] = _Client(connected, offset.encode())
+            poll.register(connected, select.EPOLLIN)
+            request(client)  # at once, because Varnish closes a connection that is idle for 5 s
+        waiting, deadline = len(opened), began + (seconds or MAX_READ_S)
         while waiting and time.monotonic() < deadline:
             for fd, _ in poll.poll(0.1):
                 client = opened[fd]

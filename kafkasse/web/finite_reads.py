@@ -54,6 +54,9 @@ MAX_CURSOR_DIGITS = 15
 NOT_STORED = "private, no-store"
 # How long a shared cache may keep a chunk that another one replaces soon. Then it can collapse requests.
 LAST_CHUNK_AGE_S = 1
+# How much longer a cache may answer with an old chunk while one request replaces it. A CDN under a flood cannot answer
+# thousands of waiting requests within LAST_CHUNK_AGE_S.
+STALE_S = 10
 HEADERS = DEFAULT_HEADERS | {"Cache-Control": NOT_STORED, "Cross-Origin-Resource-Policy": "same-origin"}
 
 
@@ -248,7 +251,7 @@ def respond(source: Source, finite: FiniteRead, chunk: Chunk, body: Iterable[byt
     cursor = next_cursor(time.time(), finite.cursor) if finite.live else None
     response = _response(chunk, body, cursor)
     if finite.offset != NOW:
-        response.headers["Cache-Control"] = _cache_control(source.max_age_s, chunk.is_full)
+        response.headers["Cache-Control"] = _cache_control(source.max_age_s, chunk.is_full, bool(finite.live))
     if finite.offset != NOW and chunk.parts and not finite.live:
         response.set_etag(chunk.etag)
         response.make_conditional(request)
@@ -259,8 +262,12 @@ def respond(source: Source, finite: FiniteRead, chunk: Chunk, body: Iterable[byt
     return response
 
 
-def _cache_control(max_age_s: int, is_full: bool) -> str:
-    return f"public, max-age={max_age_s if is_full else min(max_age_s, LAST_CHUNK_AGE_S)}" if max_age_s else NOT_STORED
+def _cache_control(max_age_s: int, is_full: bool, is_live: bool) -> str:
+    if not max_age_s:
+        return NOT_STORED
+    age = f"public, max-age={max_age_s if is_full else min(max_age_s, LAST_CHUNK_AGE_S)}"
+    # A client loses nothing with an old chunk. An old response to a long poll would end the wait at once, again and again.
+    return age if is_live else f"{age}, stale-while-revalidate={STALE_S}"
 
 
 def _response(chunk: Chunk, body: Iterable[bytes], cursor: str | None) -> Response:

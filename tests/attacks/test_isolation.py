@@ -90,7 +90,7 @@ def test_a_client_reads_many_different_chunks(attack, cluster, fresh_name):
     for offset in range(CHUNKS):
         text = stream_offset.of(IdWriter({Partition(topic, 0): offset}, {topic: ""}))
         answer = fetch(worker.port, f"/{topic}?offset={text}")
-        assert "public, max-age=60" == answer.headers["cache-control"]  # the chunk is kept
+        assert "public, max-age=60, stale-while-revalidate=10" == answer.headers["cache-control"]  # the chunk is kept
     worker.is_bounded(Load(streams=1, catching_up=1, finite=1))
 
 
