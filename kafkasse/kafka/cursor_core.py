@@ -19,7 +19,7 @@ from kafkasse.errors import KafkasseError, Unavailable
 from kafkasse.kafka import old_brokers
 from kafkasse.kafka.batches import BatchTooLarge, RecordRun
 from kafkasse.kafka.compression import LargeBlock
-from kafkasse.kafka.decoding import DecodingQueue
+from kafkasse.kafka.decoding import MAX_SMALL_BYTES, DecodingQueue
 from kafkasse.kafka.fetch_position import NO_LEADER, FetchPosition
 from kafkasse.kafka.fetch_protocol import (
     NO_REPLICA,
@@ -50,7 +50,8 @@ MAX_REPLICA_AGE_S = 300.0  # after this time, ask the leader again which replica
 DECODING_REPLICA_S = 1.0  # a partition whose records are being decoded keeps its replica for this much longer
 REPLICA_FAILED_S = 30.0  # after a replica failed, read from leaders for this long
 MAX_UNDECODED_FETCHES = 6  # times max_fetch_bytes: while its undecoded responses are larger, a cursor fetches nothing
-MIN_FETCH_BYTES = 1 << 20  # what MAX_UNDECODED_FETCHES counts if max_fetch_bytes is smaller
+MAX_UNDECODED_LARGE = 2  # times max_fetch_bytes: while its undecoded responses are larger, a tail defers large records
+MIN_FETCH_BYTES = 1 << 20  # what both count if max_fetch_bytes is smaller
 BATCH_TOO_LARGE = "too large when decompressed"
 
 _SUCCESS, _OFFSET_OUT_OF_RANGE = 0, 1  # Kafka's error codes
@@ -194,6 +195,9 @@ class CursorCore:
         self._replicas_expire_at = math.inf
         self._replicas_allowed_at = 0.0
         self._fetches_ahead = False
+        self._deferred: dict[FetchPosition, int] = {}  # fetch them again later; and the bytes that were discarded
+        self._defers = False  # discard large records from the response to the request in flight
+        self._fetches_small = False  # requests limit the bytes of each partition
 
     # The partitions
 
@@ -261,6 +265,7 @@ class CursorCore:
     def close(self) -> None:
         """Free the records and buffers at once, without a garbage collection."""
         self.undecoded.clear()
+        self._deferred.clear()
         self.decoded.clear()
         self.large_block = None
         self._partitions.clear()
@@ -411,8 +416,17 @@ class CursorCore:
         if now >= self._replicas_expire_at:
             self._leave_old_replicas(now)
         max_bytes = max(self._options.fetch.max_bytes, MIN_FETCH_BYTES)
-        if self.undecoded and self.undecoded.response_bytes > MAX_UNDECODED_FETCHES * max_bytes:
+        undecoded_bytes = self.undecoded.response_bytes if self.undecoded else 0
+        self._defers = self._options.tail and undecoded_bytes > MAX_UNDECODED_LARGE * max_bytes
+        self._fetches_small = self._defers or (self._fetches_small and bool(self.undecoded or self._deferred))
+        if undecoded_bytes > MAX_UNDECODED_FETCHES * max_bytes:
             return
+        has_room = not self._defers or not self.undecoded.has_large  # so that small records do not keep out large ones
+        while self._deferred and has_room:
+            position = next(iter(self._deferred))
+            undecoded_bytes += self._deferred.pop(position)
+            self._end_decoding(position)
+            has_room = undecoded_bytes <= MAX_UNDECODED_LARGE * max_bytes
         for session in list(self._sessions.values()):
             if session.is_open and session.positions and not session.is_fetching:
                 session.is_fetching = True
@@ -421,7 +435,11 @@ class CursorCore:
     def request(self, now: float, session: FetchSession, newest_version: int) -> FetchRequest:
         """Return the next request to a broker that supports this version of the Fetch request."""
         may_redirect = now >= self._replicas_allowed_at
-        options = self._options.fetch.for_request(may_redirect, self._max_bytes_per_broker())
+        fetch = self._options.fetch
+        max_partition_bytes = (
+            min(fetch.max_partition_bytes, MAX_SMALL_BYTES) if self._fetches_small else fetch.max_partition_bytes
+        )
+        options = fetch.for_request(may_redirect, self._max_bytes_per_broker(), max_partition_bytes)
         return session.request(newest_version, options)
 
     def _max_bytes_per_broker(self) -> int:
@@ -454,7 +472,10 @@ class CursorCore:
                 self._follow_replica(now, position, data.replica)
             elif data.records:
                 position.records_received()
-                self.undecoded.append(position, data)
+                if self._defers and len(data.records) > MAX_SMALL_BYTES and self.undecoded.has_large:
+                    self._deferred[position] = len(data.records)
+                else:
+                    self.undecoded.append(position, data)
                 self._enter(position.partition, Decoding(position, session))
         for (topic, code), partitions in rejected.items():
             self._fail(partitions, self._errors.rejected(topic, code))
@@ -591,7 +612,10 @@ class CursorCore:
 
     def _discard_records(self, partitions: Container[Partition]) -> None:
         """Discard the records of these partitions that take_batches() has not returned."""
-        for position in self.undecoded.discard(partitions):
+        deferred = [position for position in self._deferred if position.partition in partitions]
+        for position in deferred:
+            del self._deferred[position]
+        for position in self.undecoded.discard(partitions) + deferred:
             self._end_decoding(position)
         self.large_block = None
         self.decoded = [batch for batch in self.decoded if batch.partition not in partitions]

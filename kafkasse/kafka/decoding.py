@@ -7,6 +7,9 @@
                 └─────────┘ the slot is free
 
 A partition that waits has nothing but its compressed records in memory, and costs no time.
+
+There are two such queues. Partitions with few bytes take turns with all others together, so that a record of a quiet
+partition does not wait for many partitions with large batches.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from kafkasse.kafka.batches import UNREADABLE, BatchSlot, BatchSlots, RecordRun,
 from kafkasse.kafka.fetch_position import FetchPosition
 from kafkasse.kafka.fetch_protocol import PartitionData
 from kafkasse.log import Partition
+
+MAX_SMALL_BYTES = 16_384  # of the fetched records of a partition with few bytes
 
 
 class DecodingQueue:
@@ -35,6 +40,8 @@ class DecodingQueue:
         self._runs: dict[FetchPosition, Iterator[RecordRun]] = {}
         self._fetched: dict[FetchPosition, memoryview] = {}  # the compressed records: a slice of the response's buffer
         self._ready: deque[FetchPosition] = deque()
+        self._ready_small: deque[FetchPosition] = deque()  # those with few bytes
+        self._turn = self._ready  # the queue of the last run
         self._keeps_turn: FetchPosition | None = None  # it has a small batch in memory
         self._waiting: dict[BatchSlot, deque[FetchPosition]] = {slot: deque() for slot in self._slots}
 
@@ -47,9 +54,14 @@ class DecodingQueue:
         responses = {id(records.obj): memoryview(records.obj).nbytes for records in self._fetched.values()}
         return sum(responses.values())
 
+    @property
+    def has_large(self) -> bool:
+        """Whether a partition in the queue has more than MAX_SMALL_BYTES."""
+        return any(len(records) > MAX_SMALL_BYTES for records in self._fetched.values())
+
     def append(self, position: FetchPosition, fetched: PartitionData) -> None:
         """Add a partition, which must not be in the queue, and its fetched records."""
-        self._ready.append(position)
+        (self._ready_small if len(fetched.records) <= MAX_SMALL_BYTES else self._ready).append(position)
         self._fetched[position] = fetched.records
         self._runs[position] = decode(
             fetched, position.offset, self._read_committed, self._max_decompressed_bytes, self._slots
@@ -60,13 +72,16 @@ class DecodingQueue:
 
         Return None if the queue is empty. After the last run and after an error, the partition is not in the queue any more.
         """
-        if len(self._ready) < len(self._runs) and self._keeps_turn not in self._runs:
-            for slot, waiting in self._waiting.items():
-                if waiting and not slot.taken:
-                    self._ready.appendleft(waiting.popleft())
-        if not self._ready:
+        if self._keeps_turn not in self._runs:
+            if self._turn is self._ready and self._ready_small:
+                self._turn = self._ready_small
+            else:
+                self._fill_slots()
+                self._turn = self._ready or self._ready_small
+        ready = self._turn
+        if not ready:
             return None
-        position = self._ready[0]
+        position = ready[0]
         runs = self._runs[position]
         self._keeps_turn = None
         result: RecordRun | Exception
@@ -75,21 +90,28 @@ class DecodingQueue:
         except UNREADABLE as error:
             result = error.with_traceback(None)  # otherwise, the error and this frame would keep each other alive
         if not isinstance(result, RecordRun) or result.is_last:
-            self._remove(self._ready.popleft())
+            self._remove(ready.popleft())
         elif result.waits_for is not None:
-            self._waiting[result.waits_for].append(self._ready.popleft())
+            self._waiting[result.waits_for].append(ready.popleft())
         elif result.keeps_turn:
             self._keeps_turn = position
         else:
-            self._ready.rotate(-1)
+            ready.rotate(-1)
         return position, result
+
+    def _fill_slots(self) -> None:
+        """Let partitions continue that waited for a slot that is free now."""
+        if len(self._ready) + len(self._ready_small) < len(self._runs):
+            for slot, waiting in self._waiting.items():
+                if waiting and not slot.taken:
+                    self._ready.appendleft(waiting.popleft())
 
     def discard(self, partitions: Container[Partition]) -> list[FetchPosition]:
         """Remove these partitions. Return the positions of those that were in the queue."""
         discarded = [position for position in self._runs if position.partition in partitions]
         for position in discarded:
             self._remove(position)
-        for positions in (self._ready, *self._waiting.values()):
+        for positions in (self._ready, self._ready_small, *self._waiting.values()):
             kept = [position for position in positions if position in self._runs]
             positions.clear()
             positions.extend(kept)
@@ -99,7 +121,7 @@ class DecodingQueue:
         """Remove all partitions."""
         self._runs.clear()
         self._fetched.clear()
-        for positions in (self._ready, *self._waiting.values()):
+        for positions in (self._ready, self._ready_small, *self._waiting.values()):
             positions.clear()
 
     def _remove(self, position: FetchPosition) -> None:

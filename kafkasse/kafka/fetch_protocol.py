@@ -93,11 +93,14 @@ class FetchOptions(NamedTuple):
     isolation_level: int
     rack: str = ""
 
-    def for_request(self, may_redirect: bool, max_bytes: int) -> FetchOptions:
+    def for_request(self, may_redirect: bool, max_bytes: int, max_partition_bytes: int) -> FetchOptions:
         """Return the options of a request. Without `may_redirect`, it has no rack, so the leader names no other replica."""
         rack = self.rack if may_redirect else ""
-        is_unchanged = (rack, max_bytes) == (self.rack, self.max_bytes)
-        return self if is_unchanged else self._replace(rack=rack, max_bytes=max_bytes)
+        values = rack, max_bytes, max_partition_bytes
+        is_unchanged = values == (self.rack, self.max_bytes, self.max_partition_bytes)
+        if is_unchanged:
+            return self
+        return self._replace(rack=rack, max_bytes=max_bytes, max_partition_bytes=max_partition_bytes)
 
 
 class FetchPartition(NamedTuple):

@@ -50,6 +50,7 @@ class FetchSession:
         self._without_topic_id: set[FetchPosition] = set()  # their topics have no ID, so all requests contain names
         self._session = NEW_SESSION if use_session else NO_SESSION  # of the next request
         self._version = 0  # of the last request
+        self._max_partition_bytes = 0  # of the last request
 
     @property
     def has_partitions(self) -> bool:
@@ -113,6 +114,9 @@ class FetchSession:
         self._version = version
         if epoch <= 0:
             self._changed, self._forgotten, self._requested = self.positions, [], {}
+        elif options.max_partition_bytes != self._max_partition_bytes:
+            self._changed = self.positions  # the broker remembers the limit of each partition
+        self._max_partition_bytes = options.max_partition_bytes
         partitions = []
         for position in self._changed:
             entry = position.request(version)

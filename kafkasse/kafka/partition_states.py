@@ -15,7 +15,7 @@ Fetching     Decoding     records have arrived
              Stopped      the offset is out of range, or the log was truncated
              NeedsLeader  the leader has moved, its broker is unavailable, or its log must be validated after a seek()
              Failed       the broker rejects the partition
-Decoding     Fetching     all records are decoded, or seek() is called
+Decoding     Fetching     all records are decoded, or they were discarded for lack of memory, or seek() is called
              NeedsLeader  the same, but the connection to the broker has failed
              Stopped      a batch is too large
              Failed       a batch is damaged
@@ -73,7 +73,10 @@ class Fetching:
 
 @dataclass(slots=True, eq=False)
 class Decoding:
-    """Has records that are not decoded yet. Until then it is in no request. `session` is where the records are from."""
+    """Has records that are not decoded yet, or that it will fetch again. Until then it is in no request.
+
+    `session` is where the records are from.
+    """
 
     position: FetchPosition
     session: FetchSession

@@ -21,6 +21,7 @@ from kafkasse.kafka import cursor as cursor_module
 from kafkasse.kafka.connection import Connection
 from kafkasse.kafka.cursor import MAX_POLL_COST, KafkaCursor
 from kafkasse.kafka.cursor_core import MAX_UNDECODED_FETCHES
+from kafkasse.kafka.decoding import MAX_SMALL_BYTES
 from kafkasse.kafka.fetch_protocol import short_topic_id
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.log import Batch, OffsetOutOfRange, Partition, PartitionsFailed
@@ -32,6 +33,7 @@ from tests.kafka.fake_broker import (
     FakeBroker,
     FakeCluster,
     FakeTopic,
+    PartitionData,
     PendingFetch,
     batch,
     partition_data,
@@ -178,29 +180,66 @@ def test_reads_other_partitions_while_a_large_batch_is_decoded(broker, opened):
     assert list(range(4 * MAX_RECORDS)) == offsets(found)
 
 
+def test_a_quiet_partition_does_not_wait_for_large_ones(broker, opened):
+    """While too much is undecoded, a tail fetches on. It discards large records, and fetches them again later."""
+    large, quiet = [b"x" * 100] * 4 * MAX_RECORDS, 20
+    logs = {number: batch(0, *large) for number in range(quiet)}
+    cursor = opened(*[0] * (quiet + 1), tail=True)
+    requested: dict[int, int] = {}
+    limits, found, polls, arrived = set(), [], 0, 0
+    while count_records(found) < quiet * len(large) + 1:
+        run_event_loop()
+        if broker.pending_fetches:
+            fetch = broker.next_fetch()
+            requested = {number: requested[number] for number in requested.keys() - fetch.forgotten} | fetch.offsets
+            limits |= {entry.partition_max_bytes for entry in fetch.partitions.values()}
+            due = [number for number in logs if requested.get(number) == 0][
+                :1
+            ]  # as Kafka: one large batch, all small ones
+            if polls > quiet and requested.get(quiet) == 0:
+                due.append(quiet)
+            fetch.respond(*[partition_data(number, logs.get(number) or batch(0, b"quiet")) for number in due])
+            await_response(cursor)
+        found += cursor.poll(0.01)
+        polls += 1
+        arrived = arrived or (polls if offsets(found, quiet) else 0)
+
+    assert quiet < arrived < quiet + 5
+    assert {MAX_SMALL_BYTES, DEFAULTS["max_fetch_bytes"]} == limits
+    assert [[*range(len(large))]] * quiet == [offsets(found, number) for number in range(quiet)]
+    assert [0] == offsets(found, quiet)
+
+
 @pytest.mark.parametrize("max_fetch_bytes", [1024, DEFAULTS["max_fetch_bytes"]])
 def test_a_tail_stops_fetching_while_too_much_is_undecoded(cluster, broker, max_fetch_bytes):
     """It fetches again when it has decoded enough. It loses no record."""
-    count = 2 * MAX_UNDECODED_FETCHES
-    many = [b"x" * 100] * 4 * MAX_RECORDS  # more than three quarters of MIN_FETCH_BYTES
-    cluster.topics["t"].leaders = [0] * (count + 1)
+    count, width = 2 * MAX_UNDECODED_FETCHES, 57
+    many = [b"x" * 100] * 140  # almost MAX_SMALL_BYTES; a response has more than three quarters of MIN_FETCH_BYTES
+    cluster.topics["t"].leaders = [0] * (count * width + 1)
     with closing(open_log(cluster.bootstrap_servers, max_fetch_bytes=max_fetch_bytes)) as log:
         log.describe(["t"])
-        with closing(log.cursor({at(number): 0 for number in range(count + 1)}, True)) as cursor:
-            found = exchange(cursor, broker, partition_data(0, batch(0, *many)))
+        with closing(log.cursor({at(number): 0 for number in range(count * width + 1)}, True)) as cursor:
+
+            def response(number: int) -> list[PartitionData]:
+                numbers = range(number * width, number * width + width)
+                return [partition_data(number, batch(0, *many)) for number in numbers]
+
+            found = exchange(cursor, broker, *response(0))
             for responses in range(1, count + 1):
                 found += cursor.poll(POLL_TIMEOUT_S)
                 run_event_loop()
                 if not broker.pending_fetches:
                     break
-                broker.respond(partition_data(responses, batch(0, *many)))
+                broker.respond(*response(responses))
                 await_response(cursor)
-            found += poll_until(cursor, lambda batches: responses * len(many) == count_records(found + batches))
-            found += exchange(cursor, broker, partition_data(count, batch(0, b"a")))
+            total = responses * width * len(many)
+            undecoded = responses - count_records(found) // (width * len(many))
+            found += poll_until(cursor, lambda batches: total == count_records(found + batches))
+            found += exchange(cursor, broker, partition_data(count * width, batch(0, b"a")))
 
-    assert MAX_UNDECODED_FETCHES < responses < MAX_UNDECODED_FETCHES + 3
-    assert [[*range(len(many))]] * responses == [offsets(found, number) for number in range(responses)]
-    assert [0] == offsets(found, count)
+    assert MAX_UNDECODED_FETCHES < undecoded < MAX_UNDECODED_FETCHES + 3
+    assert [[*range(len(many))]] * responses * width == [offsets(found, number) for number in range(responses * width)]
+    assert [0] == offsets(found, count * width)
 
 
 def test_the_responses_of_all_brokers_together_are_bounded(cluster, opened):
