@@ -195,7 +195,7 @@ class CursorCore:
         self._replicas_expire_at = math.inf
         self._replicas_allowed_at = 0.0
         self._fetches_ahead = False
-        self._deferred: dict[FetchPosition, int] = {}  # fetch them again later; and the bytes that were discarded
+        self._deferred: dict[FetchPosition, FetchSession] = {}  # their records were discarded: fetch them later
         self._defers = False  # discard large records from the response to the request in flight
         self._fetches_small = False  # requests limit the bytes of each partition
 
@@ -416,21 +416,26 @@ class CursorCore:
         if now >= self._replicas_expire_at:
             self._leave_old_replicas(now)
         max_bytes = max(self._options.fetch.max_bytes, MIN_FETCH_BYTES)
-        undecoded_bytes = self.undecoded.response_bytes if self.undecoded else 0
+        undecoded_bytes = self.undecoded.response_bytes
         self._defers = self._options.tail and undecoded_bytes > MAX_UNDECODED_LARGE * max_bytes
         self._fetches_small = self._defers or (self._fetches_small and bool(self.undecoded or self._deferred))
         if undecoded_bytes > MAX_UNDECODED_FETCHES * max_bytes:
             return
         has_room = not self._defers or not self.undecoded.has_large  # so that small records do not keep out large ones
-        while self._deferred and has_room:
-            position = next(iter(self._deferred))
-            undecoded_bytes += self._deferred.pop(position)
-            self._end_decoding(position)
-            has_room = undecoded_bytes <= MAX_UNDECODED_LARGE * max_bytes
         for session in list(self._sessions.values()):
-            if session.is_open and session.positions and not session.is_fetching:
-                session.is_fetching = True
-                yield session
+            if session.is_open and not session.is_fetching:
+                if has_room:
+                    self._end_deferral(session)
+                if session.positions:
+                    session.is_fetching = True
+                    yield session
+
+    def _end_deferral(self, session: FetchSession) -> None:
+        """Fetch one partition again. A small limit per partition lets a response contain only one large batch."""
+        position = next((position for position, of in self._deferred.items() if of is session), None)
+        if position is not None:
+            del self._deferred[position]
+            self._end_decoding(position)
 
     def request(self, now: float, session: FetchSession, newest_version: int) -> FetchRequest:
         """Return the next request to a broker that supports this version of the Fetch request."""
@@ -473,7 +478,7 @@ class CursorCore:
             elif data.records:
                 position.records_received()
                 if self._defers and len(data.records) > MAX_SMALL_BYTES and self.undecoded.has_large:
-                    self._deferred[position] = len(data.records)
+                    self._deferred[position] = session
                 else:
                     self.undecoded.append(position, data)
                 self._enter(position.partition, Decoding(position, session))
@@ -519,6 +524,9 @@ class CursorCore:
             self._avoid_replicas(now)
         for position in list(session.positions):
             self._need_leader(position, 0.0 if retry_now else position.back_off(now))
+        for position in [position for position, of in self._deferred.items() if of is session]:
+            del self._deferred[position]
+            self._end_decoding(position)
 
     def _need_leader(self, position: FetchPosition, retry_at: float) -> None:
         self._enter(position.partition, NeedsLeader(position, retry_at))
