@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from kafkasse.kafka import cursor_core, decoding
 from kafkasse.records.filter import Filter
 from tests.history import mutants
 from tests.history.draws import RandomDraws, RecordedDraws, shortened
@@ -102,6 +103,27 @@ def test_a_cursor_reads_each_record_once_in_order(kind):
         reached += world.reached
 
     assert set() == EVERY_CURSOR.union(REACHED_BY_CURSORS[kind]) - reached.keys()
+
+
+@pytest.mark.parametrize("kind", CURSOR_KINDS)
+def test_a_tail_that_defers_records_reads_each_once_in_order(kind, monkeypatch):
+    """All records count as large, so while a tail decodes those of one partition, it discards all others that arrive."""
+    monkeypatch.setattr(cursor_core, "MAX_UNDECODED_LARGE", -1)
+    monkeypatch.setattr(cursor_core, "MAX_SMALL_BYTES", 0)
+    monkeypatch.setattr(decoding, "MAX_SMALL_BYTES", 0)
+    end_deferral, deferred = cursor_core.CursorCore._end_deferral, 0
+
+    def count(core, session):
+        nonlocal deferred
+        deferred += bool(core._deferred)
+        end_deferral(core, session)
+
+    monkeypatch.setattr(cursor_core.CursorCore, "_end_deferral", count)
+    for seed in CURSOR_SEEDS:
+        violations, world = play(kind, RandomDraws(seed))
+        assert not violations, "\n".join([*world.events, f"seed {seed} of {kind!r}"])
+
+    assert deferred
 
 
 @pytest.mark.parametrize("world", STORED, ids=lambda world: world.mutant or f"{world.kind}-{world.seed}")
