@@ -416,7 +416,7 @@ class CursorCore:
         if now >= self._replicas_expire_at:
             self._leave_old_replicas(now)
         max_bytes = max(self._options.fetch.max_bytes, MIN_FETCH_BYTES)
-        undecoded_bytes = self.undecoded.response_bytes
+        undecoded_bytes = self.undecoded.response_bytes if self.undecoded else 0
         self._defers = self._options.tail and undecoded_bytes > MAX_UNDECODED_LARGE * max_bytes
         self._fetches_small = self._defers or (self._fetches_small and bool(self.undecoded or self._deferred))
         if undecoded_bytes > MAX_UNDECODED_FETCHES * max_bytes:
@@ -424,7 +424,7 @@ class CursorCore:
         has_room = not self._defers or not self.undecoded.has_large  # so that small records do not keep out large ones
         for session in list(self._sessions.values()):
             if session.is_open and not session.is_fetching:
-                if has_room:
+                if self._deferred and has_room:
                     self._end_deferral(session)
                 if session.positions:
                     session.is_fetching = True
