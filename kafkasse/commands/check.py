@@ -6,16 +6,17 @@ It reads metadata only, with the client that the server uses, so it reports the 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import closing
 from pathlib import Path
 
 import click
 
-from kafkasse.commands.kafka_clients import existing_topics
+from kafkasse.commands.kafka_clients import connected, existing_topics
 from kafkasse.config import Config
 from kafkasse.config.kafka import servers
 from kafkasse.errors import CommandError, did_you_mean
-from kafkasse.route import Route
+from kafkasse.route import Route, StartAt
 from kafkasse.web.describe.streams import is_pattern
 
 EPILOG = """\b
@@ -24,6 +25,7 @@ Examples:
   KAFKASSE_ALLOWED_TOPICS=orders KAFKASSE_PUBLIC=true kafkasse check
 """
 
+POLICY = "cleanup.policy"
 Partitions = Mapping[str, int]  # the number of partitions of each topic
 
 
@@ -54,27 +56,56 @@ def command(file: Path | None, config_file: Path | None) -> None:
         except CommandError as error:
             problems.append(f"clusters.{cluster}: {error}" if cluster else str(error))
         else:
-            problems += (problem for route in routes for problem in _report(config, route, existing))
+            not_compacted = _not_compacted(config, cluster, routes, existing)
+            problems += (problem for route in routes for problem in _report(config, route, existing, not_compacted))
     if problems:
         raise CommandError("\n".join(problems))
     click.echo("The configuration is valid, Kafka answers, and every configured topic exists.")
 
 
-def _report(config: Config, route: Route, existing: Partitions) -> Iterator[str]:
+def _served(route: Route, existing: Partitions) -> list[str]:
+    if route.topics is None:
+        return sorted(topic for topic in existing if route.allows(topic))
+    named = [topic for topic in route.topics if topic in existing]
+    return list(dict.fromkeys([*named, *route.matching(existing)]))
+
+
+def _not_compacted(config: Config, cluster: str, routes: Sequence[Route], existing: Partitions) -> set[str]:
+    """Return the topics of snapshots that Kafka does not compact. It is empty if the Kafka user may not read settings."""
+    snapshots = [route for route in routes if route.start is StartAt.SNAPSHOT]
+    topics = {topic for route in snapshots for topic in _served(route, existing)}
+    if not topics:
+        return set()
+    from kafka import KafkaAdminClient
+    from kafka.admin import ConfigResource, ConfigResourceType
+    from kafka.errors import KafkaError
+
+    prefix = config.topic_prefix(cluster)
+    wanted = [ConfigResource(ConfigResourceType.TOPIC, prefix + topic, {POLICY: None}) for topic in topics]
+    with closing(connected(KafkaAdminClient, config.kafka_settings(cluster))) as admin:
+        try:
+            described = admin.describe_configs(wanted, config_filter="all")["topic"]
+        except KafkaError:
+            return set()
+    policies = {topic: described[prefix + topic].get(POLICY) for topic in topics}
+    return {topic for topic, policy in policies.items() if policy and "compact" not in policy["value"]}
+
+
+def _report(config: Config, route: Route, existing: Partitions, not_compacted: Set[str]) -> Iterator[str]:
     """Print the topics of a route, and yield its problems."""
     click.echo(route.path)
+    served = _served(route, existing)
     if route.topics is None:
-        served = sorted(topic for topic in existing if route.allows(topic))
         yield from _unmatched(config, route, served, existing)
     else:
-        named = [topic for topic in route.topics if topic in existing]
-        served = list(dict.fromkeys([*named, *route.matching(existing)]))
         yield from _missing(config, ("routes", route.name, "topics"), route.topics, existing)
     for name, topics in route.groups:
         yield from _missing(config, ("topic_groups", name), topics, existing)
     width = max(map(len, served), default=0)
     for topic in served:
-        click.echo(f"  {topic:{width}}  {existing[topic]} partition{'s' if existing[topic] > 1 else ''}")
+        is_slow = route.start is StartAt.SNAPSHOT and topic in not_compacted
+        hint = ", not compacted: a snapshot reads all records. Consider cleanup.policy=compact" if is_slow else ""
+        click.echo(f"  {topic:{width}}  {existing[topic]} partition{'s' if existing[topic] > 1 else ''}{hint}")
 
 
 def _missing(config: Config, path: tuple[str, ...], topics: Sequence[str], existing: Partitions) -> Iterator[str]:

@@ -45,6 +45,23 @@ def test_lists_the_topics_of_each_route(check, cluster, fresh_name):
     assert ["/prices", "  b  3 partitions", "/{topics}", "  a  1 partition", "  b  3 partitions"] == lines[1:-1]
 
 
+def test_names_the_topics_whose_snapshots_read_all_records(check, cluster, fresh_name):
+    """Those that Kafka does not compact. Other routes may read them."""
+    cluster.create(f"{fresh_name}.log", 1)
+    cluster.create(f"{fresh_name}.table", 1, cleanup_policy="compact")
+    topics = {"topics": ["log", "table"]}
+
+    done = check(
+        topic_prefix=f"{fresh_name}.",
+        routes={"all": {"path": "/all", **topics}, "tables": {"path": "/tables", "start": "snapshot", **topics}},
+    )
+
+    hint = ", not compacted: a snapshot reads all records. Consider cleanup.policy=compact"
+    listed = ["/all", "  log    1 partition", "  table  1 partition"]
+    listed += ["/tables", f"  log    1 partition{hint}", "  table  1 partition"]
+    assert (0, "", listed) == (done.code, done.err, done.out.splitlines()[1:-1])
+
+
 def test_the_file_is_an_argument_or_an_option(run, write, cluster, fresh_name):
     """The option is that of kafkasse serve."""
     cluster.create(fresh_name)
