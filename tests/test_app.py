@@ -91,7 +91,7 @@ def test_all_workers_are_ready_after_one_has_reached_kafka(monkeypatch, tmp_path
     """A probe may reach any worker, also one that started while Kafka was down, and must not remove the whole process."""
     monkeypatch.setenv(runtime.FOLDER_VARIABLE, str(tmp_path))
     first, second = (create_app(Config(allowed_topics=["*"], public=True), kafka).test_client() for _ in range(2))
-    before = [each.get("/-/ready").status_code for each in (first, second)]
+    before = [worker.get("/-/ready").status_code for worker in (first, second)]
     kafka.is_up = True
     first.get("/-/ready")
     kafka.is_up = False
@@ -193,7 +193,7 @@ def test_slows_down_a_client_that_repeats_rejected_requests(monkeypatch, path):
     monkeypatch.setattr(throttle, "MAX_DELAY_S", 0.0)
     client = client_with(max_rejections_per_s=0.001)
 
-    statuses = [client.head(each).status_code for _ in range(throttle.BURST + 1) for each in ("/t", path)]
+    statuses = [client.head(url).status_code for _ in range(throttle.BURST + 1) for url in ("/t", path)]
 
     assert [200, 404] * throttle.BURST + [200, 429] == statuses
 

@@ -14,11 +14,11 @@ from kafkasse.errors import CommandError, KafkasseError, KafkaUnavailable, Topic
 def class_tree(root: type[KafkasseError] = KafkasseError) -> Iterator[type[KafkasseError]]:
     yield root
     if root is not CommandError:  # the server never sends its subclasses
-        for each in root.__subclasses__():
-            yield from class_tree(each)
+        for subclass in root.__subclasses__():
+            yield from class_tree(subclass)
 
 
-ERROR_CLASSES = [each for each in class_tree() if not each.__name__.startswith("_")]
+ERROR_CLASSES = [error_class for error_class in class_tree() if not error_class.__name__.startswith("_")]
 
 
 @pytest.mark.parametrize("error_class", ERROR_CLASSES)
@@ -28,7 +28,7 @@ def test_every_error_matches_the_schema(error_class):
 
     assert schemas.first_error("problem", problem) is None
     assert "It broke." == problem["detail"] == problem["message"]
-    assert 1 == [each("").problem()["type"] for each in ERROR_CLASSES].count(problem["type"])
+    assert 1 == [other("").problem()["type"] for other in ERROR_CLASSES].count(problem["type"])
 
 
 @pytest.mark.parametrize("error_class", ERROR_CLASSES)

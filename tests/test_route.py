@@ -135,7 +135,7 @@ def test_a_topic_that_was_created_since_is_read_from_its_first_record():
     """A topic that no longer exists is dropped."""
     position = MATCHING.adapt(parse(issued("orders", "events.a")), ["events.b"])
 
-    assert ({"orders"}, ("events.b",)) == ({each.topic for each in position.starts}, position.added_topics)
+    assert ({"orders"}, ("events.b",)) == ({partition.topic for partition in position.starts}, position.added_topics)
 
 
 def test_a_stream_without_topics_is_rejected():

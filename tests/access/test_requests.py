@@ -241,7 +241,7 @@ def test_a_page_of_another_origin_may_request_a_ticket(client):
     )
 
     assert "POST, OPTIONS" == preflight.headers["Access-Control-Allow-Methods"]
-    assert [ORIGIN] * 2 == [each.headers["Access-Control-Allow-Origin"] for each in (preflight, response)]
+    assert [ORIGIN] * 2 == [answer.headers["Access-Control-Allow-Origin"] for answer in (preflight, response)]
     assert "Access-Control-Allow-Origin" not in of_other_route.headers
     assert (405, "POST, OPTIONS") == (get.status_code, get.headers["Allow"])
 

@@ -56,7 +56,7 @@ def test_a_replacement_accounts_for_the_same_offsets(manifest, new):
     """Compaction and erasure can neither lose nor add an offset, but one entry may become two."""
     changed = manifest.replace([entry(0, 10)], [entry(0, 4), entry(4, 10)])
 
-    assert [(0, 4), (4, 10), (20, 30)] == [(each.start, each.end) for each in changed]
+    assert [(0, 4), (4, 10), (20, 30)] == [(part.start, part.end) for part in changed]
     with pytest.raises(InvalidManifest, match="other offsets"):
         manifest.replace([entry(0, 10)], new)
 
@@ -71,8 +71,8 @@ def test_truncation_removes_later_offsets(manifest):
     cut = manifest.truncate(0, 25)
     empty = manifest.replace([entry(20, 30, epoch=1)], [Entry(0, 20, 30, 1, "", first=27, path="x")]).truncate(0, 25)
 
-    assert [(0, 10), (20, 25)] == [(each.start, each.end) for each in cut]
-    assert ["", ""] == [each.path for each in empty]
+    assert [(0, 10), (20, 25)] == [(part.start, part.end) for part in cut]
+    assert ["", ""] == [part.path for part in empty]
 
 
 def test_a_commit_is_the_newest_manifest(directory, manifest):
@@ -132,8 +132,8 @@ def test_finds_the_incarnation_of_a_topic(tmp_path):
     for topic_id in ("aaaaaaaaAAAA", "bbbbbbbbBBBB"):
         directory = archive.topic("t", topic_id)
         directory.commit(directory.read())
-    found = archive.find("t", "bbbbbbbb")
+    incarnation = archive.find("t", "bbbbbbbb")
 
-    assert found is not None
-    assert ("bbbbbbbbBBBB", None) == (found.topic_id, archive.find("t", "cccccccc"))
+    assert incarnation is not None
+    assert ("bbbbbbbbBBBB", None) == (incarnation.topic_id, archive.find("t", "cccccccc"))
     assert ["aaaaaaaaAAAA", "bbbbbbbbBBBB"] == [topic.topic_id for topic in archive.topics()]

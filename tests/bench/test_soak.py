@@ -100,22 +100,22 @@ def run(seconds: float, **growing: float) -> list[Sample]:
 
 def test_a_steady_worker_passes():
     """Memory may grow during the warm-up."""
-    warming = [replace(each, memory_mib=each.memory_mib / 2) for each in run(LONG_S)[:25]] + run(LONG_S)[25:]
+    warming = [replace(sample, memory_mib=sample.memory_mib / 2) for sample in run(LONG_S)[:25]] + run(LONG_S)[25:]
 
-    assert [] == [each for each in growth.check_growth(run(LONG_S)) if each.grew]
-    assert [] == [each for each in growth.check_growth(warming) if each.grew]
+    assert [] == [result for result in growth.check_growth(run(LONG_S)) if result.grew]
+    assert [] == [result for result in growth.check_growth(warming) if result.grew]
 
 
-@pytest.mark.parametrize("name", [each.name for each in FIGURES])
+@pytest.mark.parametrize("name", [figure.name for figure in FIGURES])
 def test_growth_by_a_third_is_detected(name):
     """Each figure is checked separately."""
     grown = run(LONG_S, **{name: getattr(STEADY, name) / 3 + 30})
 
-    assert [name] == [each.figure.name for each in growth.check_growth(grown) if each.grew]
+    assert [name] == [result.figure.name for result in growth.check_growth(grown) if result.grew]
 
 
 def test_memory_is_not_checked_in_a_short_run():
     """Rings take two minutes to fill. Streams and descriptors are checked in any run."""
     grown = run(30, memory_mib=300, descriptors=300)
 
-    assert ["descriptors"] == [each.figure.name for each in growth.check_growth(grown) if each.grew]
+    assert ["descriptors"] == [result.figure.name for result in growth.check_growth(grown) if result.grew]

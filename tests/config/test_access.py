@@ -66,10 +66,10 @@ def route(**members: Any) -> dict[str, Any]:
 )
 def test_a_setting_that_is_not_valid(problems, settings, problem):
     """The error names the setting and what is wrong, and contains no password."""
-    (found,) = problems(**settings)
+    (message,) = problems(**settings)
 
-    assert found.startswith(f"The argument {problem}")
-    assert "hunter2" not in found
+    assert message.startswith(f"The argument {problem}")
+    assert "hunter2" not in message
 
 
 @pytest.mark.parametrize(

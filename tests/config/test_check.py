@@ -109,9 +109,9 @@ Write = Callable[[str], Path]
 def test_a_value_in_a_file(problems, write, text, problem):
     file = write(f"\n{text}")
 
-    (found,) = problems(file=file)
+    (message,) = problems(file=file)
 
-    assert found.startswith(f"{file}, line 2: {problem}")
+    assert message.startswith(f"{file}, line 2: {problem}")
 
 
 def test_a_guard_of_the_app_may_use_path_parameters(write):
@@ -151,9 +151,9 @@ def test_a_guard_of_the_app_may_use_path_parameters(write):
 )  # fmt: skip
 def test_a_value_in_a_variable(problems, variable, text, problem):
     """The error names the variable. The example is in the syntax of variables. An unknown name gets a suggestion."""
-    (found,) = problems({f"KAFKASSE_{variable}": text})
+    (message,) = problems({f"KAFKASSE_{variable}": text})
 
-    assert found.startswith(f"KAFKASSE_{variable}{problem}")
+    assert message.startswith(f"KAFKASSE_{variable}{problem}")
 
 
 def test_a_tuple_is_a_list():
@@ -181,6 +181,6 @@ def test_a_tuple_is_a_list():
 )  # fmt: skip
 def test_a_value_in_an_argument(problems, arguments, problem):
     """The error names the argument, and the example is in Python's syntax. A hook must be a function for a known event."""
-    (found,) = problems(**arguments)
+    (message,) = problems(**arguments)
 
-    assert found.startswith(f"The argument {problem}")
+    assert message.startswith(f"The argument {problem}")

@@ -56,10 +56,10 @@ def test_addresses_of_brokers(servers):
     ["", "a", "a:", ":1", "a:0", "a:65536", "a:http", "a:1,", "::1:9092", "kafka://a:1", "a:1/", [], [""], "a b:1"],
 )
 def test_addresses_that_are_not_valid(problems, servers):
-    (found,) = problems(kafka={"bootstrap_servers": servers})
+    (message,) = problems(kafka={"bootstrap_servers": servers})
 
-    assert "kafka.bootstrap_servers must be HOST:PORT" in found
-    assert "Example: " in found
+    assert "kafka.bootstrap_servers must be HOST:PORT" in message
+    assert "Example: " in message
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,9 @@ def test_addresses_that_are_not_valid(problems, servers):
 )  # fmt: skip
 def test_settings_that_do_not_fit_together(problems, kafka, problem):
     """kafka-python would ignore some of these mistakes, and would report others only when it connects."""
-    (found,) = problems(kafka=kafka)
+    (message,) = problems(kafka=kafka)
 
-    assert found.startswith(f"The argument {problem}")
+    assert message.startswith(f"The argument {problem}")
 
 
 def test_certificates_in_files(authority, tmp_path):
@@ -145,9 +145,9 @@ def test_certificates_that_are_not_pem(authority, name, text):
     "url", ["localhost:9092", "kafka+ssl://a:1,kafka://b:1", "kafka+ssl://", ",", "kafka://me:pw@a:1", "kafka://a"]
 )
 def test_a_kafka_url_that_is_not_valid(problems, url):
-    (found,) = problems({"KAFKA_URL": url})
+    (message,) = problems({"KAFKA_URL": url})
 
-    assert found.startswith("KAFKA_URL must be kafka+ssl://HOST:PORT or kafka://HOST:PORT without a user name")
+    assert message.startswith("KAFKA_URL must be kafka+ssl://HOST:PORT or kafka://HOST:PORT without a user name")
 
 
 def test_kafka_without_tls_from_a_url():

@@ -90,9 +90,9 @@ def test_every_variable_in_the_repository_is_known(folder):
     files = [ROOT / folder] if (ROOT / folder).is_file() else (ROOT / folder).rglob("*")
     own = ("names.py", "sources.py", "__pycache__")
     text = "".join(
-        each.read_text(errors="replace")
-        for each in files
-        if each.is_file() and not any(part in str(each) for part in own)
+        file.read_text(errors="replace")
+        for file in files
+        if file.is_file() and not any(part in str(file) for part in own)
     )
 
     used = set(re.findall(r"\bKAFKASSE_[A-Z][A-Z_]*[A-Z]\b", text)) - {"KAFKASSE_KAFKA", "KAFKASSE_ALOWED_TOPICS"}
@@ -150,9 +150,9 @@ def test_a_file_that_cannot_be_read(problems, write, text, problem):
 
 @pytest.mark.parametrize("path", ["/nowhere/kafkasse.yaml", "/"])
 def test_a_file_that_does_not_exist(problems, path):
-    (found,) = problems({"KAFKASSE_CONFIG": path})
+    (message,) = problems({"KAFKASSE_CONFIG": path})
 
-    assert found.startswith(f"The configuration file {path} cannot be read: ")
+    assert message.startswith(f"The configuration file {path} cannot be read: ")
 
 
 def test_aliases_of_a_file_are_read(write):
@@ -166,15 +166,15 @@ def test_all_problems_are_reported_at_once(problems, write):
     file = write("retry_ms: x\nalowed_topics: [a]\n")
 
     assert 4 == len(problems({"KAFKASSE_FOO": "1"}, file, max_streams=0))
-    found = problems({f"KAFKASSE_FOO{n}": "1" for n in range(50)})
-    assert (21, "There are 30 more problems.") == (len(found), found[-1])
+    messages = problems({f"KAFKASSE_FOO{n}": "1" for n in range(50)})
+    assert (21, "There are 30 more problems.") == (len(messages), messages[-1])
 
 
 def test_a_variable_does_not_hide_a_mistake_in_the_file(problems, write):
     """`kafka` must be a mapping even if a variable sets one of its settings."""
-    (found,) = problems({"KAFKASSE_BOOTSTRAP_SERVERS": "a:1"}, write("kafka: 5"))
+    (message,) = problems({"KAFKASSE_BOOTSTRAP_SERVERS": "a:1"}, write("kafka: 5"))
 
-    assert "line 1: kafka must be a mapping of client settings, not 5." in found
+    assert "line 1: kafka must be a mapping of client settings, not 5." in message
 
 
 def test_a_problem_never_has_two_lines(problems):

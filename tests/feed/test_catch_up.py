@@ -190,7 +190,7 @@ def test_a_stream_of_one_partition_ignores_the_others(log):
         log.append("t", value(partition), partition)
 
     assert [1] == numbers(client.read())
-    assert [1] == [each.partition for each in parse(client.last_id).starts]
+    assert [1] == [key.partition for key in parse(client.last_id).starts]
     assert [] == Behind(log, client.last_id).read()
 
 

@@ -69,8 +69,8 @@ def messages(*chunks: Chunk) -> list[Any]:
 
 
 def places(*chunks: Chunk) -> list[tuple[str, int, int]]:
-    found = [message["_kafka"] for message in messages(*chunks)]
-    return [(place["topic"], place["partition"], place["offset"]) for place in found]
+    metadata = [message["_kafka"] for message in messages(*chunks)]
+    return [(place["topic"], place["partition"], place["offset"]) for place in metadata]
 
 
 # Which records a chunk contains.
@@ -287,7 +287,7 @@ def test_an_etag_differs_if_anything_differs():
     chunk = Chunk((b"[]",), "b10.x", True, False)
     changes: list[Any] = [{"parts": (b"[1]",)}, {"next_offset": "b11.x"}, {"is_up_to_date": True}]
 
-    assert 4 == len({each.etag for each in (chunk, *(replace(chunk, **change) for change in changes))})
+    assert 4 == len({variant.etag for variant in (chunk, *(replace(chunk, **change) for change in changes))})
     assert chunk.etag == replace(chunk).etag
 
 

@@ -57,7 +57,7 @@ def test_a_record_is_encoded_once_and_sent_only_to_its_receivers(monkeypatch):
     crowd.append(7, 1_999, 7, 5_000)
 
     assert [0, 1, 2, 3] == looked_up
-    assert {7: 1, 1_999: 1} == {number: each.chunks for number, each in enumerate(crowd.clients) if each.chunks}
+    assert {7: 1, 1_999: 1} == {number: client.chunks for number, client in enumerate(crowd.clients) if client.chunks}
     assert 2 == crowd.clients[7].received.count(b"event: message")
 
 

@@ -54,7 +54,7 @@ def test_clients_that_return_share_a_lookup(log):
     position = {ZERO: OffsetAndEpoch(4, 2), ONE: OffsetAndEpoch(0, 0)}
     clients = [gevent.spawn(ends.diverged_at, position) for _ in range(100)]
 
-    assert [{}] * 100 == [each.get() for each in clients]
+    assert [{}] * 100 == [client.get() for client in clients]
     assert [{ZERO: 2, ONE: 0}] * 2 == log.asked
 
 
@@ -64,6 +64,6 @@ def test_clients_that_return_share_the_check_for_a_recreated_topic(log):
     past_end, at_end = ({ZERO: OffsetAndEpoch(offset, 2)} for offset in (9, 6))
     clients = [gevent.spawn(ends.diverged_at, past_end, log.offset_ranges([ZERO])) for _ in range(100)]
 
-    assert [{ZERO: RECREATED_AT}] * 100 == [each.get() for each in clients]
+    assert [{ZERO: RECREATED_AT}] * 100 == [client.get() for client in clients]
     assert {} == ends.diverged_at(at_end, log.offset_ranges([ZERO]))
     assert 2 == len(log.suspected)

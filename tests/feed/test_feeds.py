@@ -51,11 +51,11 @@ def test_the_offset_minus_one_is_the_end_of_a_live_feed(world):
     live = world.open()
     world.put(1)
 
-    opened = world.open(*({"topic": "t", "partition": each, "offset": -1} for each in (0, 1)))
+    opened = world.open(*({"topic": "t", "partition": partition, "offset": -1} for partition in (0, 1)))
 
     assert b'"n":1' in live.read(0)
     assert b"" == opened.read(0)
-    assert {0: 2, 1: 0} == {each["partition"]: each["offset"] for each in json.loads(opened.position_id)}
+    assert {0: 2, 1: 0} == {start["partition"]: start["offset"] for start in json.loads(opened.position_id)}
 
 
 @pytest.mark.parametrize("id_type", IdType)

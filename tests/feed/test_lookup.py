@@ -45,7 +45,7 @@ def test_callers_with_the_same_key_share_a_request():
     callers = [gevent.spawn(shared.get, ["a", "missing"]) for _ in range(100)]
     service.respond_to(callers)
 
-    assert [{"a": "A"}] * 100 == [each.get() for each in callers]
+    assert [{"a": "A"}] * 100 == [caller.get() for caller in callers]
     assert [["a", "missing"]] == service.requests
 
 
@@ -124,7 +124,7 @@ def test_a_failure_is_shared_with_the_callers_that_waited():
     callers = [gevent.spawn(shared.get, [key]) for key in ["broken", *"abcdef"]]
     service.respond_to(callers)
 
-    assert {KafkaUnavailable} == {type(each.exception) for each in callers}
+    assert {KafkaUnavailable} == {type(caller.exception) for caller in callers}
     assert [["broken"]] == service.requests
     assert {"a": "A"} == shared.get(["a"])  # a later call does not receive that failure
 
@@ -169,9 +169,9 @@ class SlowLog(MemoryLog):
 
     def offset_ranges(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:
         self.requests.append(list(partitions))
-        found = super().offset_ranges(self.requests[-1])
+        ranges = super().offset_ranges(self.requests[-1])
         self.answer.wait()
-        return found
+        return ranges
 
 
 def test_no_caller_receives_offsets_from_before_its_call():
@@ -188,7 +188,7 @@ def test_no_caller_receives_offsets_from_before_its_call():
     log.answer.set()
 
     assert {partition: OffsetRange(0, 0)} == first.get()
-    assert [{partition: OffsetRange(0, 1)}] * 1000 == [each.get() for each in later]
+    assert [{partition: OffsetRange(0, 1)}] * 1000 == [caller.get() for caller in later]
     assert 2 == len(log.requests)
 
 
@@ -199,7 +199,7 @@ def test_a_topic_that_does_not_exist_fails_only_its_own_lookup():
     ranges = OffsetRanges(log, TIMEOUT_S)
     both = [Partition(name, 0) for name in ("missing", "t")]
     gevent.spawn(ranges.get, both)  # the others wait for the end of this request
-    missing, existing = (gevent.spawn(ranges.get, [each]) for each in both)
+    missing, existing = (gevent.spawn(ranges.get, [partition]) for partition in both)
 
     assert {Partition("t", 0): OffsetRange(0, 0)} == existing.get()
     with pytest.raises(TopicNotAvailable):

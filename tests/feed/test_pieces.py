@@ -30,7 +30,7 @@ class PiecesWorld(World):
 
     def _is_behind(self) -> bool:
         held = self.log.offset_ranges(self.tails[0].partitions)
-        return any(state.offset != held[each].end for each, state in self.tails[0].partitions.items())
+        return any(state.offset != held[partition].end for partition, state in self.tails[0].partitions.items())
 
 
 @pytest.fixture
@@ -41,9 +41,9 @@ def world() -> PiecesWorld:
 @pytest.fixture
 def turns() -> Iterator[list[bool]]:
     """Return a list that has one entry for each turn."""
-    found: list[bool] = []
-    with turns_given_by(found.append):
-        yield found
+    entries: list[bool] = []
+    with turns_given_by(entries.append):
+        yield entries
 
 
 def live(world: PiecesWorld) -> Reader:

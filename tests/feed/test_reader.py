@@ -237,7 +237,7 @@ def test_a_reader_that_is_closed_while_it_opens_a_cursor_releases_the_cursor(wor
 
 
 def count_readers() -> int:
-    return sum(type(each) is Reader for each in gc.get_objects())
+    return sum(type(instance) is Reader for instance in gc.get_objects())
 
 
 @pytest.mark.parametrize("state", [BEHIND, CATCHING_UP, LIVE, PARKED])

@@ -108,11 +108,11 @@ def test_the_index_contains_exactly_the_segments_that_the_ring_holds(batches, ma
 
     assert set().union(*held.values()) == selectors.keys()
     for values, selector in selectors.items():
-        numbers = [number for number, found in held.items() if values in found]
+        numbers = [number for number, contents in held.items() if values in contents]
         assert numbers == ring.find_selected(selector, 0, 1000)
         assert numbers[1:3] == ring.find_selected(selector, numbers[0] + 1, 2)
     sizes = [ring[number].size for number in held]
-    index = sum(each.size + INDEX_ENTRY_BYTES * len(each.numbers) for each in ring._index.values())
+    index = sum(entry.size + INDEX_ENTRY_BYTES * len(entry.numbers) for entry in ring._index.values())
     assert sum(sizes) + index == ring._bytes
 
 

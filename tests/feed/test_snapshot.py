@@ -142,9 +142,9 @@ def test_a_snapshot_skips_records_that_retention_removes_meanwhile(world, monkey
     offset_ranges = world.log.offset_ranges
 
     def drop_later(partitions: Any) -> Any:
-        found = offset_ranges(partitions)
+        ranges = offset_ranges(partitions)
         world.log.drop_before("t", 2)
-        return found
+        return ranges
 
     monkeypatch.setattr(world.log, "offset_ranges", drop_later)
 
@@ -338,7 +338,7 @@ def test_at_most_two_versions_are_in_memory(world):
         clients.append(client)
 
     assert 2 == len(versions)
-    assert [numbers(each.read())[-1:] for each in clients] == [[4]] * 5
+    assert [numbers(reader.read())[-1:] for reader in clients] == [[4]] * 5
 
 
 @pytest.mark.parametrize("selector", [None, Selector.of(["bob"])])

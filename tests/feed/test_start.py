@@ -47,9 +47,9 @@ class Counted(dict[Partition, Place]):
     visited = 0
 
     def __iter__(self) -> Iterator[Partition]:
-        for each in super().__iter__():
+        for partition in super().__iter__():
             self.visited += 1
-            yield each
+            yield partition
 
 
 def entry(partition: int = 0, **members: Any) -> dict[str, Any]:

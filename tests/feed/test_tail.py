@@ -66,7 +66,9 @@ def test_all_topics_share_one_cursor(world):
     world.write(1, topic="a")
     world.put(2, topic="b")
 
-    assert {("a",): [1], ("b",): [2], ("a", "b"): [1, 2]} == {names: numbers(each) for names, each in readers.items()}
+    assert {("a",): [1], ("b",): [2], ("a", "b"): [1, 2]} == {
+        names: numbers(reader) for names, reader in readers.items()
+    }
     assert 1 == len(world.log.cursors)
 
 
@@ -78,7 +80,7 @@ def test_streams_of_selected_partitions_share_a_feed(world):
         world.write(partition, topic="a", partition=partition)
     world.turn()
 
-    assert [[1]] * 3 == [numbers(each) for each in readers]
+    assert [[1]] * 3 == [numbers(reader) for reader in readers]
     assert 1 == len(world.log.cursors)
     assert {"only": True}.items() <= json.loads(readers[0].position_id)[0].items()
 
@@ -261,9 +263,9 @@ def test_an_error_of_one_topic_ends_only_the_feeds_that_contain_it(world, error)
     world.put(1, topic="b")
 
     assert [1] == numbers(b)
-    for each in (a, both):
+    for reader in (a, both):
         with pytest.raises(type(error)) as raised:
-            each.read(0.01)
+            reader.read(0.01)
         assert error.extra.get("topics") == raised.value.extra.get("topics")
     assert {"b"} == world.tails[0].topics.keys()
 
@@ -405,7 +407,7 @@ def test_a_client_that_joins_receives_a_gap(world):
 
     assert ReaderState.JOINING is reader.state
     [before, gap, after] = Parser().receive(b"".join(iter(lambda: reader.read(0), b"")))
-    assert ["message", "gap", "message"] == [each.type for each in (before, gap, after)]
+    assert ["message", "gap", "message"] == [event.type for event in (before, gap, after)]
     assert {"from": 1, "to": 3}.items() <= json.loads(gap.data).items()
     assert [3, 1] == [entry["offset"] for entry in json.loads(gap.id)]
     assert 5 == json.loads(after.data)["n"]
@@ -468,7 +470,7 @@ def test_a_client_that_missed_a_truncation_receives_a_gap(world, is_live, new_re
     lost = {"topic": "a", "partition": 0, "from": 4, "to": 2, "reason": "the log was truncated"}
     assert ("gap", lost) == (gap.type, json.loads(gap.data))
     expected = [12, 13, 14, 15][:new_records]
-    assert expected == [json.loads(each.data)["n"] for each in messages if each.type == "message"]
+    assert expected == [json.loads(message.data)["n"] for message in messages if message.type == "message"]
 
 
 @pytest.mark.parametrize("is_live", [True, False])
@@ -489,9 +491,9 @@ def test_a_client_that_received_a_gap_notices_the_next_truncation(world, is_live
     frames = b"".join([reader.begin(), *(reader.read(0) for _ in range(5))])
     second, *messages = Parser().receive(frames)
 
-    gaps = [json.loads(each.data) for each in (*first, second) if each.type == "gap"]
-    assert [(4, 3), (3, 1)] == [(each["from"], each["to"]) for each in gaps]
-    assert [11, 12, 13] == [json.loads(each.data)["n"] for each in messages if each.type == "message"]
+    gaps = [json.loads(event.data) for event in (*first, second) if event.type == "gap"]
+    assert [(4, 3), (3, 1)] == [(gap["from"], gap["to"]) for gap in gaps]
+    assert [11, 12, 13] == [json.loads(message.data)["n"] for message in messages if message.type == "message"]
 
 
 def test_a_client_that_is_ahead_of_the_feed_notices_a_truncation(world):
@@ -509,7 +511,7 @@ def test_a_client_that_is_ahead_of_the_feed_notices_a_truncation(world):
     gap, *messages = Parser().receive(b"".join(ahead.read(0) for _ in range(5)))
 
     assert ("gap", 3, 2) == (gap.type, json.loads(gap.data)["from"], json.loads(gap.data)["to"])
-    assert [12, 13] == [json.loads(each.data)["n"] for each in messages if each.type == "message"]
+    assert [12, 13] == [json.loads(message.data)["n"] for message in messages if message.type == "message"]
 
 
 def test_a_truncation_right_after_another_client_returned_is_reported(world):

@@ -48,7 +48,7 @@ class CountingLog(MemoryLog):
 
     @property
     def open_cursors(self) -> int:
-        return sum(not each.closed for each in self.cursors)
+        return sum(not cursor.closed for cursor in self.cursors)
 
     def describe(self, topics: Any) -> dict[str, Topic]:
         self.described.append(list(topics))

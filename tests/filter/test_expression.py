@@ -126,7 +126,9 @@ def test_converts_only_the_fields_that_it_reads(monkeypatch):
     """A large value costs nothing if the expression reads a small part of it."""
     given: list[Any] = []
     compiled = compile_expression("value.customer.id == 7 && !has(value.items) && value.note != 'x'")
-    monkeypatch.setattr(compiled, "_program", type("Program", (), {"execute": lambda self, each: given.append(each)})())
+    monkeypatch.setattr(
+        compiled, "_program", type("Program", (), {"execute": lambda self, context: given.append(context)})()
+    )
 
     with pytest.raises(ExpressionFailure):
         compiled.matches(view_of({**ORDER, "items": 1, "more": ["x"] * 10_000}))

@@ -55,12 +55,12 @@ def text_of(value: Any) -> str | None:
 
 def field_of(view: RecordView, path: str) -> str | None:
     try:
-        found = view.value
+        value = view.value
     except DeserializationError:
         return None
     for name in path.split("."):
-        found = found.get(name) if isinstance(found, dict) else None
-    return text_of(found)
+        value = value.get(name) if isinstance(value, dict) else None
+    return text_of(value)
 
 
 def meets(view: RecordView, where: dict[str, Any]) -> bool:
@@ -85,11 +85,11 @@ def is_selected(view: RecordView, query: list[tuple[str, str]]) -> bool:
         if source == "key":
             return view.record.key
         if source == "field":
-            found = field_of(view, rest)
-            return None if found is None else found.encode()
+            text = field_of(view, rest)
+            return None if text is None else text.encode()
         return next((value for header, value in reversed(view.record.headers) if header == rest), None)
 
-    return all(value(name) in [text.encode() for each, text in query if each == name] for name, _ in query)
+    return all(value(name) in [text.encode() for other, text in query if other == name] for name, _ in query)
 
 
 @given(records, conditions)
@@ -129,7 +129,7 @@ def test_equivalent_queries_are_equal(query, random):
 def test_equivalent_conditions_are_equal(where, random):
     def shuffled(value: Any) -> Any:
         if isinstance(value, dict):
-            return dict(random.sample([(name, shuffled(each)) for name, each in value.items()], len(value)))
+            return dict(random.sample([(name, shuffled(member)) for name, member in value.items()], len(value)))
         return random.sample([*value, value[0]], len(value) + 1)
 
     one, other = Filter.of(**where), Filter.of(**shuffled(where))

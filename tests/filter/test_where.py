@@ -95,7 +95,7 @@ def test_the_dimensions_do_not_depend_on_the_order_of_the_query():
     """Clients that name the same parts of a record in another order share a feed."""
     parts = {KEY: frozenset("a"), Dimension("field", "x"): frozenset("b"), Dimension("header", "h"): frozenset("c")}
 
-    one, other = (select({}, query=Query(dict(each), None)) for each in (parts.items(), reversed(parts.items())))
+    one, other = (select({}, query=Query(dict(pairs), None)) for pairs in (parts.items(), reversed(parts.items())))
 
     assert one == other
 

@@ -91,10 +91,10 @@ def json_text(draw: st.DrawFn, values: st.SearchStrategy[Any] = json_values) -> 
     def write(value: Any) -> str:
         before, after = draw(spaces), draw(spaces)
         if isinstance(value, dict):
-            pairs = (f"{before}{write(name)}:{write(each)}" for name, each in value.items())
+            pairs = (f"{before}{write(name)}:{write(member)}" for name, member in value.items())
             return "{" + ",".join(pairs) + after + "}"
         if isinstance(value, list):
-            return "[" + ",".join(before + write(each) + after for each in value) + "]"
+            return "[" + ",".join(before + write(item) + after for item in value) + "]"
         return before + json.dumps(value, ensure_ascii=ascii_only) + after
 
     return write(value), value
@@ -112,7 +112,7 @@ def test_json_keeps_its_meaning(written):
 
     if isinstance(value, dict):
         assert WHERE | {"key": None} == arrived.pop("_kafka")
-        value = {name: each for name, each in value.items() if name != "_kafka"}
+        value = {name: member for name, member in value.items() if name != "_kafka"}
     assert value == arrived
 
 
@@ -211,7 +211,7 @@ def test_a_producer_cannot_forge_the_position_of_its_record(value):
 
     pairs = json.loads(text, object_pairs_hook=list)
 
-    assert [WHERE | {"key": None}] == [dict(each) for name, each in pairs if name == "_kafka"]
+    assert [WHERE | {"key": None}] == [dict(member) for name, member in pairs if name == "_kafka"]
     assert [("a", 1)] in ([pair for pair in pairs if pair[0] == "a"], [("a", 1)])
     assert [pair for pair in json.loads(value, object_pairs_hook=list) if pair[0] not in ("_kafka",)] == [
         pair for pair in pairs if pair[0] != "_kafka"
@@ -286,9 +286,9 @@ def test_the_data_of_a_delete_event_contains_the_key(name, key, shown, wire):
     body = wire.body(FORMATS[name]("t", 3, deleted))
 
     data = json.loads(body.removeprefix(b"data: "))
-    found = data["_kafka"] if name == "kafkasse" else data
-    encoding = found.get("keyencoding" if name == "cloudevents" else "key_encoding")
-    assert (shown, "base64" if key == b"\xff\x00" else None) == (found["key"], encoding)
+    metadata = data["_kafka"] if name == "kafkasse" else data
+    encoding = metadata.get("keyencoding" if name == "cloudevents" else "key_encoding")
+    assert (shown, "base64" if key == b"\xff\x00" else None) == (metadata["key"], encoding)
 
 
 def test_a_tombstone_is_a_delete_event():

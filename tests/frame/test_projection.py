@@ -212,7 +212,7 @@ def written(tree: Tree, names: tuple[str, ...], draw: st.DrawFn) -> str:
 
 
 def escaped(name: str, draw: st.DrawFn) -> str:
-    return '"' + "".join(f"\\u{ord(each):04x}" if draw(st.booleans()) else each for each in name) + '"'
+    return '"' + "".join(f"\\u{ord(char):04x}" if draw(st.booleans()) else char for char in name) + '"'
 
 
 @st.composite
@@ -224,11 +224,11 @@ def json_texts(draw: st.DrawFn) -> str:
 def public_texts(value: object, path: str = "") -> Iterator[str]:
     """Yield the path of each public scalar of a decoded value."""
     if isinstance(value, dict):
-        for name, each in value.items():
-            yield from public_texts(each, f"{path}.{name}")
+        for name, member in value.items():
+            yield from public_texts(member, f"{path}.{name}")
     elif isinstance(value, list):
-        for each in value:
-            yield from public_texts(each, path)
+        for item in value:
+            yield from public_texts(item, path)
     elif value == PUBLIC:
         yield path
 

@@ -102,10 +102,10 @@ class PendingFetch:
     def __init__(self, sock: socket.socket, request: FetchRequest) -> None:
         self.sock = sock
         self.request = request
-        self.partitions = {each.partition: each for topic in request.topics for each in topic.partitions}
-        self.offsets = {number: each.fetch_offset for number, each in self.partitions.items()}
+        self.partitions = {partition.partition: partition for topic in request.topics for partition in topic.partitions}
+        self.offsets = {number: partition.fetch_offset for number, partition in self.partitions.items()}
         self.topics = [topic.topic_id if request.API_VERSION >= 13 else topic.topic for topic in request.topics]
-        self.forgotten = [each for topic in request.forgotten_topics_data for each in topic.partitions]
+        self.forgotten = [partition for topic in request.forgotten_topics_data for partition in topic.partitions]
 
     def respond(self, *partitions: PartitionData, **rest: Any) -> None:
         name = TOPIC_ID if self.request.API_VERSION >= 13 else "t"
@@ -125,7 +125,7 @@ class PendingFetch:
 
     def _response(self, topics: Mapping[UUID | str, Sequence[PartitionData]], **rest: Any) -> bytes:
         name = "topic_id" if self.request.API_VERSION >= 13 else "topic"
-        responses = [TopicData(**{name: topic}, partitions=list(each)) for topic, each in topics.items()]
+        responses = [TopicData(**{name: topic}, partitions=list(partitions)) for topic, partitions in topics.items()]
         session = 0 if self.request.session_epoch == NO_SESSION else SESSION_ID
         rest = {"throttle_time_ms": 0, "error_code": 0, **rest}
         return _encoded(self.request, FetchResponse(version=0, session_id=session, responses=responses, **rest))
@@ -272,11 +272,11 @@ class FakeCluster:
         return ApiVersionsResponse(version=0, error_code=0, api_keys=keys, throttle_time_ms=0)
 
     def _metadata(self, request: MetadataRequest) -> MetadataResponse:
-        names = [each.name for each in request.topics] if request.topics is not None else list(self.topics)
+        names = [topic.name for topic in request.topics] if request.topics is not None else list(self.topics)
         brokers = [
-            MetadataResponse.MetadataResponseBroker(node_id=each.node_id, host=host, port=port, rack=None)
-            for each in self.brokers
-            for host, port in [self.advertised or (HOST, each.port)]
+            MetadataResponse.MetadataResponseBroker(node_id=broker.node_id, host=host, port=port, rack=None)
+            for broker in self.brokers
+            for host, port in [self.advertised or (HOST, broker.port)]
         ]
         return MetadataResponse(
             version=0, throttle_time_ms=0, brokers=brokers, cluster_id="fake", controller_id=0,
@@ -306,10 +306,10 @@ class FakeCluster:
             topic = self.topics[requested.name]
             partitions = [
                 response_class.ListOffsetsPartitionResponse(
-                    partition_index=each.partition_index, error_code=topic.list_offsets_error, timestamp=-1, leader_epoch=0,
-                    offset=topic.offset_range[0 if each.timestamp == EARLIEST else 1],
+                    partition_index=partition.partition_index, error_code=topic.list_offsets_error, timestamp=-1,
+                    leader_epoch=0, offset=topic.offset_range[0 if partition.timestamp == EARLIEST else 1],
                 )
-                for each in requested.partitions
+                for partition in requested.partitions
             ]  # fmt: skip
             topics.append(response_class(name=requested.name, partitions=partitions))
         return ListOffsetsResponse(version=0, throttle_time_ms=0, topics=topics)
@@ -321,10 +321,10 @@ class FakeCluster:
             ends = self.topics[requested.topic].epoch_ends
             partitions = [
                 response_class.EpochEndOffset(
-                    partition=each.partition, error_code=error, leader_epoch=epoch, end_offset=end_offset
+                    partition=partition.partition, error_code=error, leader_epoch=epoch, end_offset=end_offset
                 )
-                for each in requested.partitions
-                for error, epoch, end_offset in [ends[each.partition]]
+                for partition in requested.partitions
+                for error, epoch, end_offset in [ends[partition.partition]]
             ]  # fmt: skip
             topics.append(response_class(topic=requested.topic, partitions=partitions))
         return OffsetForLeaderEpochResponse(version=0, throttle_time_ms=0, topics=topics)

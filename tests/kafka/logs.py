@@ -86,4 +86,4 @@ def exchange(cursor: KafkaCursor, broker: FakeBroker, *partitions: PartitionData
 
 
 def offsets(batches: list[Batch], number: int = 0) -> list[int]:
-    return [record.offset for each in batches if each.partition == at(number) for record in each.records]
+    return [record.offset for batch in batches if batch.partition == at(number) for record in batch.records]

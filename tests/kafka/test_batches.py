@@ -71,7 +71,7 @@ def decode(data, offset=0, **rest):
 
 def read(data, offset=0, **rest):
     found = list(decode(data, offset, **rest))
-    records = [(each.offset, bytes(each.value)) for run in found for each in run.records]
+    records = [(record.offset, bytes(record.value)) for run in found for record in run.records]
     return records, found[-1].next_offset if found else offset
 
 
@@ -81,11 +81,11 @@ def test_records_from_before_kafka_0_11_are_an_error(magic):
     fields = struct.pack(">bb", magic, 0) + (struct.pack(">q", 1000) if magic else b"")
     body = fields + struct.pack(">ii", -1, 1) + b"b"
     message = struct.pack(">qiI", 6, 4 + len(body), zlib.crc32(body)) + body
-    found = decode(batch(5, b"a") + message)
+    reading = decode(batch(5, b"a") + message)
 
-    assert [5] == [each.offset for each in next(found).records]
+    assert [5] == [record.offset for record in next(reading).records]
     with pytest.raises(OldMessageFormat, match=f"the batch at offset 6 has message format {magic}"):
-        next(found)
+        next(reading)
 
 
 def test_omits_records_before_the_requested_offset():
@@ -136,7 +136,7 @@ def test_starts_a_new_run_for_each_epoch():
 
     found = list(decode(data, 5))
 
-    decoded = [([each.offset for each in run.records], run.next_offset, run.epoch) for run in found]
+    decoded = [([record.offset for record in run.records], run.next_offset, run.epoch) for run in found]
     assert [([5], 6, 0), ([], 7, 7), ([7], 8, 8)] == decoded
 
 
@@ -165,7 +165,7 @@ def test_decodes_a_batch_alone_like_one_of_several(data, aborted):
         decoded = []
         try:
             for run in runs(data, 6, aborted=aborted):
-                decoded.append(run._replace(records=[each.offset for each in run.records]))
+                decoded.append(run._replace(records=[record.offset for record in run.records]))
         except CorruptRecordError as error:
             decoded.append(str(error))
         return decoded
@@ -260,7 +260,7 @@ def test_rejects_a_damaged_batch(monkeypatch, crc_bytes):
 
     before = next(reading)
 
-    assert ([5], 6) == ([each.offset for each in before.records], before.next_offset)
+    assert ([5], 6) == ([record.offset for record in before.records], before.next_offset)
     with pytest.raises(CorruptRecordError):
         next(reading)
 

@@ -69,13 +69,13 @@ WITHOUT_KAFKA = ("config", "feed", "frame", "position", "server", "web", "*.py")
 
 def test_private_functions_have_the_expected_parameters():
     """This test fails for a version of kafka-python that changes a function which client.py calls or overrides."""
-    assert SIGNATURES == {each: " ".join(inspect.signature(each).parameters) for each in SIGNATURES}
+    assert SIGNATURES == {function: " ".join(inspect.signature(function).parameters) for function in SIGNATURES}
 
 
-@pytest.mark.parametrize("subclass", OVERRIDES, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("subclass", OVERRIDES, ids=lambda subclass: subclass.__name__)
 def test_subclasses_override_only_what_they_mean_to(subclass):
     """An accidental override could break kafka-python, so all other names of our subclasses must be new."""
-    inherited = {name for each in subclass.__mro__[1:-1] for name in vars(each)}
+    inherited = {name for base in subclass.__mro__[1:-1] for name in vars(base)}
     our_names = {name for name, value in vars(subclass).items() if callable(value) or not name.startswith("__")}
 
     assert OVERRIDES[subclass] == our_names & inherited
@@ -93,10 +93,10 @@ def metadata_response(topics: int) -> MetadataResponse:
         for at in range(2)
     ]
     broker = MetadataResponse.MetadataResponseBroker(node_id=1, host="b", port=9092, rack="r")
-    each = [
+    entries = [
         topic_class(error_code=0, name=f"t{at}", topic_id=UUID(int=at), partitions=partitions) for at in range(topics)
     ]
-    return MetadataResponse(brokers=[broker], cluster_id="c", controller_id=1, topics=each)
+    return MetadataResponse(brokers=[broker], cluster_id="c", controller_id=1, topics=entries)
 
 
 @pytest.mark.parametrize("version", METADATA_VERSIONS)
@@ -153,11 +153,11 @@ def test_detached_socket_belongs_to_the_caller(cluster, opened):
 
 def test_only_client_uses_private_names():
     """Private names of kafka-python, and of the package's other modules, stay out of all other modules."""
-    modules = [each for each in (PACKAGE / "kafka").glob("*.py") if each.name != "client.py"]
+    modules = [path for path in (PACKAGE / "kafka").glob("*.py") if path.name != "client.py"]
 
-    found = {each.name: names for each in modules if (names := PRIVATE_USE.findall(each.read_text()))}
+    uses = {path.name: names for path in modules if (names := PRIVATE_USE.findall(path.read_text()))}
 
-    assert {"batches.py": ["._crecords"]} == found  # aiokafka's compiled decoder
+    assert {"batches.py": ["._crecords"]} == uses  # aiokafka's compiled decoder
 
 
 def test_only_this_package_imports_kafka_python():
@@ -191,7 +191,7 @@ def test_waiting_callers_share_a_failed_bootstrap(monkeypatch):
         calls = [gevent.spawn(log.describe, ["t"]) for _ in range(10)]
         gevent.joinall(calls)
 
-    assert {KafkaUnavailable} == {type(each.exception) for each in calls}
+    assert {KafkaUnavailable} == {type(call.exception) for call in calls}
     assert 1 == len(attempts)
 
 

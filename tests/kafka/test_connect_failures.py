@@ -52,8 +52,8 @@ def serve() -> Iterator[Callable[[bytes | None], str]]:
         return f"{HOST}:{servers[-1].server_port}"
 
     yield start
-    for each in servers:
-        each.stop()
+    for server in servers:
+        server.stop()
 
 
 @pytest.fixture
@@ -75,8 +75,8 @@ def logs(caplog: pytest.LogCaptureFixture) -> Callable[..., None]:
 
 
 def line(caplog: pytest.LogCaptureFixture) -> str:
-    [found] = {each.getMessage() for each in caplog.records if each.name.startswith("kafkasse.kafka")}
-    return found
+    [message] = {record.getMessage() for record in caplog.records if record.name.startswith("kafkasse.kafka")}
+    return message
 
 
 def resolve_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,8 +65,8 @@ def test_assembles_responses_from_pieces(link):
 @pytest.mark.parametrize("size", [0, SMALL_RESPONSE_BYTES - 8, SMALL_RESPONSE_BYTES - 7, LARGE])
 def test_buffer_grows_with_large_responses(link, size):
     """The larger buffer also serves the smaller responses that follow."""
-    for each in (size, 0):
-        data = response(link.send(), each)
+    for length in (size, 0):
+        data = response(link.send(), length)
         gevent.spawn(link.broker.sendall, data)
         wait_until(lambda: link.responses or link.errors)
         assert data[4:] == link.responses.pop()

@@ -41,11 +41,11 @@ def test_keeps_a_few_idle_connections():
     """Connections above the limit are closed, and the next cursor takes one of the others."""
     client, pool = open_pool()
     opened = [pool.take(BROKER) for _ in range(MAX_IDLE_PER_BROKER + 2)]
-    for each in opened:
-        pool.release(each)
+    for connection in opened:
+        pool.release(connection)
 
     assert opened[:MAX_IDLE_PER_BROKER] == list(pool.idle())
-    assert [False] * MAX_IDLE_PER_BROKER + [True] * 2 == [each.closed for each in client.opened]
+    assert [False] * MAX_IDLE_PER_BROKER + [True] * 2 == [connection.closed for connection in client.opened]
     assert pool.take(BROKER) in opened
 
 
@@ -75,7 +75,7 @@ def test_closes_all_connections_with_the_log():
     pool.release(second)
 
     assert [] == list(pool.idle())
-    assert [True, True] == [each.closed for each in client.opened]
+    assert [True, True] == [connection.closed for connection in client.opened]
 
 
 def test_rejects_a_broker_that_is_too_old():

@@ -63,10 +63,10 @@ def step(queue: DecodingQueue) -> tuple[int, int]:
 
 def steps(queue: DecodingQueue) -> list[tuple[int, int]]:
     """Decode everything. Return the partition and the number of records of each run."""
-    found = []
+    counts = []
     while queue:
-        found.append(step(queue))
-    return found
+        counts.append(step(queue))
+    return counts
 
 
 def batches(count: int, records: int, codec: int = ZSTD) -> bytes:

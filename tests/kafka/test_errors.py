@@ -21,12 +21,12 @@ from kafkasse.kafka.errors import SETTINGS_DO_NOT_WORK, report
 )
 def test_settings_that_brokers_reject(error, advice, caplog):
     """Only the log contains the broker's reason, followed by what to check."""
-    found = report(error)
+    answer = report(error)
 
-    assert (ConfigurationError, SETTINGS_DO_NOT_WORK) == (type(found), found.detail)
-    assert "denied" not in json.dumps(found.problem())
-    [line] = [each.getMessage() for each in caplog.records if each.name.startswith("kafkasse.kafka")]
-    assert line == found.reason
+    assert (ConfigurationError, SETTINGS_DO_NOT_WORK) == (type(answer), answer.detail)
+    assert "denied" not in json.dumps(answer.problem())
+    [line] = [record.getMessage() for record in caplog.records if record.name.startswith("kafkasse.kafka")]
+    assert line == answer.reason
     assert line.startswith("The Kafka settings do not work. ")
     assert "denied" in line
     assert advice in line

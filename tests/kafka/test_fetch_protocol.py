@@ -18,7 +18,7 @@ from tests.support.examples import examples
 
 NAMES = ["t", "u" * 249, "ü"]
 FIRST_WITH_SESSIONS, FIRST_WITH_REPLICAS, FIRST_WITH_DIVERGENCE = 7, 11, 12
-IDS = [UUID(int=each) for each in (1, 2**127, 2**128 - 1)]
+IDS = [UUID(int=number) for number in (1, 2**127, 2**128 - 1)]
 INT32 = st.integers(-1, 2**31 - 1)
 INT64 = st.integers(-1, 2**63 - 1)
 COUNTS = st.sampled_from([0, 1, 2, 126, 127, 128, 300])  # around the values where a length takes a second byte
@@ -39,18 +39,18 @@ def of_topic(version: int, topic: int) -> dict:
 @given(
     options=OPTIONS,
     session=st.tuples(INT32, INT32),
-    topics=st.lists(st.tuples(st.integers(0, 2), COUNTS), max_size=3, unique_by=lambda each: each[0]),
+    topics=st.lists(st.tuples(st.integers(0, 2), COUNTS), max_size=3, unique_by=lambda pair: pair[0]),
     position=st.tuples(INT32, INT64, INT32),
 )
 @settings(max_examples=examples(30))
 def test_encodes_requests_like_kafka_python(version, options, session, topics, position):
     epoch, offset, last_epoch = position
     partitions = [
-        FetchPartition(encoded_topic(version, topic), each, epoch, offset, last_epoch)
+        FetchPartition(encoded_topic(version, topic), number, epoch, offset, last_epoch)
         for topic, n in topics
-        for each in range(n)
+        for number in range(n)
     ]
-    forgotten = [(encoded_topic(version, topic), each) for topic, n in topics for each in range(n)]
+    forgotten = [(encoded_topic(version, topic), number) for topic, n in topics for number in range(n)]
 
     to_encode = fetch_protocol.FetchRequest(version, options, session, partitions, forgotten)
     written = fetch_protocol.frame_request(version, 7, b"kafkasse", fetch_protocol.encode_request(to_encode))
@@ -65,9 +65,9 @@ def test_encodes_requests_like_kafka_python(version, options, session, topics, p
     request = FetchRequest(
         version=version, replica_id=-1, max_wait_ms=options.max_wait_ms, min_bytes=1, max_bytes=options.max_bytes,
         isolation_level=options.isolation_level, session_id=session[0], session_epoch=session[1], rack_id=options.rack,
-        topics=[Topic(**of_topic(version, topic), partitions=list(map(partition, each))) for topic, each in asked],
+        topics=[Topic(**of_topic(version, topic), partitions=list(map(partition, numbers))) for topic, numbers in asked],
         forgotten_topics_data=[
-            FetchRequest.ForgottenTopic(**of_topic(version, topic), partitions=each) for topic, each in asked
+            FetchRequest.ForgottenTopic(**of_topic(version, topic), partitions=numbers) for topic, numbers in asked
         ],
     )  # fmt: skip
     request.API_VERSION = version
@@ -90,7 +90,7 @@ FETCHED = st.builds(
 @pytest.mark.parametrize("version", VERSIONS)
 @given(
     head=st.tuples(INT32, INT32, st.integers(-1, 110), INT32),
-    fetched=st.lists(FETCHED, max_size=5).map(lambda each: sorted(each, key=lambda one: one.topic)),
+    fetched=st.lists(FETCHED, max_size=5).map(lambda partitions: sorted(partitions, key=lambda one: one.topic)),
 )
 @settings(max_examples=examples(30))
 def test_parses_responses_of_kafka_python(version, head, fetched):
@@ -101,17 +101,17 @@ def test_parses_responses_of_kafka_python(version, head, fetched):
     if version < FIRST_WITH_SESSIONS:
         error_code = session_id = 0
     assert ParsedResponse(correlation_id, throttle_ms, error_code, session_id, answer.partitions) == answer
-    assert [in_version(version, each) for each in fetched] == [
-        each._replace(records=bytes(each.records)) for each in answer.partitions
+    assert [in_version(version, partition) for partition in fetched] == [
+        partition._replace(records=bytes(partition.records)) for partition in answer.partitions
     ]
 
 
-def in_version(version: int, each: PartitionData) -> PartitionData:
+def in_version(version: int, partition: PartitionData) -> PartitionData:
     """Return what a response of this version can contain."""
-    return each._replace(
-        topic=encoded_topic(version, each.topic),
-        replica=each.replica if version >= FIRST_WITH_REPLICAS else NO_REPLICA,
-        diverging=each.diverging if version >= FIRST_WITH_DIVERGENCE else None,
+    return partition._replace(
+        topic=encoded_topic(version, partition.topic),
+        replica=partition.replica if version >= FIRST_WITH_REPLICAS else NO_REPLICA,
+        diverging=partition.diverging if version >= FIRST_WITH_DIVERGENCE else None,
     )
 
 
@@ -120,8 +120,8 @@ def encoded(version: int, head: tuple[int, int, int, int], fetched: list[Partiti
     response = FetchResponse(
         version=version, throttle_time_ms=throttle_ms, error_code=error_code, session_id=session_id,
         responses=[
-            Response(**of_topic(version, topic), partitions=[data(version, one) for one in each])
-            for topic, each in groupby(fetched, key=lambda one: one.topic)
+            Response(**of_topic(version, topic), partitions=[data(version, one) for one in group])
+            for topic, group in groupby(fetched, key=lambda one: one.topic)
         ],
     )  # fmt: skip
     response.API_VERSION = version

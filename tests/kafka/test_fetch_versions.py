@@ -27,7 +27,7 @@ from tests.kafka.logs import KafkaWriter, at, exchange, offsets, open_log, start
 FIRST_WITH_SESSIONS, FIRST_WITH_LEADER_EPOCH, FIRST_WITH_DIVERGENCE = 7, 9, 12
 # The others differ from the version before them only in the encoding, which test_fetch_protocol.py tests.
 IN_GATE = {4, 6, FIRST_WITH_SESSIONS, FIRST_WITH_LEADER_EPOCH, 11, FIRST_WITH_DIVERGENCE, BY_TOPIC_ID, max(VERSIONS)}
-TESTED = [pytest.param(each, marks=() if each in IN_GATE else pytest.mark.long) for each in VERSIONS]
+TESTED = [pytest.param(number, marks=() if number in IN_GATE else pytest.mark.long) for number in VERSIONS]
 OUT_OF_RANGE, NOT_LEADER = 1, 6
 
 
@@ -86,14 +86,14 @@ def test_tails_a_partition(cluster, log, version):
     broker, cursor = cluster.brokers[0], log.cursor({at(0): 0, at(1): 0}, tail=True)
     poll = start_poll(cursor)
     first = broker.respond(partition_data(0, batch(0, b"a")), partition_data(1))
-    found = poll.get()
+    batches = poll.get()
     poll = start_poll(cursor)
     second = broker.respond(partition_data(0, batch(1, b"b")))
-    found += poll.get()
+    batches += poll.get()
     cursor.close()
 
     assert version == first.request.API_VERSION
-    assert [0, 1] == offsets(found)
+    assert [0, 1] == offsets(batches)
     assert ({0: 1} if version >= FIRST_WITH_SESSIONS else {0: 1, 1: 0}) == second.offsets
     if version >= FIRST_WITH_LEADER_EPOCH:
         assert 5 == first.partitions[0].current_leader_epoch
@@ -212,10 +212,10 @@ def test_real_broker(kafka_log, writer, fresh_name, tail):
         cursor.remove([other])
         writer.send(fresh_name, b"y", partition=1)
         cursor.seek({one: 0})
-        found = take(cursor, 3)
+        batches = take(cursor, 3)
         writer.send(fresh_name, b"d")
-        found += take(cursor, 1)
+        batches += take(cursor, 1)
 
     assert (other,) == out_of_range.value.partitions
-    assert [b"a", b"b", b"c" * 1000, b"d"] == values(found)
-    assert [] == values(found, 1)
+    assert [b"a", b"b", b"c" * 1000, b"d"] == values(batches)
+    assert [] == values(batches, 1)

@@ -61,9 +61,9 @@ def test_offsets_of_a_partition_without_a_leader_are_absent(cluster, patient_log
     cluster.topics["t"].leaders[1] = NO_LEADER
     patient_log.describe(["t"])
 
-    found = patient_log.offset_ranges(ALL), patient_log.offsets_at(dict.fromkeys(ALL, 5))
+    offsets = patient_log.offset_ranges(ALL), patient_log.offsets_at(dict.fromkeys(ALL, 5))
 
-    assert ({at(0): OffsetRange(3, 7, 0), at(2): OffsetRange(3, 7, 0)}, {at(0): 7, at(2): 7}) == found
+    assert ({at(0): OffsetRange(3, 7, 0), at(2): OffsetRange(3, 7, 0)}, {at(0): 7, at(2): 7}) == offsets
     assert {} == patient_log.offset_ranges([at(1)])
 
 
@@ -111,11 +111,11 @@ def test_error_in_the_metadata_does_not_mean_that_the_topic_is_deleted(cluster, 
         "created": FakeTopic([]),
     }
 
-    found = log.describe(["t", "denied", "election", "created", "missing"])
+    topics = log.describe(["t", "denied", "election", "created", "missing"])
 
     expected = {"t": None, "denied": TopicNotAvailable, "election": Unavailable, "created": Unavailable}
-    assert expected == {name: topic.error and type(topic.error) for name, topic in found.items()}
-    assert {0} == {found[name].partitions for name in ("denied", "election", "created")}
+    assert expected == {name: topic.error and type(topic.error) for name, topic in topics.items()}
+    assert {0} == {topics[name].partitions for name in ("denied", "election", "created")}
     with pytest.raises(TopicNotAvailable):
         log.offset_ranges([Partition("denied", 0)])
     assert {} == log.offset_ranges([Partition("election", 0)])

@@ -116,8 +116,8 @@ def read(request: pytest.FixtureRequest, log: Log) -> Iterator[Callable[..., Cur
         return opened[-1]
 
     yield cursor
-    for each in [*opened, *opened]:  # a second call of close() has no effect
-        each.close()
+    for opened_cursor in [*opened, *opened]:  # a second call of close() has no effect
+        opened_cursor.close()
 
 
 # Topics and offsets
@@ -125,10 +125,10 @@ def read(request: pytest.FixtureRequest, log: Log) -> Iterator[Callable[..., Cur
 
 def test_describes_existing_topics(log, topic):
     """Topics that do not exist are absent, whatever their names."""
-    found = log.describe([topic, f"{topic}-missing", "no topic", "ü", "", "x" * 300, "."])
+    topics = log.describe([topic, f"{topic}-missing", "no topic", "ü", "", "x" * 300, "."])
 
-    assert [topic] == list(found)
-    assert 2 == found[topic].partitions
+    assert [topic] == list(topics)
+    assert 2 == topics[topic].partitions
     assert {} == log.describe([])
 
 
@@ -321,7 +321,7 @@ def test_reads_a_new_partition(log, read, writer, topic):
 def test_offset_outside_the_log_is_an_error_until_seek(read, writer, topic, offset, is_open, others):
     """The error names the partition, for offsets before the start and after the end. No record is skipped silently."""
     one = Partition(topic, 0)
-    start = {one: offset} | {Partition(topic, each): 0 for each in others}
+    start = {one: offset} | {Partition(topic, number): 0 for number in others}
     cursor = read(start if is_open else {})
     writer.send(topic, b"a", b"b", b"c")
     writer.drop_before(topic, 2)

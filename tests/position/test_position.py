@@ -47,7 +47,7 @@ class Stream(NamedTuple):
     def position(self) -> Position:
         """Return the position of a client that sends the ID."""
         starts = {partition: self.start(partition) for partition in self.offsets}
-        starts |= {each: Place(timestamp=timestamp) for each, timestamp in self.pending.items()}
+        starts |= {partition: Place(timestamp=timestamp) for partition, timestamp in self.pending.items()}
         return Position(starts, (), self.topic_ids, self.partial_topics)
 
     def start(self, partition: Partition) -> Place:

@@ -29,7 +29,9 @@ class Stream(NamedTuple):
         return stream_offset.render(*self)
 
     def position(self) -> Position:
-        starts = {each: Place(offset, None, self.epochs.get(each)) for each, offset in self.offsets.items()}
+        starts = {
+            partition: Place(offset, None, self.epochs.get(partition)) for partition, offset in self.offsets.items()
+        }
         return Position(starts, (), self.topic_ids, self.partial_topics)
 
 
@@ -82,11 +84,15 @@ def test_offsets_sort_in_the_order_of_the_stream(stream, data):
 
     Its leader epochs do not matter.
     """
-    joined = {each: offset for each, offset in data.draw(streams()).offsets.items() if each not in stream.offsets}
-    steps = {each: data.draw(st.integers(0, 2**63 - 1 - offset)) for each, offset in stream.offsets.items()}
+    joined = {
+        partition: offset
+        for partition, offset in data.draw(streams()).offsets.items()
+        if partition not in stream.offsets
+    }
+    steps = {partition: data.draw(st.integers(0, 2**63 - 1 - offset)) for partition, offset in stream.offsets.items()}
     assume(any(steps.values()) or joined)
     later = stream._replace(
-        offsets={each: offset + steps[each] for each, offset in stream.offsets.items()} | joined,
+        offsets={partition: offset + steps[partition] for partition, offset in stream.offsets.items()} | joined,
         epochs=data.draw(st.dictionaries(st.sampled_from(sorted(steps)), leader_epochs)),
     )
 

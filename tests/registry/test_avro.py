@@ -18,7 +18,7 @@ from tests.support.turns import MAX_LINES, most_lines_in_a_piece
 
 def compiled(schema: Any, references: Sequence[Any] = ()) -> AvroSchema:
     registered = [RegisteredSchema("AVRO", json.dumps(reference), ()) for reference in (*references, schema)]
-    return AvroSchema(registered[-1], {str(number): each for number, each in enumerate(registered[:-1])})
+    return AvroSchema(registered[-1], {str(number): reference for number, reference in enumerate(registered[:-1])})
 
 
 @pytest.mark.parametrize(("schema", "value", "expected"), VALUES)

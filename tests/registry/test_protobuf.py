@@ -84,8 +84,8 @@ POOL: DescriptorPool = SCHEMA._pool  # without it, json_format cannot find the t
 
 
 def message(name: str, **fields: Any) -> Any:
-    found: Callable[..., Message] = GetMessageClass(POOL.FindMessageTypeByName(f"shop.{name}"))
-    return found(**fields)
+    message_class: Callable[..., Message] = GetMessageClass(POOL.FindMessageTypeByName(f"shop.{name}"))
+    return message_class(**fields)
 
 
 def decode(name: str, data: Message | bytes) -> Any:

@@ -72,9 +72,9 @@ def test_cloudevents_in_binary_mode(server, log):
 
     (event,) = events_of(client_of(log, server, routes=routes), "/orders", "amount")
 
-    found = json.loads(event.data)
-    assert {"amount": 1.5, "raw": "/w=="} == found["data"]
-    assert ("application/json", "order.created", "5") == (found["datacontenttype"], found["type"], found["id"])
+    envelope = json.loads(event.data)
+    assert {"amount": 1.5, "raw": "/w=="} == envelope["data"]
+    assert ("application/json", "order.created", "5") == (envelope["datacontenttype"], envelope["type"], envelope["id"])
 
 
 def test_filters_and_projections_read_the_decoded_value(server, log):
