@@ -147,7 +147,7 @@ def clients(server: Server) -> list[str]:
 
 def sockets(server: Server) -> list[list[str]]:
     """Return the rows of /proc/net/tcp with the sockets of the worker."""
-    held = {each[len("socket:[") : -1] for each in server.descriptors() if each.startswith("socket:")}
+    held = {link[len("socket:[") : -1] for link in server.descriptors() if link.startswith("socket:")}
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return [row for row in rows if row[9] in held]
 

@@ -91,8 +91,8 @@ class Crowd:
             gevent.spawn(Visitor, port, path, (*fields, *([_address(n)] if distinct else [])), receive_buffer)
             for n, path in enumerate(paths)
         ]
-        for each in gevent.joinall(opening):
-            self.clients.append(each.get())
+        for greenlet in gevent.joinall(opening):
+            self.clients.append(greenlet.get())
         if reads:
             self._reading = [gevent.spawn(client.read_all) for client in self.clients]
 
@@ -110,7 +110,7 @@ class Crowd:
             while not all(map(condition, self.clients)):
                 gevent.sleep(POLL_S)
             return
-        waiting = [(each.status, each.events) for each in self.clients if not condition(each)]
+        waiting = [(client.status, client.events) for client in self.clients if not condition(client)]
         pytest.fail(f"{len(waiting)} clients still wait; the status and the events of the first: {waiting[:10]}")
 
     def statuses(self) -> dict[int, int]:

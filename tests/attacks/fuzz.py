@@ -19,7 +19,7 @@ MAX_INPUT_BYTES = 4096
 MAX_INPUT_S = 5  # per input; a longer run is a hang
 MAX_MEMORY_MB = 1024
 PACKAGES = ("position", "frame", "kafka", "sse", "config", "schemas")
-INSTRUMENTED = ["yaml", "json", *(f"kafkasse.{each}" for each in PACKAGES)]
+INSTRUMENTED = ["yaml", "json", *(f"kafkasse.{package}" for package in PACKAGES)]
 
 
 def run_all(seconds: int, names: list[str]) -> int:

@@ -103,7 +103,7 @@ class Meter:
 
 def _stack(frame: Any) -> str:
     innermost = reversed(traceback.extract_stack(frame)[-MAX_FRAMES:])
-    return " < ".join(f"{Path(each.filename).stem}.{each.name}:{each.lineno}" for each in innermost)
+    return " < ".join(f"{Path(call.filename).stem}.{call.name}:{call.lineno}" for call in innermost)
 
 
 def turns(file: Path) -> list[Turn]:

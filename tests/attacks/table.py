@@ -38,7 +38,7 @@ def updated(page: str) -> str:
     requests, tokens = (sum(map(len, tables.values())) for tables in (TABLES, TOKENS))
     count = f"{requests} requests, {len(RECORDS)} records in {len(FORMATS)} formats, and {tokens} tokens.\n"
     section = "\n".join([count, *_requests(), *_records(), *_tokens()])
-    changed, sections = SECTION.subn(lambda found: f"{found[1]}{section}\n{found[2]}", page)
+    changed, sections = SECTION.subn(lambda match: f"{match[1]}{section}\n{match[2]}", page)
     assert sections == 1
     return changed
 
@@ -47,9 +47,9 @@ def _requests() -> Iterator[str]:
     for table, cases in TABLES.items():
         yield f"## {table}\n"
         yield from [NOTES[table], ""] if table in NOTES else []
-        for answers in dict.fromkeys(each.answers for each in cases):
+        for answers in dict.fromkeys(case.answers for case in cases):
             yield f"**{', then '.join(answers)}**\n"
-            yield from (f"- {_cell(each.name)}: {_sent(each)}" for each in cases if each.answers == answers)
+            yield from (f"- {_cell(case.name)}: {_sent(case)}" for case in cases if case.answers == answers)
             yield ""
 
 
@@ -89,24 +89,24 @@ def _code(*lines: bytes, size: int | None = None) -> str:
 
 
 def _printable(line: bytes) -> str:
-    return "".join(chr(each) if 0x20 <= each < 0x7F else f"\\x{each:02x}" for each in line)
+    return "".join(chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}" for byte in line)
 
 
 def _records() -> Iterator[str]:
     yield "## Records\n\nThe outcome of a record in each format: one event of this type, or nothing (skipped).\n"
-    types = {each: name for name, each in OUTCOMES.items()}
+    types = {outcome: name for name, outcome in OUTCOMES.items()}
     yield f"| type | {' | '.join(f'`{name}`' for name in FORMATS)} |\n| --- {'| --- ' * len(FORMATS)}|"
     yield from (f"| {name} | {' | '.join(outcome)} |" for name, outcome in OUTCOMES.items())
     yield "\n| a record with | sent | type |\n| --- | --- | --- |"
-    yield from (f"| {_cell(each.name)} | {_stored(each)} | {types[each.outcome]} |" for each in RECORDS)
+    yield from (f"| {_cell(record.name)} | {_stored(record)} | {types[record.outcome]} |" for record in RECORDS)
     yield ""
 
 
 def _tokens() -> Iterator[str]:
     yield TOKENS_HEAD
     for where, cases in TOKENS.items():
-        for answer in dict.fromkeys(each.answer for each in cases):
-            names = (_cell(each.name) for each in cases if each.answer == answer)
+        for answer in dict.fromkeys(case.answer for case in cases):
+            names = (_cell(case.name) for case in cases if case.answer == answer)
             yield from (f"| {where} | {name} | {answer} |" for name in names)
     yield ""
 

@@ -78,7 +78,7 @@ def frames(data: bytes) -> None:
 
     blocks = read_blocks(b"".join(sent))
 
-    assert [each + 1 for each in offsets] == [parse(block.last_id).starts[WHERE].offset for block in blocks]
+    assert [offset + 1 for offset in offsets] == [parse(block.last_id).starts[WHERE].offset for block in blocks]
     assert all(
         (block.names[0], set(block.names[1:-1]), block.names[-1]) == ("event", {"data"}, "id") for block in blocks
     )
@@ -188,5 +188,5 @@ def _batch(codec: int) -> bytes:
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
-    each.__name__: each for each in (position, frames, batches, forged_batches, answers, file, environment)
+    target.__name__: target for target in (position, frames, batches, forged_batches, answers, file, environment)
 }

@@ -64,7 +64,7 @@ def test_closes_idle_connections(server, unharmed, opened):
 
     unharmed.serves()
 
-    assert [b""] * IDLE == [receive(each) for each in silent]
+    assert [b""] * IDLE == [receive(connection) for connection in silent]
 
 
 def test_closes_clients_that_do_not_read_responses(server, unharmed, opened):

@@ -104,7 +104,7 @@ def test_tickets_that_were_changed(guarded):
         "%ff%fe",
     ]
 
-    assert {NOT_VALID} == {answer(guarded, f"/t?ticket={each}") for each in changed}
+    assert {NOT_VALID} == {answer(guarded, f"/t?ticket={forgery}") for forgery in changed}
     assert NOT_VALID == answer(guarded, f"/other?ticket={ticket}")
     assert NOT_VALID == answer(guarded, f"/secret?ticket={ticket}")
     assert ["200 stream", NOT_VALID] == [answer(guarded, f"/t?ticket={ticket}") for _ in range(2)]
@@ -115,5 +115,5 @@ def test_unidentified_visitors_learn_nothing_about_topics(guarded):
     paths = ("/t", "/missing", "/t,missing", "/t?timestamp=x", "/t?lastEventId=x", "/other", "/secret")
     problems = [fetch(guarded.server.port, path).json for path in paths]
 
-    assert len(paths) == len({each.pop("request_id") for each in problems})
+    assert len(paths) == len({problem.pop("request_id") for problem in problems})
     assert [problems[0]] * len(paths) == problems

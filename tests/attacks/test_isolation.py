@@ -65,7 +65,7 @@ def test_slow_readers_do_not_starve_catching_up(attack, cluster, fresh_name):
         slow = stack.enter_context(
             Crowd(port, [path] * SIZES.slow_readers, reads=False, receive_buffer=4096, distinct=True)
         )
-        dripping = [gevent.spawn(_drip_4_kb, each) for each in slow.clients]
+        dripping = [gevent.spawn(_drip_4_kb, client) for client in slow.clients]
         wait_until(lambda: readers(worker.server).get("catching_up", 0) >= CATCH_UPS)
         began = time.monotonic()
         normal = stack.enter_context(Crowd(port, [path] * NORMAL, "X-Forwarded-For: 192.0.2.1"))
@@ -171,7 +171,9 @@ def test_one_client_of_many_combinations_of_topics(attack, broker, cluster, fres
     values = records(100)
     cluster.send(topics[0], *values)
     combinations = [
-        f"/{','.join(each)}" for size in range(1, TOPICS + 1) for each in itertools.combinations(topics, size)
+        f"/{','.join(combination)}"
+        for size in range(1, TOPICS + 1)
+        for combination in itertools.combinations(topics, size)
     ][: SIZES.combinations]
     worker = attack(max_catch_ups=CATCH_UPS)
     with Crowd(worker.port, combinations) as crowd:

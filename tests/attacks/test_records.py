@@ -107,9 +107,11 @@ def test_chromium_dispatches_the_same_events(browser, server, streams, name):
     seen = browser.execute_async_script(READ, f"as/{name}")
 
     expected = [
-        (each.event, each.last_id, len(each.data), each.data[:COMPARED_CHARS]) for each in streams[name] if each.event
+        (block.event, block.last_id, len(block.data), block.data[:COMPARED_CHARS])
+        for block in streams[name]
+        if block.event
     ]
-    assert expected == [tuple(each) for each in seen]
+    assert expected == [tuple(event) for event in seen]
     assert "caught" not in browser.title
 
 
@@ -133,13 +135,13 @@ def test_hostile_records(streams, written, name):
             events.setdefault(_next_offset(block) - 1, []).append(block)
 
     for at, record in enumerate(RECORDS):
-        outcome, found = getattr(record.outcome, name), events.get(at, [])
-        kinds = [OUTCOMES.get(event.event, event.event) for event in found]
+        outcome, received = getattr(record.outcome, name), events.get(at, [])
+        kinds = [OUTCOMES.get(event.event, event.event) for event in received]
         stored = StoredRecord(written, 0, at, TIMESTAMP_MS, record.key, record.value, record.headers)
         expected = expected_event(stored, name)
 
         assert [outcome] * (outcome != "skipped") == kinds, record.name
-        assert all(expected and expected.matches(event.data) for event in found), record.name
+        assert all(expected and expected.matches(event.data) for event in received), record.name
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -123,7 +123,9 @@ def test_clients_that_catch_up_on_many_partitions(attack, cluster, fresh_name, k
     worker = attack(max_fetch_bytes=max_fetch_bytes)
     records.produce_to_all(cluster, topic)
     # Kafka itself needs seconds to find timestamps in so many batches.
-    position = ",".join(f'{{"topic":"{topic}","partition":{each},"offset":0}}' for each in range(SIZES.batches))
+    position = ",".join(
+        f'{{"topic":"{topic}","partition":{partition},"offset":0}}' for partition in range(SIZES.batches)
+    )
     start = f"Last-Event-ID: [{position}]"
     with Crowd(worker.port, [f"/{topic}"] * clients, start, reads=False, receive_buffer=4096) as crowd:
         gevent.sleep(SIZES.seconds)
@@ -231,7 +233,7 @@ def test_many_rings(attack, cluster, fresh_name):
             for _ in range(SIZES.ring_batches):
                 produce(cluster.bootstrap_servers, topic, batch)
             sent = (at + 1) * SIZES.ring_batches * len(batch)
-            wait_until(lambda sent=sent: sum(each.events for each in crowd.clients) >= sent)
+            wait_until(lambda sent=sent: sum(client.events for client in crowd.clients) >= sent)
         crowd.wait(lambda client: client.events >= SIZES.ring_batches * len(batch))
         worker.is_bounded(Load(streams=SIZES.rings, feeds=SIZES.rings, partitions=SIZES.rings))
 

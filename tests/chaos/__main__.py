@@ -32,11 +32,11 @@ def main() -> int:
     directory = Path(tempfile.mkdtemp(prefix="kafkasse-chaos-"))
     report(f"seed {args.seed}: {args.clients} clients, faults for {args.seconds:.0f} s; logs in {directory}")
     with (directory / "servers.log").open("w") as log, redirect_stdout(log):
-        found = run(args.seed, args.seconds, args.clients, directory)
-    for each in found:
-        report(each)
-    report(f"{len(found)} violations; to repeat this run: make chaos SECONDS={args.seconds:.0f} SEED={args.seed}")
-    return 1 if found else 0
+        violations = run(args.seed, args.seconds, args.clients, directory)
+    for violation in violations:
+        report(violation)
+    report(f"{len(violations)} violations; to repeat this run: make chaos SECONDS={args.seconds:.0f} SEED={args.seed}")
+    return 1 if violations else 0
 
 
 def run(seed: int, seconds: float, clients: int, directory: Path) -> list[str]:
@@ -48,11 +48,11 @@ def run(seed: int, seconds: float, clients: int, directory: Path) -> list[str]:
         faults.prepare("chaos", clients)
         faults.run(seconds)
         report("all faults are healed; clients read to the end, then the checker runs")
-        found = faults.violations()
-        events = sum(each.body.count(b"event: message") for each in scene.clients)
-        connections = sum(each.connections for each in scene.clients)
+        violations = faults.violations()
+        events = sum(client.body.count(b"event: message") for client in scene.clients)
+        connections = sum(client.connections for client in scene.clients)
         report(f"{len(scene.clients)} clients received {events} events over {connections} connections")
-        return found
+        return violations
 
 
 def report(what: str) -> None:

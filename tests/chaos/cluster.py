@@ -72,7 +72,7 @@ class EmbeddedCluster:
     def __enter__(self) -> EmbeddedCluster:
         self._reserved = [[reserve_port() for _ in range(3)] for _ in NODES]
         ports = {
-            node: [each.getsockname()[1] for each in reserved]
+            node: [sock.getsockname()[1] for sock in reserved]
             for node, reserved in zip(NODES, self._reserved, strict=True)
         }
         voters = ",".join(f"{node}@{HOST}:{controller}" for node, (_, _, controller) in ports.items())
@@ -106,8 +106,8 @@ class EmbeddedCluster:
         for network in self.networks.values():
             network.close()
         for reserved in self._reserved:
-            for each in reserved:
-                each.close()
+            for sock in reserved:
+                sock.close()
 
     @property
     def bootstrap_servers(self) -> list[str]:
@@ -127,8 +127,8 @@ class EmbeddedCluster:
 
     def start(self, *nodes: int) -> None:
         """Start these nodes in parallel. Return when all running nodes know each other."""
-        for each in gevent.joinall([gevent.spawn(self.nodes[node].start) for node in nodes]):
-            each.get()
+        for greenlet in gevent.joinall([gevent.spawn(self.nodes[node].start) for node in nodes]):
+            greenlet.get()
 
     def heal(self) -> None:
         """Undo all faults: restore networks and access, and start all nodes. Return when all replicas are in sync."""
@@ -152,8 +152,8 @@ class EmbeddedCluster:
     def move_leader(self, topic: str, partition: int = 0) -> int:
         """Move the leadership of a partition to another replica. Return the new leader."""
         described = self._partition(topic, partition)
-        new = next(each for each in described["isr_nodes"] if each != described["leader_id"])
-        after = [new, *(each for each in described["replica_nodes"] if each != new)]
+        new = next(node for node in described["isr_nodes"] if node != described["leader_id"])
+        after = [new, *(node for node in described["replica_nodes"] if node != new)]
         self.run(lambda admin: admin.alter_partition_reassignments({TopicPartition(topic, partition): after}))
         wait_until(lambda: self._partition(topic, partition)["replica_nodes"] == after)
         self.run(lambda admin: _elect(admin, topic, partition))
@@ -181,14 +181,18 @@ class EmbeddedCluster:
 
     def _is_in_sync(self) -> bool:
         topics = self.run(lambda admin: admin.describe_topics())
-        return all({*each["isr_nodes"]} == {*each["replica_nodes"]} for topic in topics for each in topic["partitions"])
+        return all(
+            {*partition["isr_nodes"]} == {*partition["replica_nodes"]}
+            for topic in topics
+            for partition in topic["partitions"]
+        )
 
     def _partition(self, topic: str, partition: int) -> dict[str, Any]:
         def find(admin: KafkaAdminClient) -> dict[str, Any]:
             for described in admin.describe_topics([topic]):
-                for each in described["partitions"]:
-                    if each["partition_index"] == partition:
-                        return dict(each)
+                for candidate in described["partitions"]:
+                    if candidate["partition_index"] == partition:
+                        return dict(candidate)
             raise UnknownTopicOrPartitionError(topic)  # a node may not know a new topic yet
 
         return self.run(find)

@@ -90,9 +90,9 @@ class Network:
     def reset(self) -> None:
         """Reset all connections (RST)."""
         while self._pairs:  # close each socket only once, even if its forwarding greenlets end meanwhile
-            for each in self._pairs.pop():
-                each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-                each.close()
+            for sock in self._pairs.pop():
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                sock.close()
 
     def close(self) -> None:
         self._accepting.kill()
@@ -116,8 +116,8 @@ class Network:
         except OSError:
             near.close()
             return
-        for each in (near, far):
-            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for sock in (near, far):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         pair = near, far
         self._pairs.add(pair)
         gevent.joinall([gevent.spawn(self._forward, near, far, pair), gevent.spawn(self._forward, far, near, pair)])

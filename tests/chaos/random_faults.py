@@ -99,18 +99,18 @@ class RandomFaults:
             self._names[topic] = self.scene.topic(f"{prefix}-{topic}", *of, **CONFIGS.get(topic, {}))
         for _ in range(clients):
             self._connect_client()
-        wait_until(lambda: all(each.body if each.reads_lines else each.last_id for each in self.scene.clients))
+        wait_until(lambda: all(client.body if client.reads_lines else client.last_id for client in self.scene.clients))
 
     def run(self, seconds: float) -> None:
         """Inject faults for this many seconds, and each kind at least once. Then heal everything."""
         until = time.monotonic() + seconds
         watcher = gevent.spawn(self._witness_compacted)
         while len(self.occurred) < len(FAULTS) or time.monotonic() < until:
-            least = min(self.occurred[each] for each in FAULTS)
-            fault = self.order.choice([each for each in FAULTS if self.occurred[each] == least])
+            least = min(self.occurred[kind] for kind in FAULTS)
+            fault = self.order.choice([kind for kind in FAULTS if self.occurred[kind] == least])
             self._log(f"{until - time.monotonic():4.0f} s left: {fault.__name__.replace('_', ' ')}")
             budget = FAULTS[fault]
-            topics = frozenset(self._names[each] for each in budget.topics)
+            topics = frozenset(self._names[topic] for topic in budget.topics)
             with self.scene.outage(budget.wait_s), self.scene.allowance(budget.refused, budget.ended, topics):
                 fault(self)
             self.occurred[fault] += 1
@@ -140,8 +140,8 @@ class RandomFaults:
             return self.scene.read(self._names[name], path=f"/from-the-start/{name}", **promises)
         topics = self.order.sample(TOPICS, self.order.choice([1, 1, 1, 2, 3]))
         query, about = self.order.choice([("", {}), ("?timestamp=0", {"start": 0})])
-        statuses = frozenset().union({503}, *(STATUSES.get(each, ()) for each in topics))
-        return self.scene.read(*(self._names[each] for each in topics), query=query, statuses=statuses, **about)
+        statuses = frozenset().union({503}, *(STATUSES.get(topic, ()) for topic in topics))
+        return self.scene.read(*(self._names[topic] for topic in topics), query=query, statuses=statuses, **about)
 
     # Kafka.
 
@@ -206,11 +206,11 @@ class RandomFaults:
 
     def _with_fault(self, networks: list[Network], fault: Callable[[Network], object]) -> None:
         victims = self.order.sample(networks, self.order.randint(1, len(networks)))
-        for each in victims:
-            fault(each)
+        for network in victims:
+            fault(network)
         self._rest()
-        for each in victims:
-            each.heal()
+        for network in victims:
+            network.heal()
 
     def broken_connections(self) -> None:
         every = [*self.cluster.networks.values(), *self.scene.networks]

@@ -172,7 +172,7 @@ class Client:
 
     @property
     def body(self) -> bytes:
-        return b"".join(each.body for each in self._recorder.connections) + bytes(self._recorder.body)
+        return b"".join(connection.body for connection in self._recorder.connections) + bytes(self._recorder.body)
 
     @property
     def connections(self) -> int:
@@ -182,12 +182,12 @@ class Client:
     @property
     def ended_streams(self) -> list[str]:
         """The last bytes of each stream that has ended."""
-        return [f"{each.body[-200:]!r}" for each in self._recorder.connections if each.status == 200]
+        return [f"{connection.body[-200:]!r}" for connection in self._recorder.connections if connection.status == 200]
 
     @property
     def statuses(self) -> set[int]:
         """The statuses of the connections that have ended; 0 if there was no response."""
-        return {each.status for each in self._recorder.connections}
+        return {connection.status for connection in self._recorder.connections}
 
     def close(self) -> None:
         """Stop reading, and do not reconnect."""
@@ -201,7 +201,7 @@ class Client:
         if self.reads_lines:
             offsets = self._recorder.next_offsets(TAIL_BYTES)
             of_topics = (partition for partition in visible_ends if partition[0] in self.topics)
-            return all(offsets.get(each, 0) >= visible_ends[each] for each in of_topics)
+            return all(offsets.get(partition, 0) >= visible_ends[partition] for partition in of_topics)
         if self.last_id is None:
             return False
         parsed = parse_id(self.last_id)
@@ -212,7 +212,7 @@ class Client:
         )
 
     def history(self, allowances: Iterable[tuple[Allowance, frozenset[str]]], **promises: Any) -> History:
-        own = [each for each, topics in allowances if not topics or topics & set(self.topics)]
+        own = [allowance for allowance, topics in allowances if not topics or topics & set(self.topics)]
         about = {"allowances": own, **promises, **self.about}
         return History(self.name, self.topics, self._recorder.connections, **about)
 
@@ -328,7 +328,7 @@ class Scene:
         producer = self.producers.pop(topic)
         producer.close()
         topic_id = self._versions[topic][0]
-        self._acknowledged += [each._replace(topic_id=topic_id) for each in producer.acknowledged]
+        self._acknowledged += [record._replace(topic_id=topic_id) for record in producer.acknowledged]
 
     def delete(self, topic: str) -> None:
         """Stop the producer of a topic, read the whole topic, then delete it."""
@@ -371,8 +371,8 @@ class Scene:
             closing(Witness(self.cluster.bootstrap_servers, [topic], *self._versions[topic])) as witness,
         ):
             ends = witness.read()
-        found = (each._replace(seen=began) for each in witness.stored)
-        self.stored |= {(*each[:3], each.topic_id, each.epoch): each for each in found}
+        records = (record._replace(seen=began) for record in witness.stored)
+        self.stored |= {(*record[:3], record.topic_id, record.epoch): record for record in records}
         return ends
 
     def mark_truncated(self, topic: str) -> None:
@@ -383,11 +383,11 @@ class Scene:
     def _visible_ends(self) -> dict[Partition, int]:
         """Return the offset after the last record of each partition that the format `kafkasse` shows."""
         ends: dict[Partition, int] = {}
-        for each in self.stored.values():
-            is_current = (each.topic_id, each.epoch) == self._versions[each.topic]
-            if is_current and (each.value is None or is_json(each.value)):
-                partition = each.topic, each.partition
-                ends[partition] = max(each.offset + 1, ends.get(partition, 0))
+        for record in self.stored.values():
+            is_current = (record.topic_id, record.epoch) == self._versions[record.topic]
+            if is_current and (record.value is None or is_json(record.value)):
+                partition = record.topic, record.partition
+                ends[partition] = max(record.offset + 1, ends.get(partition, 0))
         return ends
 
     # The result.
@@ -426,26 +426,26 @@ class Scene:
                 `max_delay_s` allow.
             about: further arguments for the checker: topics that are `excused` or `compacted`.
         """
-        disturbed = [f"{each.name}: a stream ended: {how}" for each in undisturbed for how in each.ended_streams]
+        disturbed = [f"{client.name}: a stream ended: {how}" for client in undisturbed for how in client.ended_streams]
         for topic in list(self.producers):
             self.stop_producer(topic)
         ends = self.witness(*self._versions)
         last = self._visible_ends()
         with suppress(gevent.Timeout):
-            wait_until(lambda: all(each.has_reached(ends, last) for each in self.clients))
+            wait_until(lambda: all(client.has_reached(ends, last) for client in self.clients))
         late = [
-            f"{each.name}: did not reach the end: {each.last_id}"
-            for each in self.clients
-            if not each.has_reached(ends, last)
+            f"{client.name}: did not reach the end: {client.last_id}"
+            for client in self.clients
+            if not client.has_reached(ends, last)
         ]
-        gevent.joinall([gevent.spawn(each.close) for each in self.clients])
+        gevent.joinall([gevent.spawn(client.close) for client in self.clients])
         retry(self._watch.now)
         out_s = sum(end - begin for begin, end in self.outages)
         if max_refused is None:
             max_refused = ceil((self.max_delay_s + out_s) * 1000 / MAX_RETRY_MS)  # clients wait between attempts
         promises = {"statuses": frozenset({503, *statuses}), "max_refused": max_refused, "max_ended": max_ended}
-        histories = [each.history(self.allowances, **promises) for each in self.clients]
-        found = (
+        histories = [client.history(self.allowances, **promises) for client in self.clients]
+        findings = (
             disturbed
             + late
             + violations(
@@ -460,16 +460,21 @@ class Scene:
                 **about,
             )
         )
-        _print_connections(each for each in histories if any(line.startswith(each.client) for line in found))
-        return found
+        _print_connections(
+            history for history in histories if any(line.startswith(history.client) for line in findings)
+        )
+        return findings
 
 
 def _print_connections(histories: Iterable[History]) -> None:
     """Print how each connection of these clients started, to explain a rare violation."""
     for history in histories:
-        for number, each in enumerate(history.connections):
-            print(f"{history.client}, connection {number}: {each.status} for {each.sent_id} at {each.began:.1f}")
-            print(textwrap.indent(each.body[:MAX_PRINTED_BYTES].decode(errors="replace"), "    "))
+        for number, connection in enumerate(history.connections):
+            print(
+                f"{history.client}, connection {number}: {connection.status} for {connection.sent_id}"
+                f" at {connection.began:.1f}"
+            )
+            print(textwrap.indent(connection.body[:MAX_PRINTED_BYTES].decode(errors="replace"), "    "))
 
 
 def rows(page: Path) -> dict[str, str]:
@@ -484,11 +489,11 @@ def rows(page: Path) -> dict[str, str]:
 def documented_delay_s(test: str) -> int:
     """Return how late docs/faults.md says that a record may arrive: in the row of the fault of a test, or at the top."""
     fault = next((fault for fault, row in rows(EVIDENCE_PAGE).items() if test and f"::{test}`" in row), "")
-    found = DOCUMENTED_DELAY.search(rows(FAULTS_PAGE).get(fault, "")) or DOCUMENTED_DELAY.search(
+    match = DOCUMENTED_DELAY.search(rows(FAULTS_PAGE).get(fault, "")) or DOCUMENTED_DELAY.search(
         FAULTS_PAGE.read_text()
     )
-    assert found, "docs/faults.md must say how late a record may arrive: at most N s"
-    return int(found[1])
+    assert match, "docs/faults.md must say how late a record may arrive: at most N s"
+    return int(match[1])
 
 
 # Conditions that tests wait for.
@@ -503,7 +508,7 @@ def connect_clients(scene: Scene, topic: str, partitions: int = 2) -> list[Clien
     clients = [scene.read(topic), scene.read(topic, query="?timestamp=0", start=0)]
     if partitions > 1:  # otherwise this ID names all partitions, so it stands for the whole topic
         clients.append(scene.read(topic, first_id=only))
-    wait_until(lambda: all(has_record(each) for each in clients))
+    wait_until(lambda: all(has_record(client) for client in clients))
     return clients
 
 
@@ -513,10 +518,10 @@ def has_record(client: Client, since: int = 0) -> bool:
 
 
 def wait_for_records(clients: list[Client]) -> None:
-    before = {each: len(each.body) for each in clients}
-    wait_until(lambda: all(has_record(each, since) for each, since in before.items()))
+    before = {client: len(client.body) for client in clients}
+    wait_until(lambda: all(has_record(client, since) for client, since in before.items()))
 
 
 def wait_for_heartbeats(clients: list[Client]) -> None:
     """Wait until the last two events of each client are heartbeats."""
-    wait_until(lambda: all(each.body.endswith(b":heartbeat\n\n" * 2) for each in clients))
+    wait_until(lambda: all(client.body.endswith(b":heartbeat\n\n" * 2) for client in clients))

@@ -173,7 +173,7 @@ def test_a_log_is_truncated(new_scene, kafka, fresh_name):
     wait_for_records(clients)
     scene.stop_producer(topic)
     ends = scene.witness(topic)
-    wait_until(lambda: all(each.has_reached(ends, ends) for each in clients))
+    wait_until(lambda: all(client.has_reached(ends, ends) for client in clients))
     with scene.outage():
         kafka.nodes[leader].kill()
         kafka.start(replica)
@@ -183,10 +183,10 @@ def test_a_log_is_truncated(new_scene, kafka, fresh_name):
     wait_for_records(clients)
     kafka.start(leader)
 
-    assert all(b"the log was truncated" in each.body for each in clients)
-    gap_ids = [block.id or "" for each in clients for block in blocks(bytes(each.body)) if block.event == "gap"]
+    assert all(b"the log was truncated" in client.body for client in clients)
+    gap_ids = [block.id or "" for client in clients for block in blocks(bytes(client.body)) if block.event == "gap"]
     assert gap_ids
-    assert all('"leader_epoch"' in each for each in gap_ids)  # so that the next truncation would be noticed
+    assert all('"leader_epoch"' in gap_id for gap_id in gap_ids)  # so that the next truncation would be noticed
     assert [] == scene.violations(clients, excused=[topic])
 
 
@@ -194,9 +194,9 @@ def test_kafkasse_loses_its_permission(scene, kafka, topic, clients):
     """Streams end with a 404, as for a topic that does not exist. When the permission returns, clients lose nothing."""
     with scene.outage():
         kafka.deny_access(topic)
-        wait_until(lambda: all(404 in each.statuses for each in clients))
+        wait_until(lambda: all(404 in client.statuses for client in clients))
         kafka.restore_access(topic)
     wait_for_records(clients)
 
-    assert all(b"event: error\n" in each.body and b'"status":404' in each.body for each in clients)
+    assert all(b"event: error\n" in client.body and b'"status":404' in client.body for client in clients)
     assert [] == scene.violations(statuses={404}, max_ended=1)

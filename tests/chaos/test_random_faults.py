@@ -31,4 +31,4 @@ def test_reports_a_lost_event(new_scene, fresh_name):
     first = body.index(b"event: message")
     del body[first : body.index(b"\n\n", first) + 2]
 
-    assert any("before it did not" in each for each in scene.violations())
+    assert any("before it did not" in violation for violation in scene.violations())

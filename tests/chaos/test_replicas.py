@@ -28,19 +28,19 @@ def test_reads_from_the_nearest_replica(kafka, fresh_name):
             closing(log.cursor({partition: 0}, tail=True)) as cursor,
         ):
             cluster.send(fresh_name, b"a")
-            found = take(cursor, 1)
+            batches = take(cursor, 1)
             from_replica = node_of(cursor, partition)
             kafka.nodes[nearest].stop()
             cluster.send(fresh_name, b"b")
-            found += take(cursor, 1)
+            batches += take(cursor, 1)
             from_leader = node_of(cursor, partition)
             kafka.start(nearest)
             wait_until(lambda: nearest in kafka.in_sync(fresh_name))
             cluster.send(fresh_name, b"c")
-            found += take(cursor, 1)
+            batches += take(cursor, 1)
 
     assert (nearest, kafka.leader(fresh_name)) == (from_replica, from_leader)
-    assert [b"a", b"b", b"c"] == values(found)
+    assert [b"a", b"b", b"c"] == values(batches)
 
 
 def node_of(cursor: KafkaCursor, partition: Partition) -> int:

@@ -33,7 +33,7 @@ def test_workers_end(new_scene, fresh_name, end):
     [server] = scene.servers
     wait_until(lambda: len(server.workers()) == 2)
     topic = scene.topic(fresh_name)
-    clients = [each for _ in range(2) for each in connect_clients(scene, topic)]
+    clients = [client for _ in range(2) for client in connect_clients(scene, topic)]
 
     if end == signal.SIGKILL:
         server.expect(KILLED)
@@ -42,7 +42,7 @@ def test_workers_end(new_scene, fresh_name, end):
         wait_until(lambda worker=worker: len(server.workers()) == 2 and worker not in server.workers())
         wait_for_records(clients)
 
-    assert all(each.connections for each in clients)
+    assert all(client.connections for client in clients)
     assert [] == scene.violations(max_ended=2)
 
 
@@ -55,7 +55,7 @@ def test_rolling_restarts(scene, clients):
         assert 0 == old.wait()
         wait_for_records(clients)
 
-    assert all(each.connections for each in clients)
+    assert all(client.connections for client in clients)
     assert [] == scene.violations(max_ended=2)
 
 
@@ -78,7 +78,7 @@ def test_max_requests_replaces_workers(new_scene, fresh_name):
         wait_until(lambda worker=worker: is_replaced(worker))
         wait_for_records(scene.clients)
 
-    assert all(each.connections for each in clients)
+    assert all(client.connections for client in clients)
     assert [] == scene.violations(max_ended=MAX_REPLACEMENTS)
 
 

@@ -20,12 +20,12 @@ def test_a_topic_is_deleted_and_recreated(new_scene, fresh_name):
     del scene.clients[2]
 
     scene.delete(topic)
-    wait_until(lambda: all(404 in each.statuses for each in clients))
+    wait_until(lambda: all(404 in client.statuses for client in clients))
     scene.recreate(topic)
     wait_for_records(clients)
 
-    assert all(b'"status":410' in each.body for each in clients)
-    assert all(b"the topic was deleted and recreated" in each.body for each in clients)
+    assert all(b'"status":410' in client.body for client in clients)
+    assert all(b"the topic was deleted and recreated" in client.body for client in clients)
     assert [] == scene.violations(statuses={404, 410}, max_ended=1)
 
 
@@ -37,7 +37,7 @@ def test_a_topic_is_recreated_immediately(scene, topic, clients):
         scene.recreate(topic)
         wait_for_records(clients)
 
-    assert all(b"the topic was deleted and recreated" in each.body for each in clients)
+    assert all(b"the topic was deleted and recreated" in client.body for client in clients)
     # A stream ends with an error if a metadata refresh happened in between.
     assert [] == scene.violations(statuses={404, 410}, max_ended=3)
 
@@ -58,7 +58,7 @@ def test_retention_removes_records_of_disconnected_clients(new_scene, fresh_name
             scene.networks[0].heal()
         wait_for_records(clients)
 
-    assert all(b"removed by retention" in each.body for each in clients)
+    assert all(b"removed by retention" in client.body for client in clients)
     assert [] == scene.violations()
 
 
@@ -92,7 +92,7 @@ def test_unusual_records(scene, fresh_name):
     wait_until(lambda: scene.witness(skewed) and scene.stored)
     for _ in range(3):
         scene.witness(skewed)
-        when = scene.random.choice([each.timestamp for each in scene.stored.values() if each.topic == skewed])
+        when = scene.random.choice([record.timestamp for record in scene.stored.values() if record.topic == skewed])
         scene.read(skewed, query=f"?timestamp={when}", start=when)
         scene.networks[0].cut()
         wait_for_records(scene.clients)

@@ -97,7 +97,7 @@ class ScriptedServer:
                     return
                 head += more
             line, *lines = head.decode().split("\r\n")
-            fields = (each.partition(":") for each in lines)
+            fields = (header.partition(":") for header in lines)
             self.lines.append(line)
             self.requests.append({name.lower(): value.strip() for name, _, value in fields})
             self.connections.append(connection)
@@ -107,7 +107,7 @@ class ScriptedServer:
 
 
 def sent_ids(server: ScriptedServer) -> list[str | None]:
-    return [each.get("last-event-id") for each in server.requests]
+    return [request.get("last-event-id") for request in server.requests]
 
 
 Serve = Callable[..., ScriptedServer]

@@ -183,9 +183,9 @@ def test_the_wait_doubles_after_each_failure(client, serve, monkeypatch):
 
     read(client(server.url, on_state=lambda state: waits.append(state.wait_s)), 1)
 
-    found = [wait_s for wait_s in waits if wait_s]
-    assert len(found) == 5
-    assert all(wait_s >= core.DEFAULT_RETRY_S * 2**number for number, wait_s in enumerate(found))
+    pauses = [wait_s for wait_s in waits if wait_s]
+    assert len(pauses) == 5
+    assert all(wait_s >= core.DEFAULT_RETRY_S * 2**number for number, wait_s in enumerate(pauses))
 
 
 def test_gets_a_new_token_after_a_401(client, serve):
@@ -201,7 +201,7 @@ def test_gets_a_new_token_after_a_401(client, serve):
     )
     assert ["1", "2"] == ids(read(stream, 2))
     assert 1 == states.count("retrying")  # after the end of the first response
-    assert ["Bearer old", "Bearer old", "Bearer new"] == [each["authorization"] for each in server.requests]
+    assert ["Bearer old", "Bearer old", "Bearer new"] == [request["authorization"] for request in server.requests]
     assert ("1", "a") == (server.requests[2]["last-event-id"], server.requests[2]["x-tenant"])
 
 
@@ -210,7 +210,7 @@ def test_headers_can_be_a_function(client, serve):
     server = serve(Answers(401), Sends(START + message(1)))
 
     assert ["1"] == ids(read(client(server.url, headers=lambda refresh: {"X-Key": str(refresh)}), 1))
-    assert ["False", "True"] == [each["x-key"] for each in server.requests]
+    assert ["False", "True"] == [request["x-key"] for request in server.requests]
 
 
 def test_a_second_401_ends_the_stream(client, serve):
@@ -229,7 +229,7 @@ def test_each_token_of_a_quiet_stream_may_expire(client, serve):
     server = serve(*expires, *expires, Sends(START + message(1)))
 
     assert ["1"] == ids(read(client(server.url, token=lambda refresh: str(refresh)), 1))
-    asked = [each["authorization"].removeprefix("Bearer ") for each in server.requests]
+    asked = [request["authorization"].removeprefix("Bearer ") for request in server.requests]
     assert ["False", "False", "True", "False", "True"] == asked
 
 
@@ -293,7 +293,7 @@ def test_a_file_keeps_the_position_for_the_next_process(client, serve, tmp_path)
     read(client(server.url, store=store), 1)
 
     assert [None, "1"] == sent_ids(server)
-    assert ["position"] == [each.name for each in tmp_path.iterdir()]
+    assert ["position"] == [path.name for path in tmp_path.iterdir()]
     assert "2" == store.load()
 
 
@@ -359,7 +359,7 @@ def test_uses_the_session_of_the_application(serve):
         read(Stream(server.url, session=session), 1)
 
     assert not asyncio.run(read_async())
-    assert ["a", "a"] == [each["x-app"] for each in server.requests]
+    assert ["a", "a"] == [request["x-app"] for request in server.requests]
 
 
 def test_another_thread_can_close_a_stream_that_waits(serve):

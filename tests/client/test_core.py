@@ -92,7 +92,7 @@ def test_an_error_event_moves_the_position():
     with pytest.raises(Retryable):
         events.extend(core.receive(POSITION + message(1) + b'event: error\ndata: {"status":503}\nid: 9\n\n'))
 
-    assert [("position", "0"), ("message", "1"), ("position", "9")] == [(each.type, each.id) for each in events]
+    assert [("position", "0"), ("message", "1"), ("position", "9")] == [(event.type, event.id) for event in events]
 
 
 CONTRACT = json.loads(Path(__file__).with_name("fallback_contract.json").read_text())  # kafkasse.js has the same

@@ -174,8 +174,8 @@ def missing(toolchain: Toolchain) -> str | None:
         if shutil.which(name) is None:
             return f"{name} is not installed"
     done = subprocess.run(toolchain.version.split(), capture_output=True, text=True, check=False)
-    found = re.search(r"(\d+)(?:\.(\d+))?", done.stdout)
-    if found is None or (int(found[1]), int(found[2] or 0)) < toolchain.oldest:
+    match = re.search(r"(\d+)(?:\.(\d+))?", done.stdout)
+    if match is None or (int(match[1]), int(match[2] or 0)) < toolchain.oldest:
         return f"{names[0]} is older than {'.'.join(map(str, toolchain.oldest))}"
     return None
 
@@ -196,7 +196,7 @@ def build(toolchain: Toolchain) -> Path:
 
 def printed(line: str) -> Printed | None:
     """Return the event in a line of output, or None."""
-    text = unquote(found[1]) if (found := PRINTED.search(line)) else line
+    text = unquote(match[1]) if (match := PRINTED.search(line)) else line
     try:
         event: dict[str, Any] = json.loads(text)
     except ValueError:

@@ -35,8 +35,8 @@ class Exchange:
     @property
     def last_id(self) -> str | None:
         """The last event ID that the client sent, in the header or in the query."""
-        found = re.search(rb"(?i)last-?event-?id(?:: |=)([^ &\r]+)", bytes(self.request))
-        return unquote(found[1].decode()) if found else None
+        match = re.search(rb"(?i)last-?event-?id(?:: |=)([^ &\r]+)", bytes(self.request))
+        return unquote(match[1].decode()) if match else None
 
     @property
     def parameters(self) -> str:
@@ -51,8 +51,8 @@ class Exchange:
     @property
     def first_id(self) -> str | None:
         """The first event ID that the server sent."""
-        found = re.search(rb"^id: (.+)$", bytes(self.response), re.MULTILINE)
-        return found[1].decode() if found else None
+        match = re.search(rb"^id: (.+)$", bytes(self.response), re.MULTILINE)
+        return match[1].decode() if match else None
 
 
 def _is_complete(response: bytes) -> bool:
@@ -99,8 +99,8 @@ class Proxy(Network):
                 sink.sendall(data)
                 if is_cut:
                     break
-        for each in (sink,) if source is pair[0] else pair:
-            end(each)
+        for sock in (sink,) if source is pair[0] else pair:
+            end(sock)
 
     def _received(self, source: socket.socket, pair: Pair) -> Iterator[bytes]:
         response = b""

@@ -120,7 +120,7 @@ class Client:
 
     @property
     def first_id(self) -> str | None:
-        return next((each.first_id for each in self.proxy.exchanges if each.first_id), None)
+        return next((exchange.first_id for exchange in self.proxy.exchanges if exchange.first_id), None)
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -185,7 +185,7 @@ class Scenario:
             stack.callback(lambda: self._server.stop())
             # Clients with a token start last: a token that expires during the wait for other clients doubles the backoff.
             for has_token in (False, True):
-                self.clients += [stack.enter_context(closing(each)) for each in self._started(has_token)]
+                self.clients += [stack.enter_context(closing(client)) for client in self._started(has_token)]
                 self._wait_until(lambda client: bool(client.first_id), after="its start")
             self._stack = stack.pop_all()
         return self
@@ -264,57 +264,57 @@ class Scenario:
         wait_until(lambda: self._server.workers() not in ([], [worker]))
 
     def _restart(self) -> None:
-        for each in self.clients:
-            each.proxy.conditions = Conditions(refuses=True)
+        for client in self.clients:
+            client.proxy.conditions = Conditions(refuses=True)
         self._server.stop()
         gevent.sleep(DOWN_S)
         self._server = self._serve()
-        for each in self.clients:
-            each.proxy.target_port = self._server.port
-            each.proxy.heal()
+        for client in self.clients:
+            client.proxy.target_port = self._server.port
+            client.proxy.heal()
 
     def _reject(self, status: bytes) -> None:
-        for each in self.clients:
-            each.proxy.rejects = status
-            each.proxy.cut()
+        for client in self.clients:
+            client.proxy.rejects = status
+            client.proxy.cut()
         gevent.sleep(DOWN_S)
-        for each in self.clients:
-            each.proxy.rejects = None
+        for client in self.clients:
+            client.proxy.rejects = None
 
     def _cut(self, point: CutPoint) -> None:
-        for each in self.clients:
-            each.proxy.cut_point = point
+        for client in self.clients:
+            client.proxy.cut_point = point
         self._wait_until(lambda client: client.proxy.cut_point is None, after="the previous cut")
 
     def _clients(self) -> None:
         (self._directory / "generation").write_text("1")  # the pages notice it
-        for each in self.clients:
-            each.restart()
+        for client in self.clients:
+            client.restart()
 
     def _wait_until(self, condition: Callable[[Client], bool], after: str) -> None:
         """Wait until the condition is true for each client that has not stopped. Those that do not reach it have stopped."""
         deadline = time.monotonic() + MAX_RECOVERY_S
-        waiting = [each for each in self.clients if not each.has_stopped]
+        waiting = [client for client in self.clients if not client.has_stopped]
         while waiting and time.monotonic() < deadline:
             gevent.sleep(POLL_S)
-            waiting = [each for each in waiting if not condition(each)]
-        for each in waiting:
-            each.has_stopped = True
-            each.log.append(f"stopped after {after}\n")
+            waiting = [client for client in waiting if not condition(client)]
+        for client in waiting:
+            client.has_stopped = True
+            client.log.append(f"stopped after {after}\n")
 
     # The result.
 
     def _results(self) -> dict[str, Result]:
         with closing(Witness(self._bootstrap_servers, [self._topic])) as witness:
             ends = witness.read()
-        found = {}
+        results = {}
         for client in self.clients:
             # The topic was empty when the client connected.
             history = History(client.name, [self._topic], [_as_connection(client)], start="earliest")
             wrong = violations([history], witness.stored, acknowledged=self._writer.acknowledged, reached=ends)
             disconnects = 0 if client.has_token else client.disconnects  # its stream ends when its token expires
-            found[client.name] = Result(wrong, disconnects, _log(client))
-        return found
+            results[client.name] = Result(wrong, disconnects, _log(client))
+        return results
 
 
 def _as_connection(client: Client) -> Connection:
@@ -327,5 +327,7 @@ def _as_connection(client: Client) -> Connection:
 
 
 def _log(client: Client) -> str:
-    requests = [f"{each.status} for {each.last_id} {each.parameters}\n" for each in client.proxy.exchanges]
+    requests = [
+        f"{exchange.status} for {exchange.last_id} {exchange.parameters}\n" for exchange in client.proxy.exchanges
+    ]
     return "".join([*client.log[-20:], *requests])

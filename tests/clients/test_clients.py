@@ -17,16 +17,19 @@ QUIET_S = 12.0  # longer than the read timeouts of several clients of other proj
 @pytest.fixture(scope="module")
 def results(request, broker, tmp_path_factory) -> dict[str, Result]:
     """The result of each client that is tested, if its toolchain is installed."""
-    programs = [each for each in selected(request, "program", PROGRAMS) if not missing(each.toolchain)]
+    programs = [program for program in selected(request, "program", PROGRAMS) if not missing(program.toolchain)]
     directory = tmp_path_factory.mktemp("clients")
     with Scenario(broker.bootstrap_servers, "t-clients", programs, directory) as scenario:
-        return scenario.run(0 if all(each.name in IN_GATE for each in programs) else QUIET_S)
+        return scenario.run(0 if all(program.name in IN_GATE for program in programs) else QUIET_S)
 
 
 @pytest.mark.timeout(900)  # the first test builds all clients
 @pytest.mark.parametrize(
     "program",
-    [pytest.param(each, id=each.name, marks=() if each.name in IN_GATE else pytest.mark.long) for each in PROGRAMS],
+    [
+        pytest.param(program, id=program.name, marks=() if program.name in IN_GATE else pytest.mark.long)
+        for program in PROGRAMS
+    ],
 )
 def test_a_client_receives_each_record_once(program, results):
     """Workers are killed or stopped, and connections break within events."""
@@ -39,13 +42,13 @@ def test_a_client_receives_each_record_once(program, results):
     assert not program.has_token or "\n401 for" in result.log  # the token expired while the client read
 
 
-OURS = [each for each in PROGRAMS if each.name.startswith("kafkasse") and each.toolchain is not FIREFOX]
+OURS = [program for program in PROGRAMS if program.name.startswith("kafkasse") and program.toolchain is not FIREFOX]
 BUFFERED_IN_GATE = {"kafkasse.js in Node", "kafkasse-client on requests"}
 
 
 @pytest.fixture(scope="module")
 def buffered_results(request, broker, tmp_path_factory) -> dict[str, Result]:
-    programs = [each for each in selected(request, "program", OURS) if not missing(each.toolchain)]
+    programs = [program for program in selected(request, "program", OURS) if not missing(program.toolchain)]
     directory = tmp_path_factory.mktemp("buffered")
     with Scenario(broker.bootstrap_servers, "t-buffered", programs, directory, is_buffered=True) as scenario:
         return scenario.run(0)
@@ -55,8 +58,8 @@ def buffered_results(request, broker, tmp_path_factory) -> dict[str, Result]:
 @pytest.mark.parametrize(
     "program",
     [
-        pytest.param(each, id=each.name, marks=() if each.name in BUFFERED_IN_GATE else pytest.mark.long)
-        for each in OURS
+        pytest.param(program, id=program.name, marks=() if program.name in BUFFERED_IN_GATE else pytest.mark.long)
+        for program in OURS
     ],
 )
 def test_our_clients_receive_each_record_once_behind_a_proxy_that_buffers(program, buffered_results):

@@ -125,7 +125,7 @@ def node() -> list[str]:
 
 
 @pytest.mark.timeout(900)  # npm installs the library
-@pytest.mark.parametrize(("program", "first"), [(each, 100 * n) for n, each in enumerate(PROGRAMS, start=1)])
+@pytest.mark.parametrize(("program", "first"), [(program, 100 * n) for n, program in enumerate(PROGRAMS, start=1)])
 def test_a_client_receives_each_change_of_two_streams_once(server, write, program, first):
     """The client reads two streams of two topics each from a given time on. It reconnects before the last change."""
     command = node() if program == "eventsource" else python(program)
@@ -142,7 +142,7 @@ def test_a_client_receives_each_change_of_two_streams_once(server, write, progra
     url = f"http://127.0.0.1:{server.port}/v2/stream/recentchange,page-create?since={iso(first)}"
     changes = printed([*command, url], 7, write_last)
 
-    assert [0, 0, 1, 1, 2, 2, 4] == sorted(each["n"] - first for each in changes)
+    assert [0, 0, 1, 1, 2, 2, 4] == sorted(update["n"] - first for update in changes)
 
 
 @pytest.mark.parametrize("path", ["/v2/stream/recentchange", "/v2/stream/by-line/recentchange"])
@@ -152,7 +152,7 @@ def test_a_client_without_a_library(server, path):
 
     changes = printed([*command, f"http://127.0.0.1:{server.port}{path}?since={FIRST_MS}"], 3)
 
-    assert [0, 1, 2] == [each["n"] for each in changes]
+    assert [0, 1, 2] == [update["n"] for update in changes]
 
 
 # The features of the protocol.
@@ -212,8 +212,8 @@ def test_pages_of_all_origins_may_read(server):
 
 def test_the_openapi_document_lists_the_streams(server):
     """The URL and the paths of the document differ from those of EventStreams."""
-    found = fetch(server.port, "/v2/stream/-/openapi.json").json
-    (parameter, *_) = found["paths"]["/{topics}"]["get"]["parameters"]
+    document = fetch(server.port, "/v2/stream/-/openapi.json").json
+    (parameter, *_) = document["paths"]["/{topics}"]["get"]["parameters"]
 
-    assert [{"url": "/v2/stream"}] == found["servers"]
+    assert [{"url": "/v2/stream"}] == document["servers"]
     assert {*GROUPS} == {*parameter["schema"]["items"]["anyOf"][0]["enum"]}

@@ -144,13 +144,13 @@ class Adapter:
         content_type = self._types.get(topic, "")
         is_json = content_type.startswith(JSON)
         environ |= {"PATH_INFO": f"/{topic}", "QUERY_STRING": query, "REQUEST_URI": f"/{topic}?{query}"}
-        found: list[Any] = []
+        head: list[Any] = []
 
         def start(status: str, headers: list[tuple[str, str]], *_: Any) -> None:
-            found[:] = status, dict(headers)
+            head[:] = status, dict(headers)
 
         body = self._kafkasse(environ, start)
-        status, headers = found
+        status, headers = head
         if headers.get("Content-Type") == "text/event-stream":
             start_response(status, list(headers.items()))
             return _Closing(_events(body, is_json), body)

@@ -61,9 +61,9 @@ class Changes:
         for partition in (0, 1):
             recreated, truncated = self._versions[partition]
             end = self._held(partition).end - 5
-            kept = [each for each in self.stored if each[1] == partition and tuple(each[6:]) == (recreated, truncated)]
+            kept = [row for row in self.stored if row[1] == partition and tuple(row[6:]) == (recreated, truncated)]
             self._versions[partition] = recreated, truncated + 1
-            self.stored += [[*each[:6], *self._versions[partition]] for each in kept if each[2] < end]
+            self.stored += [[*row[:6], *self._versions[partition]] for row in kept if row[2] < end]
             self.log.truncate(TOPIC, end, partition)
         self.append()
 

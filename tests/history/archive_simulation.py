@@ -92,7 +92,7 @@ class ArchiveSimulation(Simulation):
     def _held(self, partition: Partition, bounds: Bounds) -> Bounds:
         topic, at = partition
         manifest = self.directory.topic(topic, self.log.describe([topic])[topic].topic_id).read()
-        entries = [each for each in manifest.partitions.get(at, ()) if each.start < bounds.first]
-        held = [(each.start, min(each.end, bounds.first)) for each in entries] + [(bounds.first, bounds.end)]
+        entries = [entry for entry in manifest.partitions.get(at, ()) if entry.start < bounds.first]
+        held = [(entry.start, min(entry.end, bounds.first)) for entry in entries] + [(bounds.first, bounds.end)]
         holes = [(before[1], after[0]) for before, after in pairwise(held) if before[1] < after[0]]
         return bounds._replace(first=held[0][0], holes=tuple(holes))

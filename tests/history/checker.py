@@ -59,7 +59,7 @@ class Connection(NamedTuple):
     expires_at: float = inf
 
     def time_of(self, size: int) -> float:
-        at = bisect_left(self.arrivals, size, key=lambda each: each[0])
+        at = bisect_left(self.arrivals, size, key=lambda arrival: arrival[0])
         return self.arrivals[at][1] if at < len(self.arrivals) else self.began
 
     @property
@@ -160,10 +160,10 @@ def violations(
     acknowledged = list(acknowledged)
     logs = StoredLogs(stored, bounds or {}, frozenset(compacted), first_at, versions_began or {})
     delays = Delays(acknowledged, max_delay_s, outages)
-    found = [*logs.missing(acknowledged, frozenset(excused))]
+    reports = [*logs.missing(acknowledged, frozenset(excused))]
     for history in histories:
-        found += _Client(history, logs, reached or {}, delays, max_overstay_s, max_behind_s, began).violations()
-    return found
+        reports += _Client(history, logs, reached or {}, delays, max_overstay_s, max_behind_s, began).violations()
+    return reports
 
 
 @dataclass(frozen=True)
@@ -231,16 +231,20 @@ class _Client:
     def _check_availability(self) -> None:
         """Check how often the server refused a connection or ended a stream."""
         history, allowances = self._history, self._history.allowances
-        for is_refused, group in groupby(history.connections, lambda each: each.is_refused):
+        for is_refused, group in groupby(history.connections, lambda connection: connection.is_refused):
             row = list(group) if is_refused else []
-            during = [each.refused for each in allowances if row and each.covers(row[0].began, row[-1].began)]
+            during = [
+                allowance.refused for allowance in allowances if row and allowance.covers(row[0].began, row[-1].began)
+            ]
             if len(row) > (allowed := history.max_refused + sum(during)):
                 self._report(f"{len(row)} connections in a row brought no stream, expected at most {allowed}")
-        streams = [each for each in history.connections if each.status == 200]
-        ends = [each.time_of(len(each.body)) for each in streams if not each.cut and not each.has_expired]
-        if len(ends) > (allowed := history.max_ended + sum(each.ended for each in allowances)):
+        streams = [connection for connection in history.connections if connection.status == 200]
+        ends = [stream.time_of(len(stream.body)) for stream in streams if not stream.cut and not stream.has_expired]
+        if len(ends) > (allowed := history.max_ended + sum(allowance.ended for allowance in allowances)):
             self._report(f"the server ended {len(ends)} streams, expected at most {allowed}")
-        unexplained = [at for at in ends if not any(each.ended and each.covers(at, at) for each in allowances)]
+        unexplained = [
+            at for at in ends if not any(allowance.ended and allowance.covers(at, at) for allowance in allowances)
+        ]
         if allowances and len(unexplained) > history.max_ended:
             self._report(f"the server ended {len(unexplained)} streams that no fault explains")
 
@@ -254,7 +258,9 @@ class _Client:
         received = blocks(connection.body) if self._is_sse else lines(connection.body)
         self._began = self._now = connection.began
         opening = (
-            next((each.end for each in received if each.id is not None), len(connection.body)) if self._is_sse else 0
+            next((candidate.end for candidate in received if candidate.id is not None), len(connection.body))
+            if self._is_sse
+            else 0
         )
         self._opened = connection.time_of(opening)
         self._begin(connection.sent_id)
@@ -285,7 +291,7 @@ class _Client:
         if overstay_s > self._max_overstay_s:
             self._report(f"the stream sent bytes {overstay_s:.1f} s after its token expired")
         is_ended = connection.expires_at < inf and not connection.cut
-        if is_ended and self._is_sse and all(each.retry_ms is None for each in received[-2:]):
+        if is_ended and self._is_sse and all(block.retry_ms is None for block in received[-2:]):
             self._report("the server ended the stream without a reconnection time")
 
     @property
@@ -363,7 +369,7 @@ class _Client:
     def _ends(self, partition: Partition) -> list[int]:
         """Return the ends of the log at which a client without a position may start."""
         since = min(self._began - self._max_behind_s, self._servers_began)
-        return [each.end for each in self._stored.between(partition, since, self._opened)]
+        return [bounds.end for bounds in self._stored.between(partition, since, self._opened)]
 
     def _versions(self, partition: Partition) -> tuple[LogVersion, ...]:
         return tuple(self._stored.versions(partition))
@@ -375,7 +381,7 @@ class _Client:
 
     def _log_start(self, partition: Partition) -> _Position:
         """Return the first offset of a partition's log, at which a partition that was added since the event ID starts."""
-        firsts = [each.first for each in self._stored.between(partition, self._began, self._opened)]
+        firsts = [bounds.first for bounds in self._stored.between(partition, self._began, self._opened)]
         return _Position(min(firsts, default=0), max(firsts, default=0), self._versions(partition))
 
     def _route_start(self, partition: Partition) -> _Position:
@@ -462,14 +468,14 @@ class _Client:
         """Return the partition, offset and log versions of the record if it is the next one of a partition."""
         assert self._positions is not None
         for partition, position in self._positions.items():
-            found: dict[int, list[LogVersion]] = defaultdict(list)
+            candidates: dict[int, list[LogVersion]] = defaultdict(list)
             for version in self._may_read(partition, position):
                 for offset in self._next_offsets(partition, version, position):
                     if _matches(block, self._visible(partition, version).expected[offset]):
-                        found[offset].append(version)
-            if found:
-                offset = min(found)
-                return partition, offset, tuple(found[offset])
+                        candidates[offset].append(version)
+            if candidates:
+                offset = min(candidates)
+                return partition, offset, tuple(candidates[offset])
         return None
 
     def _visible(self, partition: Partition, version: LogVersion) -> Visible:
@@ -511,7 +517,7 @@ class _Client:
         for partition, position in self._positions.items():
             for version in self._stored.versions(partition):
                 events = self._visible(partition, version).expected
-                for offset in (each for each, event in events.items() if _matches(block, event)):
+                for offset in (at for at, event in events.items() if _matches(block, event)):
                     self._report(f"{_label(partition)}: {self._explain_offset(partition, version, position, offset)}")
                     return partition, offset, (version,)
         self._report(f"matches no record of the stream, or was altered: {_short(block)}")
@@ -537,12 +543,12 @@ class _Client:
             return
         position = positions[partition]
         versions = self._may_read(partition, position)
-        if not any(self._is_at(partition, each, position, start) for each in versions):
+        if not any(self._is_at(partition, version, position, start) for version in versions):
             self._report(f"{_label(partition)}: a gap starts at {start}, but the position was {position.high}")
         ok = tuple(
-            each
-            for each in self._stored.versions(partition)
-            if self._is_valid_gap(partition, versions, each, start, to)
+            version
+            for version in self._stored.versions(partition)
+            if self._is_valid_gap(partition, versions, version, start, to)
         )
         if not ok:
             self._report(f"{_label(partition)}: a gap from {start} to {to}, but the log did not lose these offsets")
@@ -555,12 +561,12 @@ class _Client:
         first = self._stored.first(partition, self._now)
         if version in versions and (start < to <= first or self._stored.is_hole(partition, start, to, self._now)):
             return True
-        earlier = [each for each in versions if each < version]
+        earlier = [other for other in versions if other < version]
         is_start = self._all_optional(partition, version, first if first <= to else 0, to)
-        recreated = is_start and any(each[0] != version[0] for each in earlier)
-        diverged = [self._stored.differs(partition, each, version) for each in earlier if each[0] == version[0]]
+        recreated = is_start and any(other[0] != version[0] for other in earlier)
+        diverged = [self._stored.differs(partition, other, version) for other in earlier if other[0] == version[0]]
         visible = self._visible(partition, version)
-        truncated = any(to <= max(each, first) and not visible.between(to, each) for each in diverged)
+        truncated = any(to <= max(offset, first) and not visible.between(to, offset) for offset in diverged)
         return recreated or truncated
 
     # Event IDs.
@@ -673,8 +679,10 @@ class _Client:
         log = self._stored.versions(partition)[position.versions[0]]
         visible = self._visible(partition, position.versions[0])
         end = visible.first_required(position.high, self._now)
-        hidden = (each for at, each in log.records.items() if position.low <= at < end and at not in visible.expected)
-        return [self._time_after(each) for each in hidden]
+        hidden = (
+            record for at, record in log.records.items() if position.low <= at < end and at not in visible.expected
+        )
+        return [self._time_after(record) for record in hidden]
 
     def _time_after(self, record: StoredRecord) -> int:
         """Return the timestamp to resume from. IDs with only a timestamp do not repeat the last millisecond; `both` does."""
@@ -693,7 +701,7 @@ class _Client:
         }
         last: dict[Partition, int] = {}
         for event in events:
-            at = next((key for key, each in wanted.items() if _matches(event, each)), None)
+            at = next((key for key, expected in wanted.items() if _matches(event, expected)), None)
             if at is None:
                 self._report(f"an event of the snapshot is repeated or is not the newest of its key: {_short(event)}")
                 continue
@@ -729,19 +737,19 @@ class _Client:
             version
             for version, table in tables.items()
             if len(table) == len(rows)
-            and all(any(_matches(events[row], each) for each in table.values()) for row in rows)
+            and all(any(_matches(events[row], event) for event in table.values()) for row in rows)
         ]
         return tuple(fitting) or possible[-1:]
 
     def _table(self, partition: Partition, version: LogVersion, parsed: EventId) -> dict[int, ExpectedEvent]:
         """Return the newest visible record of each key, as events by offset. All records of a key are in one partition."""
         newest: dict[object, StoredRecord] = {}
-        for at, each in self._stored.versions(partition)[version].records.items():
+        for at, record in self._stored.versions(partition)[version].records.items():
             if at < (parsed.entries[partition].offset or 0):
-                newest[each.key if each.key is not None else at] = each
+                newest[record.key if record.key is not None else at] = record
         events = self._visible(partition, version).expected
-        kept = [each for each in newest.values() if each.value is not None and each.offset in events]
-        return {each.offset: events[each.offset] for each in kept}
+        kept = [record for record in newest.values() if record.value is not None and record.offset in events]
+        return {record.offset: events[record.offset] for record in kept}
 
     # The end.
 

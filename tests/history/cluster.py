@@ -114,10 +114,10 @@ class Witness:
             self._consumer.assign([*self._consumer.assignment(), *missing])
         idle = 0
         while any(self._consumer.position(TopicPartition(*partition)) < end for partition, end in ends.items()):
-            found = self._consumer.poll(timeout_ms=POLL_MS)
-            idle = 0 if found else idle + 1
+            batches = self._consumer.poll(timeout_ms=POLL_MS)
+            idle = 0 if batches else idle + 1
             assert idle < MAX_POLLS_WITHOUT_PROGRESS, "the independent consumer is stuck"
-            self.stored += [self._stored_record(record) for records in found.values() for record in records]
+            self.stored += [self._stored_record(record) for records in batches.values() for record in records]
         return ends
 
     def ends(self) -> dict[Partition, int]:
@@ -127,7 +127,9 @@ class Witness:
         return self._offsets(self._consumer.beginning_offsets)
 
     def _offsets(self, ask: Callable[[list[TopicPartition]], dict[TopicPartition, int]]) -> dict[Partition, int]:
-        partitions = [TopicPartition(topic, each) for topic in self._topics for each in self._partitions(topic)]
+        partitions = [
+            TopicPartition(topic, partition) for topic in self._topics for partition in self._partitions(topic)
+        ]
         try:
             return {(partition.topic, partition.partition): offset for partition, offset in ask(partitions).items()}
         except KeyError as error:  # kafka-python looks up a partition that the response lacks
@@ -136,10 +138,10 @@ class Witness:
     def first_at(self, partition: Partition, timestamp: int) -> int | None:
         """Return the first offset of a partition at or after a timestamp in milliseconds, or None."""
         if (partition, timestamp) not in self._times:
-            found = self._consumer.offsets_for_times({TopicPartition(*partition): timestamp})[
+            first = self._consumer.offsets_for_times({TopicPartition(*partition): timestamp})[
                 TopicPartition(*partition)
             ]
-            self._times[partition, timestamp] = found.offset if found else None
+            self._times[partition, timestamp] = first.offset if first else None
         return self._times[partition, timestamp]
 
     def close(self) -> None:

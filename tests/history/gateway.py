@@ -157,7 +157,7 @@ class Gateway(BlackBox):
             is_over = time.monotonic() > self._written_at + PATIENCE_S or len(body) > MAX_BODY_BYTES
             if is_over and not is_patient:
                 return True
-            marks = {self._end_mark(*each) for each in self._contents(visitor)}
+            marks = {self._end_mark(*partition) for partition in self._contents(visitor)}
             received.update(mark for mark in marks if mark[:-1] in kept_part(body))
             return self._written_at < inf and received >= marks
 
@@ -175,7 +175,7 @@ class Gateway(BlackBox):
 
     def _contents(self, visitor: Visitor) -> list[tuple[str, int]]:
         topics = {"live": [self.topic], "matching": self._topics, "mine": self._topics[: 1 + bool(self._reloads)]}
-        return [(topic, each) for topic in topics[visitor.route] for each in range(self._partitions(topic))]
+        return [(topic, partition) for topic in topics[visitor.route] for partition in range(self._partitions(topic))]
 
     # The whole test.
 
@@ -197,15 +197,19 @@ class Gateway(BlackBox):
                 gevent.wait(began[mutant], timeout=PATIENCE_S if mutant else TIMEOUT_S)
             actions(servers)
             self.end()
-            histories = {mutant: [each.get() for each in some] for mutant, some in clients.items()}
+            histories = {mutant: [client.get() for client in some] for mutant, some in clients.items()}
             applied = {mutant: times_applied(of[mutant]).get(mutant, 0) for mutant in mutants}
-        connections = [each for some in histories.values() for history in some for each in history.connections]
-        self.expiries = sum(each.status == 200 and not each.cut and each.has_expired for each in connections)
+        connections = [
+            connection for some in histories.values() for history in some for connection in history.connections
+        ]
+        self.expiries = sum(
+            connection.status == 200 and not connection.cut and connection.has_expired for connection in connections
+        )
         self._watch.now()
         reached = self._witness.read()
         limits = {"max_overstay_s": MAX_OVERSTAY_S}
-        found = {mutant: self.violations(histories[mutant], reached, **limits) for mutant in mutants}
-        return {mutant: Outcome(found[mutant], applied[mutant]) for mutant in mutants}
+        violations = {mutant: self.violations(histories[mutant], reached, **limits) for mutant in mutants}
+        return {mutant: Outcome(violations[mutant], applied[mutant]) for mutant in mutants}
 
 
 def _token(visitor: Visitor) -> tuple[str, float]:

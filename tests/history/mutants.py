@@ -122,17 +122,17 @@ def _on_frames(name: str, change: Callable[[list[bytes]], list[bytes]]) -> Calla
 
 
 def _shift_last_offset(by: int) -> Callable[[list[bytes]], list[bytes]]:
-    def shift(found: re.Match[bytes]) -> bytes:
-        return found[1] + b"%d" % max(0, int(found[2]) + by)
+    def shift(match: re.Match[bytes]) -> bytes:
+        return match[1] + b"%d" % max(0, int(match[2]) + by)
 
-    return lambda frames: [_LAST_OFFSET.sub(shift, each, count=1) for each in frames]
+    return lambda frames: [_LAST_OFFSET.sub(shift, block, count=1) for block in frames]
 
 
 def _id_first(frames: list[bytes]) -> list[bytes]:
-    ids = [_ID_LINE.search(each) for each in frames]
+    ids = [_ID_LINE.search(block) for block in frames]
     return [
-        found[0] + b"\n" + _ID_LINE.sub(b"", each, 1) if found else each
-        for found, each in zip(ids, frames, strict=True)
+        match[0] + b"\n" + _ID_LINE.sub(b"", block, 1) if match else block
+        for match, block in zip(ids, frames, strict=True)
     ]
 
 
@@ -153,7 +153,7 @@ def ring_segment_lost(original: Any, self: Any, batch: Any) -> Any:
 @mutant(Ring, "covers")
 def joins_one_too_late(original: Any, self: Any, offsets: Any) -> bool:
     """A reader joins the ring although the ring starts one record after its position."""
-    wrong = bool(original(self, {each: offset + 1 for each, offset in offsets.items()}))
+    wrong = bool(original(self, {partition: offset + 1 for partition, offset in offsets.items()}))
     applied["joins_one_too_late"] += wrong and not original(self, offsets)
     return wrong
 
@@ -458,16 +458,16 @@ def opening_without_position(original: Any, self: Any) -> Iterator[bytes | None]
 @mutant(Subscribers, "groups_of")
 def sent_to_other_keys(original: Any, self: Any, values: Any) -> Any:
     """One record in four is sent to the parked clients of all keys."""
-    found = original(self, values)
-    return self.groups if is_turn("sent_to_other_keys", 4, applies=len(found) < len(self.groups)) else found
+    groups = original(self, values)
+    return self.groups if is_turn("sent_to_other_keys", 4, applies=len(groups) < len(self.groups)) else groups
 
 
 @mutant(Subscribers, "groups_of")
 def one_group_of_a_key(original: Any, self: Any, values: Any) -> Any:
     """If the selectors of several groups contain a key, only one group receives its records."""
-    found = list(original(self, values))
-    applied["one_group_of_a_key"] += len(found) > 1
-    return found[:1]
+    groups = list(original(self, values))
+    applied["one_group_of_a_key"] += len(groups) > 1
+    return groups[:1]
 
 
 @mutant(NewFrames, "frames_for")
@@ -482,9 +482,9 @@ def keys_one_after_another(original: Any, self: Any, group: Any) -> Any:
 @mutant(Ring, "find_selected")
 def index_skips_a_segment(original: Any, self: Any, *args: Any) -> Any:
     """The index of the ring does not find the last of several segments."""
-    found = original(self, *args)
-    applied["index_skips_a_segment"] += len(found) > 1
-    return found[:-1] if len(found) > 1 else found
+    numbers = original(self, *args)
+    applied["index_skips_a_segment"] += len(numbers) > 1
+    return numbers[:-1] if len(numbers) > 1 else numbers
 
 
 @mutant(Segment, "selected")
@@ -506,11 +506,11 @@ def one_key_not_selected(original: Any, self: Any, values: Any) -> bool:
 def key_of_the_record_before(original: Any, self: Any, view: Any) -> Any:
     """A record without a key has the key of the record before it."""
     last = memory["key_of_the_record_before"]
-    found = original(self, view)
-    applied["key_of_the_record_before"] += found is None and id(self) in last
-    found = last.get(id(self)) if found is None else found
-    last[id(self)] = found
-    return found
+    key = original(self, view)
+    applied["key_of_the_record_before"] += key is None and id(self) in last
+    key = last.get(id(self)) if key is None else key
+    last[id(self)] = key
+    return key
 
 
 @mutant(Reader, "_skip_filtered_records")
@@ -525,7 +525,7 @@ def skips_records_in_the_ring(original: Any, self: Any) -> None:
 @mutant(Tail, "_add_partitions")
 def new_topic_from_its_end(original: Any, self: Any, offsets: Any) -> None:
     """The tail reads a new partition from its end."""
-    ends = {each: held.end for each, held in self._log.offset_ranges(offsets).items()}
+    ends = {partition: held.end for partition, held in self._log.offset_ranges(offsets).items()}
     applied["new_topic_from_its_end"] += ends != offsets
     original(self, ends)
 
@@ -541,7 +541,7 @@ def new_topic_ignored_by_the_tail(original: Any, self: Any, matching: Any) -> No
 def new_topic_missed_in_catch_up(original: Any, self: Any, starts: Any) -> None:
     """A reader that catches up starts a new topic at its second record."""
     applied["new_topic_missed_in_catch_up"] += len(starts)
-    original(self, {each: start + 1 for each, start in starts.items()})
+    original(self, {partition: start + 1 for partition, start in starts.items()})
 
 
 @mutant(Route, "adapt")
@@ -570,11 +570,11 @@ def snapshot_of_all_keys(original: Any, self: Any, timeout_s: float, selector: A
 @mutant(Snapshot, "version")
 def snapshot_out_of_order(original: Any, self: Any, timeout_s: float, selector: Any = None) -> Any:
     """A client with several keys receives the newest row of its snapshot first."""
-    found = original(self, timeout_s, selector)
-    if found is None or selector is None or len(found.rows) < 2:
-        return found
+    version = original(self, timeout_s, selector)
+    if version is None or selector is None or len(version.rows) < 2:
+        return version
     applied["snapshot_out_of_order"] += 1
-    return replace(found, rows=type(found.rows)(reversed(found.rows)))
+    return replace(version, rows=type(version.rows)(reversed(version.rows)))
 
 
 @mutant(Reader, "_end_snapshot")
@@ -729,6 +729,6 @@ MUTANTS |= {
     "last_of_a_batch_dropped": _on_frames("last_of_a_batch_dropped", lambda frames: frames[:-1]),
     "two_of_a_batch_swapped": _on_frames("two_of_a_batch_swapped", lambda frames: [*frames[-2:][::-1], *frames[:-2]]),
     "number_rewritten": _on_frames(
-        "number_rewritten", lambda frames: [each.replace(b"25.00", b"25") for each in frames]
+        "number_rewritten", lambda frames: [block.replace(b"25.00", b"25") for block in frames]
     ),
 }

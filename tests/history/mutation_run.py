@@ -136,7 +136,7 @@ def _changes_of(node: ast.AST) -> Iterator[tuple[Any, str, Callable[[], object]]
 
 def _blocks(node: ast.AST) -> list[list[ast.stmt]]:
     fields = (getattr(node, name, None) for name in ("body", "orelse", "finalbody"))
-    return [each for each in fields if isinstance(each, list)]
+    return [field for field in fields if isinstance(field, list)]
 
 
 def _is_docstring(statement: ast.stmt) -> bool:
@@ -166,9 +166,9 @@ def _record_lines(node: ast.AST, module: str) -> None:
         if isinstance(function, ast.FunctionDef):
             for inner in list(ast.walk(function)):
                 for statements in _blocks(inner):
-                    lines = (each.lineno for each in statements)
+                    lines = (statement.lineno for statement in statements)
                     records = (ast.parse(f"executed.add(({module!r}, {line}))").body[0] for line in lines)
-                    statements[:] = [each for pair in zip(records, statements, strict=True) for each in pair]
+                    statements[:] = [statement for pair in zip(records, statements, strict=True) for statement in pair]
 
 
 def _replace_code(functions: list[FunctionType], module: str, tree: ast.Module) -> None:
@@ -221,8 +221,8 @@ class Mutation:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         session.config.pluginmanager.unregister(name="terminalreporter")  # a failing test has noticed the mutant
         gc.unfreeze()  # get_objects() leaves out what tests/conftest.py has frozen
-        functions = [each for each in gc.get_objects() if isinstance(each, FunctionType)]
-        self._functions = [each for each in functions if _is_ours(each.__code__)]
+        functions = [candidate for candidate in gc.get_objects() if isinstance(candidate, FunctionType)]
+        self._functions = [function for function in functions if _is_ours(function.__code__)]
         profiles = self._profiles(session)
         until = time.monotonic() + self._seconds
         for mutant in self._mutants:

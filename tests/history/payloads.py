@@ -130,7 +130,7 @@ def _as_cloudevent(record: StoredRecord) -> ExpectedEvent:
         moment = datetime.fromtimestamp(record.timestamp / 1000, UTC)
         expected["time"] = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     headers = {name: value.decode() for name, value in record.headers if value and _is_text(value)}
-    expected |= {found[1]: text for name, text in headers.items() if (found := _ATTRIBUTE.fullmatch(name))}
+    expected |= {match[1]: text for name, text in headers.items() if (match := _ATTRIBUTE.fullmatch(name))}
     if record.value is None:
         expected |= {name.replace("_", ""): text for name, text in _bytes("key", record.key).items()}
     expected |= _cloud_content(record.value, headers.get("content-type"))
@@ -246,9 +246,9 @@ def _same(text: str, expected: Any) -> bool:
 def _equal(received: Any, expected: Any) -> bool:
     """Return whether the received value equals the expected one. The members of our own objects may be in any order."""
     if isinstance(expected, dict):
-        found = dict(received.pairs) if isinstance(received, _Members) else {}
-        once = isinstance(received, _Members) and len(found) == len(received.pairs)
-        return once and found.keys() == expected.keys() and all(_equal(found[name], expected[name]) for name in found)
+        pairs = dict(received.pairs) if isinstance(received, _Members) else {}
+        once = isinstance(received, _Members) and len(pairs) == len(received.pairs)
+        return once and pairs.keys() == expected.keys() and all(_equal(pairs[name], expected[name]) for name in pairs)
     if isinstance(expected, list) and isinstance(received, list):
         return len(received) == len(expected) and all(map(_equal, received, expected))
     if type(expected) is int:
@@ -275,4 +275,4 @@ def _joined(value: bytes) -> str:
 
 def _escaped(text: str) -> str:
     """Return JSON text as all formats but `value` send it: U+0085, U+2028 and U+2029 are escaped."""
-    return re.sub("[\x85\u2028\u2029]", lambda found: f"\\u{ord(found[0]):04x}", text)
+    return re.sub("[\x85\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", text)

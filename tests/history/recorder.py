@@ -57,9 +57,9 @@ class Response:
         except OSError as error:
             raise Broken(str(error)) from error
         head = self._until(b"\r\n\r\n").decode("latin-1").split("\r\n")
-        if not (found := re.fullmatch(r"HTTP/1\.1 (\d{3})(?: .*)?", head[0])):
+        if not (match := re.fullmatch(r"HTTP/1\.1 (\d{3})(?: .*)?", head[0])):
             raise Broken(f"not HTTP/1.1: {head[0]!r}")
-        self.status = int(found[1])
+        self.status = int(match[1])
         self.headers = {name.lower(): text.strip() for name, _, text in (line.partition(":") for line in head[1:])}
         self._chunked = self.headers.get("transfer-encoding") == "chunked"
         self._left = 0 if self._chunked else int(self.headers.get("content-length", 1 << 62))
@@ -110,8 +110,8 @@ class Response:
         while mark not in self._raw:
             if len(self._raw) > MAX_HEAD_BYTES or not self._receive():
                 raise Broken(f"the connection ended, or {mark!r} did not come: {self._raw[:200]!r}")
-        found, self._raw = self._raw.split(mark, 1)
-        return found
+        part, self._raw = self._raw.split(mark, 1)
+        return part
 
     def _receive(self) -> bytes:
         try:
@@ -243,7 +243,7 @@ class Recorder:
             self.last_id = _own_id(self.lines_of, self._next_offsets)
             return
         self.last_id = last_id(body, self._sent_id)
-        retries = [each.retry_ms for each in blocks(body) if each.retry_ms is not None]
+        retries = [block.retry_ms for block in blocks(body) if block.retry_ms is not None]
         self._retry_ms = retries[-1] if retries else self._retry_ms
 
     def _wait(self) -> None:

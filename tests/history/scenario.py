@@ -190,7 +190,7 @@ class BlackBox:
         self._servers_began = time.monotonic()
         with ExitStack() as stack:
             starting = [gevent.spawn(self.server, mutant) for mutant in mutants]
-            servers = [stack.enter_context(each.get()) for each in starting]
+            servers = [stack.enter_context(greenlet.get()) for greenlet in starting]
             yield servers
             for server in servers:
                 server.terminate()
@@ -305,7 +305,7 @@ class Scenario(BlackBox):
         began = time.monotonic()
         with closing(Witness(self._bootstrap, [self.table])) as witness:
             end = witness.read()[self.table, 0]
-            self._seen |= {each.offset: began for each in witness.stored}
+            self._seen |= {record.offset: began for record in witness.stored}
             return len(witness.stored) < end
 
     def end(self) -> None:
@@ -315,7 +315,7 @@ class Scenario(BlackBox):
                 writer.send(self.topic, partition, b'{"end":%d,"of":%d}' % (partition, self._ends), END)
             writer.send(self.table, 0, b'{"end":"table","of":%d}' % self._ends, b"end%d" % self._ends)
             writer.flush()
-            self._acknowledged += [each for each in writer.acknowledged if each.topic == self.topic]
+            self._acknowledged += [record for record in writer.acknowledged if record.topic == self.topic]
         self._written_at = time.monotonic()
 
     # Clients.
@@ -353,14 +353,14 @@ class Scenario(BlackBox):
             return enough(recorder)
 
         follow(recorder, stop, rng.randrange(MAX_CUTS) if client_type.is_cut else 0, rng)
-        self._broken[servers[0].port] += [f"{client_type.name}: {each}" for each in recorder.errors if each != LEFT]
+        self._broken[servers[0].port] += [f"{client_type.name}: {error}" for error in recorder.errors if error != LEFT]
         return History(client_type.name, connections=recorder.connections, **promised)
 
     def _enough(self, topics: list[str], is_lines: bool, patient: bool, received: bytes) -> Callable[[Recorder], bool]:
         """Return a function that returns True when a client has every last record, or has given up."""
         turn = self._ends
         partitions = self._partitions + self._is_growing if self.topic in topics else 0
-        missing = [b'"end":%d,"of":%d' % (each, turn) for each in range(partitions)]
+        missing = [b'"end":%d,"of":%d' % (partition, turn) for partition in range(partitions)]
         missing += [b'"end":"table","of":%d' % turn] if self.table in topics else []
         missing = [mark for mark in missing if mark not in received]
         silence = b"\n" * HEARTBEATS_ENOUGH if is_lines else b":heartbeat\n\n" * HEARTBEATS_ENOUGH
@@ -404,13 +404,13 @@ class Scenario(BlackBox):
             self._grow()
             self.write(batches - batches // 2, first=batches // 2)
             self.end()
-            gevent.joinall([each for some in clients.values() for each in some], raise_error=True)
+            gevent.joinall([client for some in clients.values() for client in some], raise_error=True)
             applied = {mutant: times_applied(of[mutant][0]).get(mutant, 0) for mutant in mutants}
         reached = self.read()
-        histories = {mutant: [each.get() for each in some] for mutant, some in clients.items()}
+        histories = {mutant: [client.get() for client in some] for mutant, some in clients.items()}
         broken = {mutant: self._broken[of[mutant][0].port] for mutant in mutants}
-        found = {mutant: [*broken[mutant], *self.check(histories[mutant], reached)] for mutant in mutants}
-        return {mutant: Outcome(found[mutant], applied[mutant]) for mutant in mutants}
+        findings = {mutant: [*broken[mutant], *self.check(histories[mutant], reached)] for mutant in mutants}
+        return {mutant: Outcome(findings[mutant], applied[mutant]) for mutant in mutants}
 
     def _clients(
         self, servers: Sequence[Server], patient: bool, began: list[Event], types: Sequence[str]
@@ -420,8 +420,8 @@ class Scenario(BlackBox):
             for client_type in client_types(self.topic, self.table)
             if client_type.name in types or not types
         ]
-        began += [each[-1] for each in every]
-        return [gevent.spawn(self.client, servers, *each) for each in every]
+        began += [arguments[-1] for arguments in every]
+        return [gevent.spawn(self.client, servers, *arguments) for arguments in every]
 
     def read(self) -> dict[Partition, int]:
         """Let the independent consumer read to the end. Return the ends by partition."""
@@ -431,8 +431,8 @@ class Scenario(BlackBox):
 
     def check(self, histories: list[History], reached: dict[Partition, int]) -> list[str]:
         stored = [
-            each._replace(seen=self._seen.get(each.offset, -inf)) if each.topic == self.table else each
-            for each in self._witness.stored
+            record._replace(seen=self._seen.get(record.offset, -inf)) if record.topic == self.table else record
+            for record in self._witness.stored
         ]
         about = {"compacted": [self.table], "first_at": self._witness.first_at}
         return self.violations(histories, reached, stored, **about)

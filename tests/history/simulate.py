@@ -41,11 +41,11 @@ def run(seconds: float, seed: int, kinds: Sequence[str], mutant: str = "") -> Co
     most = 1 if mutant else MAX_FAILURES
     while time.monotonic() < began_at + seconds and outcomes["failed"] < most:
         for kind, world_seed in _worlds(kinds, seed):
-            found = find(kind, world_seed, mutant, _commit())
-            outcomes["failed" if found else "passed"] += 1
-            if found:
-                file = found.write()
-                print("\n".join([*_events(found), f"{kind}, seed {world_seed}: {found.violation}"]))
+            world = find(kind, world_seed, mutant, _commit())
+            outcomes["failed" if world else "passed"] += 1
+            if world:
+                file = world.write()
+                print("\n".join([*_events(world), f"{kind}, seed {world_seed}: {world.violation}"]))
                 print(f"to repeat it: python -m tests.history.simulate --replay {file.relative_to(ROOT)}", flush=True)
                 if mutant:
                     break
@@ -90,9 +90,9 @@ def main() -> int:
     args = parser.parse_args()
     if args.replay:
         world = StoredWorld.read(args.replay)
-        found = world.replay()
-        print("\n".join([*_events(world), *found]) if found else "no violations")
-        return bool(found)
+        violations = world.replay()
+        print("\n".join([*_events(world), *violations]) if violations else "no violations")
+        return bool(violations)
     first = secrets.randbelow(MAX_SEED) if args.seed is None else args.seed
     kinds = [args.kind] if args.kind else [*KINDS, *CURSOR_KINDS]
     if args.processes == 1 or args.mutant:

@@ -273,20 +273,22 @@ class Simulation:
 
     @property
     def gaps(self) -> int:
-        return sum(each.body.count(b"event: gap\n") for client in self.clients for each in client.connections)
+        return sum(
+            connection.body.count(b"event: gap\n") for client in self.clients for connection in client.connections
+        )
 
     # Steps.
 
     def create(self, topic: str, partitions: int) -> None:
         """Create a topic, or add partitions to it."""
         self.log.create(topic, partitions)
-        for each in [(topic, at) for at in range(partitions) if (topic, at) not in self.ends]:
-            self.ends[each] = self.firsts[each] = 0
-            self._epochs[each] = 0
-            self._bounds[each] = [Bounds(self.now, self.now, 0, 0)]
-            self._versions_began[each] = {}
-            self._begin_version(each)
-            self.log.elect_leader(*each)  # so that the records have leader epochs
+        for partition in [(topic, at) for at in range(partitions) if (topic, at) not in self.ends]:
+            self.ends[partition] = self.firsts[partition] = 0
+            self._epochs[partition] = 0
+            self._bounds[partition] = [Bounds(self.now, self.now, 0, 0)]
+            self._versions_began[partition] = {}
+            self._begin_version(partition)
+            self.log.elect_leader(*partition)  # so that the records have leader epochs
 
     def append(self, partition: Partition | None = None) -> None:
         number, self._written = self._written, self._written + 1
@@ -341,11 +343,11 @@ class Simulation:
         topic, at = partition
         self.reached["truncation"] += 1
         self.log.truncate(topic, end, at)
-        kept = [each for each in self._stored_in(partition) if each.offset < end]
+        kept = [record for record in self._stored_in(partition) if record.offset < end]
         self.ends[partition] = end
         self._epochs[partition] += 1
         self._begin_version(partition)
-        self.stored += [each._replace(epoch=self._epochs[partition]) for each in kept]
+        self.stored += [record._replace(epoch=self._epochs[partition]) for record in kept]
 
     def _begin_version(self, partition: Partition) -> None:
         version = self._recreated[partition[0]], self._epochs[partition]
@@ -354,14 +356,16 @@ class Simulation:
     def _stored_in(self, partition: Partition) -> list[StoredRecord]:
         """Return the records of a partition since its last truncation."""
         version = *partition, self._recreated[partition[0]], self._epochs[partition]
-        return [each for each in self.stored if (*each[:2], each.topic_id, each.epoch) == version]
+        return [record for record in self.stored if (*record[:2], record.topic_id, record.epoch) == version]
 
     def _all_know_epoch(self, partition: Partition) -> bool:
         """Return whether all event IDs with which clients may resume contain the partition's leader epoch."""
         ids = {block.id for client in self.clients for block in blocks(client.body)}
-        starts = [parse(each).starts for each in {*ids, *(client.sent_id for client in self.clients)} if each]
-        found = [each.get(LogPartition(*partition)) for each in starts]  # an ID may be older than the partition
-        return all(each is not None and each.epoch is not None for each in found)
+        starts = [
+            parse(event_id).starts for event_id in {*ids, *(client.sent_id for client in self.clients)} if event_id
+        ]
+        places = [start.get(LogPartition(*partition)) for start in starts]  # an ID may be older than the partition
+        return all(place is not None and place.epoch is not None for place in places)
 
     def elect(self) -> None:
         self.log.elect_leader(*self._any_partition(), leader=self.draws.below(3))

@@ -65,8 +65,8 @@ class Visible(NamedTuple):
 
     def required(self, start: int, to: int, time: float) -> list[int]:
         """Return the offsets in `[start, to)` that a client must have received if it skips them at this time."""
-        found = self.between(start, to)
-        return [at for at in found if self.replaced.get(at, inf) >= time] if self.replaced else found
+        offsets = self.between(start, to)
+        return [at for at in offsets if self.replaced.get(at, inf) >= time] if self.replaced else offsets
 
     def first_required(self, start: int, time: float) -> int:
         """Return the first offset from `start` on that a client may not skip at this time; FOREVER if there is none."""
@@ -78,9 +78,9 @@ class Log:
     """The records of one version of one partition, in order, and the part that each type of client sees."""
 
     def __init__(self, records: Iterable[StoredRecord], compacted: bool = False) -> None:
-        self.records = {each.offset: each for each in sorted(records, key=lambda each: each.offset)}
-        newest = {each.key: at for at, each in self.records.items()}
-        replaced = (at for at, each in self.records.items() if each.value is None or newest[each.key] != at)
+        self.records = {record.offset: record for record in sorted(records, key=lambda record: record.offset)}
+        newest = {record.key: at for at, record in self.records.items()}
+        replaced = (at for at, record in self.records.items() if record.value is None or newest[record.key] != at)
         self._replaced = {at: self.records[at].seen for at in replaced} if compacted else {}
         self._visible: dict[tuple[str, str, Any], Visible] = {}
 
@@ -88,15 +88,15 @@ class Log:
         view = format, wire, keeps
         if view not in self._visible:
             expect = expected_event if wire == "sse" else expected_line
-            events = {at: expect(each, format) for at, each in self.records.items()}
-            seen = {at: each for at, each in events.items() if each is not None and keeps(self.records[at])}
+            events = {at: expect(record, format) for at, record in self.records.items()}
+            seen = {at: event for at, event in events.items() if event is not None and keeps(self.records[at])}
             self._visible[view] = Visible(list(seen), seen, self._replaced)
         return self._visible[view]
 
     def at_time(self, timestamp: int, first: int) -> int | None:
         """Return the offset of the first record at or after a timestamp. Records before the offset `first` do not count."""
-        rest = (each for each in self.records.values() if each.offset >= first)
-        return next((each.offset for each in rest if each.timestamp >= timestamp), None)
+        rest = (record for record in self.records.values() if record.offset >= first)
+        return next((record.offset for record in rest if record.timestamp >= timestamp), None)
 
     def differs_from(self, later: Log) -> int:
         """Return the first offset at which a later version of this log has a different record."""
@@ -121,11 +121,11 @@ class StoredLogs:
         versions_began: Mapping[Partition, Mapping[LogVersion, float]],
     ) -> None:
         versions: dict[Partition, dict[LogVersion, list[StoredRecord]]] = defaultdict(lambda: defaultdict(list))
-        for each in stored:
-            versions[each.topic, each.partition][each.topic_id, each.epoch].append(each)
+        for record in stored:
+            versions[record.topic, record.partition][record.topic_id, record.epoch].append(record)
         self.logs = {
-            partition: {version: Log(found[version], partition[0] in compacted) for version in sorted(found)}
-            for partition, found in versions.items()
+            partition: {version: Log(records[version], partition[0] in compacted) for version in sorted(records)}
+            for partition, records in versions.items()
         }
         self.bounds = bounds
         self._first_at = first_at
@@ -147,8 +147,8 @@ class StoredLogs:
     def between(self, partition: Partition, since: float, until: float) -> Sequence[Bounds]:
         """Return the bounds from the last ones known at `since` to the first ones known to be newer than `until`."""
         known = self.bounds.get(partition, ())
-        start = bisect_right(known, since, key=lambda each: each.answered) - 1
-        end = bisect_left(known, until, key=lambda each: each.asked) + 1
+        start = bisect_right(known, since, key=lambda bounds: bounds.answered) - 1
+        end = bisect_left(known, until, key=lambda bounds: bounds.asked) + 1
         return [*([] if start >= 0 else [Bounds(since, since, 0, 0)]), *known[max(0, start) : end]] if known else []
 
     def is_newer(self, partition: Partition, time: float) -> bool:
@@ -157,14 +157,14 @@ class StoredLogs:
 
     def first(self, partition: Partition, time: float) -> int:
         """Return the first offset that the log may have had at a time."""
-        return max((each.first for each in self.between(partition, time, time)), default=0)
+        return max((bounds.first for bounds in self.between(partition, time, time)), default=0)
 
     def is_hole(self, partition: Partition, start: int, to: int, time: float) -> bool:
         """Return whether `[start, to)` may have been the end of a hole at any time until `time`.
 
         The server may have found the hole before it grew. Then the client also receives records that are lost by now.
         """
-        holes = (hole for each in self.between(partition, -inf, time) for hole in each.holes)
+        holes = (hole for bounds in self.between(partition, -inf, time) for hole in bounds.holes)
         return any(low <= start < to == high for low, high in holes)
 
     def at_time(
@@ -191,11 +191,11 @@ class StoredLogs:
 
     def missing(self, acknowledged: Iterable[Acknowledged], excused: frozenset[str]) -> Iterable[str]:
         """Yield a violation for each acknowledged record that the independent consumer did not read."""
-        for each in acknowledged:
-            logs = [log for version, log in self.versions(each[:2]).items() if version[0] == each.topic_id]
-            found = [log.records[each.offset] for log in logs if each.offset in log.records]
-            if each.topic not in excused and not any((record.key, record.value) == each[3:5] for record in found):
-                yield f"producer: {each.topic}/{each.partition} offset {each.offset} was acknowledged but not stored"
+        for entry in acknowledged:
+            logs = [log for version, log in self.versions(entry[:2]).items() if version[0] == entry.topic_id]
+            records = [log.records[entry.offset] for log in logs if entry.offset in log.records]
+            if entry.topic not in excused and not any((record.key, record.value) == entry[3:5] for record in records):
+                yield f"producer: {entry.topic}/{entry.partition} offset {entry.offset} was acknowledged but not stored"
 
 
 class Delays:
@@ -206,7 +206,9 @@ class Delays:
     ) -> None:
         self.max_s = max_s
         self._outages = outages
-        self._at = {(each.topic, each.partition, each.offset, each.topic_id): each.at for each in acknowledged}
+        self._at = {
+            (record.topic, record.partition, record.offset, record.topic_id): record.at for record in acknowledged
+        }
 
     def delay_s(self, partition: Partition, offset: int, topic_id: int, connected: float, arrived: float) -> float:
         """Return how long a client that connected first at `connected` waited for a record, without the outages."""

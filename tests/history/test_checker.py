@@ -67,11 +67,11 @@ class CorrectHistory:
         self.id_frequency = id_frequency
         at = {0: 0, 1: 0}
         self.opening = b":ok\n\nretry: 1\n\n" + event("position", id_at(at), "{}")
-        coming = {0: [each for each in self.stored if each.partition == 0 and each.offset not in (1, 2)]}
-        coming[1] = [each for each in self.stored if each.partition == 1]
+        coming = {0: [entry for entry in self.stored if entry.partition == 0 and entry.offset not in (1, 2)]}
+        coming[1] = [entry for entry in self.stored if entry.partition == 1]
         self.frames: list[Frame] = []
         while any(coming.values()):
-            partition = rng.choice([each for each in coming if coming[each]])
+            partition = rng.choice([number for number in coming if coming[number]])
             if partition == 0 and at[0] == 1:
                 at[0] = FIRST[0]
                 gap = {"topic": TOPIC, "partition": 0, "from": 1, "to": FIRST[0], "reason": "removed by retention"}
@@ -81,7 +81,7 @@ class CorrectHistory:
             at[partition] = stored.offset + 1
             has_id = id_frequency == "event" or not any(coming.values()) or rng.random() < 0.3
             self.frames.append(frame_of(stored, id_at(at) if has_id else None))
-        self.ends = {(TOPIC, each): offset for each, offset in at.items()}
+        self.ends = {(TOPIC, number): offset for number, offset in at.items()}
 
     def violations(self, frames: list[Frame], cut_at: int | None = None) -> list[str]:
         """Return what the checker reports for these frames, cut after `cut_at` bytes and resumed with the last event ID."""
@@ -101,7 +101,7 @@ def with_id(frame: Frame, by: int) -> Frame:
     """Change the offset of this frame's event ID in the partition of its record."""
     partition = int(re.search(rb'"partition":\s*(\d+)', frame)[1])
     id_offset = rb'(id: .*"partition":%d,"offset":)(\d+)' % partition
-    return re.sub(id_offset, lambda found: found[1] + b"%d" % max(0, int(found[2]) + by), frame)
+    return re.sub(id_offset, lambda match: match[1] + b"%d" % max(0, int(match[2]) + by), frame)
 
 
 def without_id(frame: Frame) -> Frame:
@@ -212,8 +212,8 @@ def test_reports_unexpected_statuses():
     refused = Connection(None, 503, b"{}")
     failed = Connection(None, 200, stream() + event("error", None, '{"status":410}'))
 
-    found = check(refused, Connection(None, 200, stream()), max_refused=1)
-    assert ["c, connection 0: the response was 503"] == found
+    findings = check(refused, Connection(None, 200, stream()), max_refused=1)
+    assert ["c, connection 0: the response was 503"] == findings
     assert [] == check(refused, Connection(None, 200, stream()), statuses=frozenset({503}), max_refused=1)
     assert "410" in check(failed)[0]
     assert [] == check(failed, statuses=frozenset({410}))
@@ -320,11 +320,11 @@ def test_a_fault_explains_only_what_happens_during_it():
         body = stream() if status else b""
         ids = (None, id_at({1: 3}))
         disturbed = [
-            Connection(ids[status and bool(at)], status, body if at == 0 else b":ok\n\n", cut=not status, began=each)
-            for at, each in enumerate(began)
+            Connection(ids[status and bool(at)], status, body if at == 0 else b":ok\n\n", cut=not status, began=moment)
+            for at, moment in enumerate(began)
         ]
         last = Connection(ids[bool(status)], 200, b":ok\n\n" if status else stream())
-        return [each.partition(": ")[2] for each in check(*disturbed, last, allowances=[fault])]
+        return [violation.partition(": ")[2] for violation in check(*disturbed, last, allowances=[fault])]
 
     assert [] == found(10, 20) == found(15, status=200)
     assert ["3 connections in a row brought no stream, expected at most 2"] == found(11, 12, 13)
@@ -362,12 +362,12 @@ def test_reports_a_401_unless_the_token_has_expired():
 
 def test_reports_late_records():
     """A record that arrives too late is reported. Outages, and the time before the client connected, do not count."""
-    acknowledged = [Acknowledged(*each[:3], *each[4:6], at=10.0) for each in stored_records()]
+    acknowledged = [Acknowledged(*entry[:3], *entry[4:6], at=10.0) for entry in stored_records()]
 
     def found(arrived: float, began: float = 0.0, outages: Sequence[tuple[float, float]] = ()) -> int:
         connection = Connection(None, 200, stream(), began=began, arrivals=[(10_000, arrived)])
         about = {"max_delay_s": 5.0, "outages": outages, "acknowledged": acknowledged}
-        return sum("s late" in each for each in check(connection, about=about))
+        return sum("s late" in violation for violation in check(connection, about=about))
 
     assert 0 == found(15.0) == found(25.0, began=20.0) == found(25.0, outages=[(5.0, 18.0), (19.0, 21.0)])
     assert 3 == found(15.1) == found(25.1, began=20.0) == found(25.1, outages=[(5.0, 18.0), (19.0, 21.0)])
@@ -375,7 +375,7 @@ def test_reports_late_records():
 
 def test_a_client_of_json_lines_resumes_after_its_last_line():
     """A client of JSON lines makes an ID from the lines that it received. A line that was cut off is sent again."""
-    every = [frame_of(each, None).partition(b"data: ")[2][:-1] for each in stored_records()]
+    every = [frame_of(entry, None).partition(b"data: ")[2][:-1] for entry in stored_records()]
     body = b"".join(every)
 
     def found(cut_at: int, resumed_from: int) -> list[str]:
@@ -390,9 +390,9 @@ def test_a_client_of_json_lines_resumes_after_its_last_line():
 
 def test_a_recreated_topic_needs_a_gap():
     """The gap and another topic ID come between the records of the old topic and those of the new one."""
-    recreated = [each._replace(topic_id=1, value=b'{"new":%d}' % each.offset) for each in stored_records()]
+    recreated = [entry._replace(topic_id=1, value=b'{"new":%d}' % entry.offset) for entry in stored_records()]
     gap = json.dumps({"topic": TOPIC, "partition": 1, "from": 3, "to": 0, "reason": "recreated"})
-    second = b"".join(frame_of(each, id_at({1: each.offset + 1})) for each in recreated).replace(b"abc", b"xyz")
+    second = b"".join(frame_of(entry, id_at({1: entry.offset + 1})) for entry in recreated).replace(b"abc", b"xyz")
     announced = event("gap", id_at({1: 0}), gap).replace(b"abc", b"xyz")
 
     def found(body: bytes) -> list[str]:
@@ -416,7 +416,7 @@ def test_a_truncated_log_needs_a_gap():
 
     def gap(to: int) -> bytes:
         members = json.dumps({"topic": TOPIC, "partition": 1, "from": 3, "to": to, "reason": "truncated"})
-        rest = b"".join(frame_of(each, id_at({1: each.offset + 1})) for each in recreated[to:])
+        rest = b"".join(frame_of(entry, id_at({1: entry.offset + 1})) for entry in recreated[to:])
         return event("gap", id_at({1: to}), members) + rest
 
     assert [] == found(gap(1))
@@ -428,17 +428,17 @@ def test_a_truncated_log_needs_a_gap():
 def test_compaction_may_remove_replaced_records():
     """Of two records with the same key the older one is optional; the newer one is required."""
     records = [stored_records()[0], stored_records()[1]._replace(key=b"k0"), stored_records()[2]]
-    frames = [frame_of(each, id_at({1: each.offset + 1})) for each in records]
+    frames = [frame_of(entry, id_at({1: entry.offset + 1})) for entry in records]
 
     def found(*kept: int, seen: float = -inf) -> list[str]:
-        body = stream(0) + b"".join(frames[each] for each in kept)
-        stored = [each._replace(seen=seen) for each in records]
+        body = stream(0) + b"".join(frames[index] for index in kept)
+        stored = [entry._replace(seen=seen) for entry in records]
         return check(Connection(None, 200, body), stored=stored, about={"compacted": [TOPIC]})
 
     assert [] == found(0, 1, 2) == found(1, 2)
     assert found(0, 2)
     assert ["offset 1 came, but 1 records before it did not, and no gap covers them: [0]"] == [
-        each.partition("t/1: ")[2] for each in found(1, 2, seen=5.0)
+        violation.partition("t/1: ")[2] for violation in found(1, 2, seen=5.0)
     ]
 
 
@@ -449,7 +449,7 @@ def test_parses_blocks_as_the_html_standard_does():
     """All three line ends, a BOM, comments, IDs with NUL, fields without a colon, and an incomplete last block."""
     stream = b"\xef\xbb\xbf:c\n\ndata: a\r\ndata\r\n\r\nid: 1\rdata:b\r\rid: \x00\nevent: e\n\nretry: 5\n\ndata: c\n"
 
-    parsed = [(each.event, each.data, each.id, each.retry_ms) for each in blocks(stream)]
+    parsed = [(block.event, block.data, block.id, block.retry_ms) for block in blocks(stream)]
 
     assert [("message", "a\n", None, None), ("message", "b", "1", None), ("", "", None, 5)] == parsed
     assert "1" == last_id(stream) == last_id(stream, "0")

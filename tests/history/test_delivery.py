@@ -55,9 +55,11 @@ def test_resumes_after_a_cut_at_any_byte(scenario, types):
     scenario.end()
     with scenario.servers(["", ""]) as (first, second):
         every = client_types(scenario.topic, scenario.table)
-        streams = [replace(each, is_cut=False) for each in every if each.name in types]
-        played = gevent.joinall([gevent.spawn(every_cut, scenario, each, first, second) for each in streams])
-        histories = [history for each in played for history in each.get()]
+        streams = [replace(client_type, is_cut=False) for client_type in every if client_type.name in types]
+        played = gevent.joinall(
+            [gevent.spawn(every_cut, scenario, client_type, first, second) for client_type in streams]
+        )
+        histories = [history for greenlet in played for history in greenlet.get()]
 
     assert [] == scenario.check(histories, scenario.read())
 
@@ -69,10 +71,10 @@ def every_cut(scenario: Scenario, client_type: ClientType, first: Server, second
     body = connection.body
     received = {None: 0, **{block.id: block.end for block in blocks(body) if block.id}}
     resumed = {
-        each: gevent.spawn(scenario.client, [second], client_type, known_id=each, received=body[:end])
-        for each, end in received.items()
+        event_id: gevent.spawn(scenario.client, [second], client_type, known_id=event_id, received=body[:end])
+        for event_id, end in received.items()
     }
-    rests = {each: history.get().connections for each, history in resumed.items()}
+    rests = {event_id: history.get().connections for event_id, history in resumed.items()}
     cuts = range(len(body) + 1)
     cut = {at: [connection._replace(body=body[:at]), *rests[last_id(body[:at])]] for at in cuts}
     return [replace(whole, client=f"{client_type.name}, cut at {at}", connections=cut[at]) for at in cuts]
@@ -95,9 +97,9 @@ def test_a_gap_starts_after_the_records_received():
     scenario.tick()
     scenario.drop_before(partition, scenario.ends[partition])
 
-    found = scenario.violations()
+    findings = scenario.violations()
 
-    assert [] == found
+    assert [] == findings
     assert 1 == scenario.gaps
 
 
@@ -111,8 +113,8 @@ def test_a_client_that_has_read_the_truncated_log_receives_no_gap():
     for _ in range(20):  # more than the ring holds
         scenario.append(partition)
         scenario.turn()
-        for each in scenario.clients:
-            each.read()
+        for reader in scenario.clients:
+            reader.read()
     client, _ = scenario.clients
     client.disconnect(blocks(client.body)[5].end)
     scenario.truncate_at(partition, 10)
@@ -123,7 +125,7 @@ def test_a_client_that_has_read_the_truncated_log_receives_no_gap():
         client.read()
 
     assert [] == scenario.violations()
-    assert [0, 1] == [each.connections[-1].body.count(b"event: gap\n") for each in scenario.clients]
+    assert [0, 1] == [reader.connections[-1].body.count(b"event: gap\n") for reader in scenario.clients]
 
 
 def test_timestamp_ids_do_not_skip_late_records():
@@ -131,7 +133,8 @@ def test_timestamp_ids_do_not_skip_late_records():
     log = MemoryLog()
     log.create(simulation.TOPIC, 2)
     stored = [
-        StoredRecord(simulation.TOPIC, *each, None, b'{"n":1}') for each in ((0, 0, 1000), (1, 0, 1001), (0, 1, 1500))
+        StoredRecord(simulation.TOPIC, *fields, None, b'{"n":1}')
+        for fields in ((0, 0, 1000), (1, 0, 1001), (0, 1, 1500))
     ]
     tails: list[Tail] = []
     feeds = Feeds(log, Config(metadata_refresh_s=300).feed, tails.append)

@@ -142,11 +142,11 @@ def test_a_world_that_fails_is_stored_with_few_steps(monkeypatch, tmp_path):
     """A filter that drops a matching record is reported. The stored world shows it again, and needs all of its steps."""
     matches = Filter.matches
     monkeypatch.setattr(Filter, "matches", lambda self, view: matches(self, view) and view.record.offset != 5)
-    found = next(found for seed in SEEDS["filters"] if (found := find("filters", seed, commit="abc")))
+    world = next(world for seed in SEEDS["filters"] if (world := find("filters", seed, commit="abc")))
 
-    stored = StoredWorld.read(found.write(tmp_path))
+    stored = StoredWorld.read(world.write(tmp_path))
 
-    assert found == stored
+    assert world == stored
     assert stored.replay()
     for at in range(len(stored.steps)):
         rest = stored.steps[:at] + stored.steps[at + 1 :]
@@ -190,7 +190,7 @@ def test_a_world_is_the_same_in_each_process():
         subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONHASHSEED": seed}, stdout=subprocess.PIPE)
         for seed in ("1", "2")
     ]
-    first, second = (each.communicate()[0] for each in printing)
+    first, second = (process.communicate()[0] for process in printing)
 
     assert b"Connection(" in first
     assert first == second

@@ -153,17 +153,17 @@ class ChangingSimulation(PatternSimulation):
         topic, _ = self._any_partition()
         if self.draws.chance(2):
             self.reached["recreated"] += 1
-            partitions = [each for each in self.ends if each[0] == topic]
-            for each in partitions:
-                self.append(each)  # the checker knows a log by its records
+            partitions = [partition for partition in self.ends if partition[0] == topic]
+            for partition in partitions:
+                self.append(partition)  # the checker knows a log by its records
             self._remember(topic)
             self.log.delete(topic)
             self.log.create(topic, len(partitions))
             self._recreated[topic] += 1
-            for each in partitions:
-                self.ends[each] = self.firsts[each] = self._epochs[each] = 0
-                self._begin_version(each)
-                self.log.elect_leader(*each)
+            for partition in partitions:
+                self.ends[partition] = self.firsts[partition] = self._epochs[partition] = 0
+                self._begin_version(partition)
+                self.log.elect_leader(*partition)
 
     def settle(self) -> None:
         self._former.clear()

@@ -28,18 +28,18 @@ Partition = tuple[str, int]  # topic, partition
 def blocks(stream: bytes) -> list[Block]:
     """Return the complete blocks of a stream that have an event, an ID or a reconnection time."""
     found = read_blocks(stream)
-    return [each for each in found if each.event or each.id is not None or each.retry_ms is not None]
+    return [block for block in found if block.event or block.id is not None or block.retry_ms is not None]
 
 
 def lines(stream: bytes) -> list[Block]:
     """Return the complete lines of newline-delimited JSON as message blocks, without empty lines."""
-    found: list[Block] = []
+    messages: list[Block] = []
     at = 0
     while (end := stream.find(b"\n", at)) >= 0:
         if line := stream[at:end]:
-            found.append(Block(at, end + 1, "message", line.decode("utf-8", "replace"), None, None))
+            messages.append(Block(at, end + 1, "message", line.decode("utf-8", "replace"), None, None))
         at = end + 1
-    return found
+    return messages
 
 
 def next_offsets(stream: bytes) -> dict[Partition, int]:
@@ -47,12 +47,12 @@ def next_offsets(stream: bytes) -> dict[Partition, int]:
 
     The formats `kafkasse`, `envelope` and `cloudevents` contain the offset; in `kafkasse` only objects do.
     """
-    found: dict[Partition, int] = {}
+    offsets: dict[Partition, int] = {}
     for line in lines(stream):
         with suppress(ValueError, KeyError, TypeError, AttributeError):  # the checker reports a line that is not valid
             topic, partition, offset = _next_offset(json.loads(line.data))
-            found[topic, partition] = offset
-    return found
+            offsets[topic, partition] = offset
+    return offsets
 
 
 def _next_offset(members: dict[str, Any]) -> tuple[str, int, int]:
@@ -105,13 +105,13 @@ def parse_id(text: str) -> EventId:
     """
     items = _from_compact(text) if text.startswith("~") else json.loads(text)
     entries: dict[Partition, IdEntry] = {}
-    for item in (each for each in items if isinstance(each, dict)):
+    for item in (entry for entry in items if isinstance(entry, dict)):
         partition = item["topic"], item["partition"]
         if partition in entries:
             raise ValueError(f"{partition} occurs twice")
         entries[partition] = IdEntry(item.get("offset"), item.get("timestamp"))
-    bare_topics = frozenset(each for each in items if isinstance(each, str))
-    of_topic = {each["topic"]: each for each in reversed(items) if isinstance(each, dict)}
+    bare_topics = frozenset(entry for entry in items if isinstance(entry, str))
+    of_topic = {entry["topic"]: entry for entry in reversed(items) if isinstance(entry, dict)}
     topic_ids = {topic: first["topic_id"] for topic, first in of_topic.items() if "topic_id" in first}
     only = frozenset(topic for topic, first in of_topic.items() if _is_limited(topic, first, bare_topics))
     return EventId(entries, topic_ids, only, bare_topics)
@@ -128,8 +128,8 @@ def schema_error(text: str) -> str | None:
         items = _from_compact(text) if text.startswith("~") else json.loads(text)
     except (ValueError, IndexError) as error:
         return str(error)
-    found = next(_validator().iter_errors(items), None)
-    return found.message if found else None
+    violation = next(_validator().iter_errors(items), None)
+    return violation.message if violation else None
 
 
 @lru_cache(1)
@@ -155,7 +155,7 @@ def _from_line(words: list[str]) -> list[dict[str, Any]]:
     marks: dict[str, Any] = {"topic_id": rest[0][1:]} if rest and rest[0].startswith("i") else {}
     if "o" in rest:
         marks["only"] = True
-    for word in (each for each in rest if ":" in each):
+    for word in (part for part in rest if ":" in part):
         where, offset_and_epoch, *when = word.split(":")
         offset, _, epoch = offset_and_epoch.partition("e")
         partition = int(where) if where else (entries[-1]["partition"] + 1 if entries else 0)

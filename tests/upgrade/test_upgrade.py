@@ -34,7 +34,7 @@ def test_clients_lose_nothing_during_an_upgrade_and_a_rollback(cluster, fresh_na
         servers = [stack.enter_context(scenario.server(checkout=RELEASE)) for _ in range(SERVERS)]
         types = client_types(scenario.topic, scenario.table)
         began = [Event() for _ in types]
-        clients = [gevent.spawn(scenario.client, servers, *each) for each in zip(types, repeat(True), began)]
+        clients = [gevent.spawn(scenario.client, servers, *arguments) for arguments in zip(types, repeat(True), began)]
         assert len(types) == len(gevent.wait(began, timeout=TIMEOUT_S))
         replacements = [(CURRENT, at) for at in range(SERVERS)] + [(RELEASE, at) for at in range(SERVERS)]
         for turn, (checkout, at) in enumerate(replacements):
@@ -44,12 +44,12 @@ def test_clients_lose_nothing_during_an_upgrade_and_a_rollback(cluster, fresh_na
             scenario.write(BATCHES, first=turn * BATCHES)
         scenario.end()
         gevent.joinall(clients, raise_error=True)
-        histories = [replace(each.get(), max_ended=len(replacements)) for each in clients]
+        histories = [replace(client.get(), max_ended=len(replacements)) for client in clients]
 
         violations = scenario.check(histories, scenario.read())
 
     assert [] == violations
-    assert all(len(each.connections) > 1 for each in histories)
+    assert all(len(history.connections) > 1 for history in histories)
 
 
 class Upgrade(Run):
