@@ -174,7 +174,7 @@ class Run:
     def answer(self) -> dict[str, list[str]]:
         """The three largest countries of each continent, computed in plain Python."""
         ranked: dict[str, list[str]] = {}
-        for code, (continent, _) in sorted(self._countries.items(), key=lambda each: (-each[1][1], each[0])):
+        for code, (continent, _) in sorted(self._countries.items(), key=lambda item: (-item[1][1], item[0])):
             ranked.setdefault(continent, []).append(code)
         return {continent: codes[:3] for continent, codes in ranked.items()}
 

@@ -83,19 +83,19 @@ def history(chance: Random) -> list[Edit]:
 
 
 def latest(edits: Iterable[Edit]) -> dict[str, Edit]:
-    found = {edit.key: edit for edit in edits}
-    return {key: edit for key, edit in found.items() if edit.group is not None}
+    newest = {edit.key: edit for edit in edits}
+    return {key: edit for key, edit in newest.items() if edit.group is not None}
 
 
 def changes(edits: Iterable[Edit]) -> dict[str, list[tuple[str | None, int | None]]]:
     """The group and the rank of each key each time that they change, and two nulls for a removal."""
-    found: dict[str, list[tuple[str | None, int | None]]] = {}
+    rows: dict[str, list[tuple[str | None, int | None]]] = {}
     for edit in edits:
         row = (edit.group, edit.rank) if edit.group is not None else (None, None)
-        of_key = found.setdefault(edit.key, [])
+        of_key = rows.setdefault(edit.key, [])
         if row != (of_key[-1] if of_key else (None, None)):
             of_key.append(row)
-    return found
+    return rows
 
 
 def latest_by_order(edits: Iterable[Edit]) -> dict[str, Edit]:

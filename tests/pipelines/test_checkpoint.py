@@ -102,7 +102,7 @@ def test_only_adding_a_field_is_compatible(before, after, expected):
 def test_an_incompatible_change_of_the_state_is_rejected(before, after, expected):
     written = manifest(pipeline(), state={"1": before})
 
-    assert [f"state.1.{each}" for each in expected] == written.changes(pipeline(), {"1": after})
+    assert [f"state.1.{change}" for change in expected] == written.changes(pipeline(), {"1": after})
 
 
 def test_a_damaged_manifest_is_an_error():

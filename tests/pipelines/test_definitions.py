@@ -73,11 +73,11 @@ def cases(table: str) -> list[tuple[str, str]]:
 
 def test_a_file_defines_a_pipeline(file):
     """The name may be omitted, because the file has only one."""
-    found = find(str(file))
+    pipeline = find(str(file))
 
-    assert found.name == "large-orders"
-    assert (["orders"], ["large-orders"]) == (found.source_topics, found.sink_topics)
-    assert {"where": "amount > 100"} == found.settings["query"]["queries"]["sink"]
+    assert pipeline.name == "large-orders"
+    assert (["orders"], ["large-orders"]) == (pipeline.source_topics, pipeline.sink_topics)
+    assert {"where": "amount > 100"} == pipeline.settings["query"]["queries"]["sink"]
 
 
 def test_all_options_reach_the_pipeline(file):
@@ -95,10 +95,10 @@ def test_all_options_reach_the_pipeline(file):
     source = {"topic": "orders", "start": {"0": 5, "1": 6}, "max_records_per_s": 10}
     schema = {"properties": {"amount": {"type": "number"}}}
 
-    found = defined(file, source=source | {"schema": schema}, **options)
+    pipeline = defined(file, source=source | {"schema": schema}, **options)
 
-    assert options == {name: getattr(found, name) for name in options}
-    assert Source("orders", {0: 5, 1: 6}, 10) == found.sources["source"]
+    assert options == {name: getattr(pipeline, name) for name in options}
+    assert Source("orders", {0: 5, 1: 6}, 10) == pipeline.sources["source"]
     assert 60 == defined(file, commit_interval_s=60).commit_interval_s
 
 
@@ -318,9 +318,9 @@ def test_the_schema_can_be_in_a_file(file):
     """The path is relative to the file of pipelines."""
     (file.parent / "order.json").write_text('{"properties": {"id": {"type": "string"}}}')
 
-    found = defined(file, source={"topic": "orders", "schema": {"file": "order.json"}})
+    pipeline = defined(file, source={"topic": "orders", "schema": {"file": "order.json"}})
 
-    assert {"id": "STRING"} == found.settings["query"]["fields"]["source"]
+    assert {"id": "STRING"} == pipeline.settings["query"]["fields"]["source"]
 
 
 @pytest.mark.parametrize(
@@ -346,13 +346,13 @@ def test_the_schema_can_be_in_a_registry(file, registry):
     """The latest version is used, unless the file names another one."""
     for name in ("id", "order_id"):
         registry.register("orders-value", {"properties": {name: {"type": "string"}}}, "JSON")
-    found = []
+    types = []
 
     for version in ({}, {"version": 1}):
         file.write_text(in_registry(registry, **version))
-        found.append(find(str(file)).settings["query"]["fields"]["source"])
+        types.append(find(str(file)).settings["query"]["fields"]["source"])
 
-    assert [{"order_id": "STRING"}, {"id": "STRING"}] == found
+    assert [{"order_id": "STRING"}, {"id": "STRING"}] == types
 
 
 @pytest.mark.parametrize(
@@ -435,10 +435,10 @@ def test_a_pipeline_has_several_sources_and_sinks(file):
     }
     file.write_text(json.dumps({"pipelines": {"split": definition}}))
 
-    found = find(str(file))
+    pipeline = find(str(file))
 
-    assert {"eu": "orders-eu", "us": "orders-us"} == found.settings["sources"]
-    assert {"all": "orders", "us": "us-orders"} == found.settings["sinks"]
+    assert {"eu": "orders-eu", "us": "orders-us"} == pipeline.settings["sources"]
+    assert {"all": "orders", "us": "us-orders"} == pipeline.settings["sinks"]
 
 
 def test_final_results_are_appended(file):
@@ -520,10 +520,10 @@ LEAVES = st.none() | st.booleans() | st.text()
 def test_any_schema_gives_types_or_an_error(schema):
     """No JSON value makes the conversion fail in another way."""
     try:
-        found = fields({"properties": {"x": schema}})
+        types = fields({"properties": {"x": schema}})
     except CommandError:
         return
-    assert ["x"] == list(found)
+    assert ["x"] == list(types)
 
 
 @settings(max_examples=examples(20))  # each example writes and checks a file
@@ -552,7 +552,7 @@ def test_the_samples_in_the_docs_are_valid(page, tmp_path):
         path = tmp_path / f"{number}.yaml"
         path.write_text(block)
 
-        assert all(isinstance(each, Pipeline) for each in of_file(path))
+        assert all(isinstance(pipeline, Pipeline) for pipeline in of_file(path))
 
 
 def test_every_setting_of_the_file_and_every_argument_of_a_pipeline_is_in_the_docs():
@@ -564,4 +564,4 @@ def test_every_setting_of_the_file_and_every_argument_of_a_pipeline_is_in_the_do
     rows = re.findall(r"^\| (`[^|]*) \|", "".join(page.read_text() for page in DOCS.glob("pipelines*.md")), re.M)
 
     assert set() == names - set(re.findall(r"`(\w+)`", " ".join(rows)))
-    assert {each.name for each in dataclasses.fields(Pipeline)} <= {row.strip("`") for row in rows}
+    assert {field.name for field in dataclasses.fields(Pipeline)} <= {row.strip("`") for row in rows}

@@ -53,10 +53,10 @@ def kill_when(is_reached: Callable[[], object], words: list[str]) -> None:
 
 
 def versions(topics: Topics) -> dict[bytes, list[int]]:
-    found: dict[bytes, list[int]] = {}
+    numbers: dict[bytes, list[int]] = {}
     for record in topics.cluster.records(topics.sink):
-        found.setdefault(record.key, []).append(int(dict(record.headers)["kafkasse-version"]))
-    return found
+        numbers.setdefault(record.key, []).append(int(dict(record.headers)["kafkasse-version"]))
+    return numbers
 
 
 @pytest.mark.long
@@ -84,10 +84,10 @@ def test_a_killed_rebuild_continues(topics, tmp_path, monkeypatch):
     kill_when(lambda: pending() and [*checkpoint.glob(f"*/{POINTER}")], words)
     topics.send(country("FR", 1))
     # It has written results.
-    kill_when(lambda: any(max(each) >= GENERATION for each in versions(topics).values()), words)
+    kill_when(lambda: any(max(numbers) >= GENERATION for numbers in versions(topics).values()), words)
     topics.send(country("PT", 8))
     run_until(["PT", "ES", "DE"], topics, words)
 
-    found = versions(topics)
-    assert {b"Europe", b"Asia"} == found.keys()
-    assert all(each == sorted(each) for each in found.values())
+    results = versions(topics)
+    assert {b"Europe", b"Asia"} == results.keys()
+    assert all(numbers == sorted(numbers) for numbers in results.values())

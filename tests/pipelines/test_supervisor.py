@@ -181,7 +181,7 @@ def test_counts_rows_that_are_later_than_the_watermark(status):
     batch = progress(10)
     batch["stateOperators"][0]["numRowsDroppedByWatermark"] = 3
 
-    assert [3, 0, 3] == [status.committed(each) for each in (batch, progress(11), batch)]
+    assert [3, 0, 3] == [status.committed(report) for report in (batch, progress(11), batch)]
     assert 6 == status.late_rows
 
 

@@ -68,10 +68,10 @@ def read(topics: Topics, topic: str, count: int) -> list[Any]:
     while time.monotonic() < deadline_s and len(records) < count:
         if not consumer.assignment():
             partitions = consumer.partitions_for_topic(topic) or ()
-            consumer.assign([TopicPartition(topic, each) for each in partitions])
+            consumer.assign([TopicPartition(topic, partition) for partition in partitions])
             time.sleep(0.1)
             continue
-        records += [each for polled in consumer.poll(500).values() for each in polled]
+        records += [record for polled in consumer.poll(500).values() for record in polled]
     consumer.close()
     assert len(records) >= count, records
     return records
@@ -104,4 +104,4 @@ def tombstone(code: str) -> Record:
 
 def top(value: str | bytes | None) -> list[str]:
     """The country codes in a Top 3, the largest first; empty for a tombstone."""
-    return [each["code"] for each in json.loads(value)["nrs"]] if value else []
+    return [entry["code"] for entry in json.loads(value)["nrs"]] if value else []

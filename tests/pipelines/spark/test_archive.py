@@ -66,16 +66,17 @@ class World:
 
     def read(self, log: Log, end: int, partition: int = 0) -> list[tuple[Any, ...]]:
         """Return the records that a client receives, from the first offset on."""
-        found: list[tuple[Any, ...]] = []
+        records: list[tuple[Any, ...]] = []
         position = 0
         with closing(log.cursor({Partition(self.topic, partition): 0})) as cursor:
             while position < end:
                 for batch in cursor.poll(1.0):
                     position = batch.next_offset
-                    found += (
-                        (each.offset, each.timestamp, each.key, each.value, [*each.headers]) for each in batch.records
+                    records += (
+                        (record.offset, record.timestamp, record.key, record.value, [*record.headers])
+                        for record in batch.records
                     )
-        return found
+        return records
 
     def close(self) -> None:
         self.log.close()
@@ -158,20 +159,24 @@ def test_clients_of_a_server_read_the_archive_then_kafka_then_live_records(spark
         for partition, entries in directory.read().partitions.items():
             cluster.drop_before(scenario.topic, entries[-1].end * 2 // 3, partition)
         with scenario.servers([""]) as servers:
-            types = [each for each in client_types(scenario.topic, scenario.table) if each.name in CLIENTS]
-            clients = [gevent.spawn(scenario.client, servers, each) for each in types]
+            types = [
+                client_type
+                for client_type in client_types(scenario.topic, scenario.table)
+                if client_type.name in CLIENTS
+            ]
+            clients = [gevent.spawn(scenario.client, servers, client_type) for client_type in types]
             scenario.write(10, first=BATCHES + 5)
             scenario.end()
-            histories = [each.get() for each in clients]
+            histories = [client.get() for client in clients]
         reached = scenario.read()
         # The archive holds all that Kafka has removed.
         for known in scenario._watch.bounds.values():
-            known[:] = [each._replace(first=0) for each in known]
+            known[:] = [bounds._replace(first=0) for bounds in known]
 
-        found = scenario.violations(histories, reached)
+        violations = scenario.violations(histories, reached)
 
     assert len(CLIENTS) == len(histories)
-    assert [] == found
+    assert [] == violations
 
 
 # The plan, without Kafka and Spark.
@@ -190,20 +195,24 @@ class FakeOffsets:
         return {0: Available(self.start, self.end)}
 
     def at_time(self, partition: int, timestamp_ms: int) -> Seen | None:
-        return next((each for each in self.records.values() if each.timestamp >= timestamp_ms), None)
+        return next((record for record in self.records.values() if record.timestamp >= timestamp_ms), None)
 
     def first(self, partition: int, start: int, end: int, epoch: int = -1) -> Seen | None:
-        truncated = [each.offset for each in self.records.values() if each.epoch > epoch >= 0 and each.offset < start]
+        truncated = [
+            record.offset for record in self.records.values() if record.epoch > epoch >= 0 and record.offset < start
+        ]
         if truncated:
             raise Truncated(min(truncated))
-        return next((each for each in self.records.values() if start <= each.offset < end), None)
+        return next((record for record in self.records.values() if start <= record.offset < end), None)
 
     def last(self, partition: int, start: int, end: int) -> Seen | None:
-        return next((each for each in reversed(self.records.values()) if start <= each.offset < end), None)
+        return next((record for record in reversed(self.records.values()) if start <= record.offset < end), None)
 
     def epoch_starts(self, partition: int, first: Seen, last: Seen) -> list[Seen]:
         starts = {
-            each.epoch: each for each in reversed(self.records.values()) if first.offset <= each.offset <= last.offset
+            record.epoch: record
+            for record in reversed(self.records.values())
+            if first.offset <= record.offset <= last.offset
         }
         return sorted(starts.values())
 
@@ -240,14 +249,14 @@ ARCHIVED = Entry(0, 0, 4, 0, DAYS[0], 0, 4, path="x")
 def test_the_plan_continues_where_the_archive_ends(records, end, archived, segments):
     made = plan(FakeOffsets(records, end), *archived)
 
-    assert [ArchiveRange(0, *each) for each in segments] == [*made.segments]
+    assert [ArchiveRange(0, *segment) for segment in segments] == [*made.segments]
     if archived:
         assert made.manifest.end(0) == (segments[0][0] if segments else end)
 
 
 def test_offsets_without_records_are_archived():
     """Transaction markers are accounted for, so that they are not a hole."""
-    assert [(0, 0, 2)] == [each[:3] for each in plan(FakeOffsets({}, end=2)).segments]
+    assert [(0, 0, 2)] == [segment[:3] for segment in plan(FakeOffsets({}, end=2)).segments]
 
 
 def test_records_that_kafka_removed_before_they_were_archived_are_a_hole():

@@ -65,10 +65,10 @@ def test_all_types_become_the_json_of_the_web_process(spark, registry):
         row = private_spark.call(spark, f"decode_{number}", avro_records.CLASS, arguments, avro_records.RESULT, inputs)
         columns.append(row.alias(f"c{number}"))
 
-    [found] = spark.range(1).select(*columns).collect()
+    [decoded] = spark.range(1).select(*columns).collect()
 
     assert [(None, {"a": expected}) for _, _, expected in VALUES] == [
-        (row.problem, json.loads(row.json or "null")) for row in found
+        (row.problem, json.loads(row.json or "null")) for row in decoded
     ]
 
 
@@ -81,9 +81,9 @@ def test_each_record_is_decoded_with_the_schema_that_wrote_it(spark, registry, f
     pipeline = defined(file, registry)
 
     rows = kafka_rows(spark, ("a", framed(first, old)), ("b", framed(second, new)), ("c", guid), ("d", None))
-    found = pipeline.query(source=rows)["sink"].collect()
+    results = pipeline.query(source=rows)["sink"].collect()
 
-    values = [row.value and json.loads(row.value) for row in found]
+    values = [row.value and json.loads(row.value) for row in results]
     newer = {"id": "b", "amount": 2, "price": 2.5, "shop": "s"}
     assert [{"id": "a", "amount": 1, "price": None, "shop": "web"}, newer, newer, None] == values
     assert {"id": "STRING", "amount": "BIGINT", "price": "DOUBLE", "shop": "STRING"} == (
@@ -244,11 +244,11 @@ def test_a_missing_file_with_the_password_is_an_error(spark, tmp_path):
 
 def zigzag(number: int) -> bytes:
     """A long in Avro."""
-    number, found = (number << 1) ^ (number >> 63), bytearray()
+    number, buffer = (number << 1) ^ (number >> 63), bytearray()
     while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
+        buffer.append(number & 0x7F | 0x80)
         number >>= 7
-    return bytes([*found, number])
+    return bytes([*buffer, number])
 
 
 NULLS = {"type": "array", "items": "null"}

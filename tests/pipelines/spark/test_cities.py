@@ -43,9 +43,9 @@ def pipeline(name: str) -> Pipeline:
 
 def largest(changes: list[dict[str, Any]]) -> dict[str, list[str]]:
     """The IDs of the largest cities of each country, computed by plain Python code."""
-    world = {each["id"]: each for each in changes}
-    countries: dict[str, list[Any]] = {each["country"]: [] for each in world.values()}
-    for city in sorted(world.values(), key=lambda each: (-each["population"], each["id"])):
+    world = {update["id"]: update for update in changes}
+    countries: dict[str, list[Any]] = {update["country"]: [] for update in world.values()}
+    for city in sorted(world.values(), key=lambda update: (-update["population"], update["id"])):
         if city["population"] > 0:
             countries[city["country"]].append(city["id"])
     return {country: ids[:LARGEST] for country, ids in countries.items() if ids}
@@ -56,13 +56,13 @@ def test_the_replay_is_reproducible():
     changes = updates(UPDATES)
 
     assert changes == updates(UPDATES)
-    assert CITIES == len({each["id"] for each in changes[:CITIES]})
-    assert any(each["population"] == 0 for each in changes), "no city was abandoned"
+    assert CITIES == len({update["id"] for update in changes[:CITIES]})
+    assert any(update["population"] == 0 for update in changes), "no city was abandoned"
     totals: Counter[str] = Counter()
-    for each in changes:
-        totals[each["id"]] += each["change"]
-        first = next(other for other in changes if other["id"] == each["id"])
-        assert each["population"] == first["population"] + totals[each["id"]]
+    for update in changes:
+        totals[update["id"]] += update["change"]
+        first = next(other for other in changes if other["id"] == update["id"])
+        assert update["population"] == first["population"] + totals[update["id"]]
 
 
 @pytest.mark.long
@@ -71,11 +71,11 @@ def test_the_largest_cities_follow_all_updates(spark, topics, tmp_path):
     changes = updates(UPDATES)
     expected = largest(changes)
     running = replace(pipeline("largest-cities"), source={"source": Source(topics.source)}, sink={"sink": topics.sink})
-    topics.send(*((each["id"].encode(), json.dumps(each).encode()) for each in changes))
+    topics.send(*((update["id"].encode(), json.dumps(update).encode()) for update in changes))
 
     def is_expected(latest: dict[str, bytes | None]) -> bool:
         cities = {country: json.loads(value)["cities"] for country, value in latest.items() if value}
-        return expected == {country: [each["id"] for each in found] for country, found in cities.items()}
+        return expected == {country: [city["id"] for city in ranking] for country, ranking in cities.items()}
 
     run = Run(spark, running, topics.kafka, str(tmp_path))
     with started(run, run.checkpoint()):
@@ -85,25 +85,25 @@ def test_the_largest_cities_follow_all_updates(spark, topics, tmp_path):
 def test_each_window_counts_the_changes_of_a_minute(spark):
     """A window starts every ten seconds. The first record of a city is not a change."""
     changes = updates(CITIES + 200)
-    records = [(each["id"], json.dumps(each)) for each in changes]
+    records = [(update["id"], json.dumps(update)) for update in changes]
     rows = kafka_rows(spark, *records, interval=timedelta(seconds=1))
     results: Any = pipeline("city-changes").query(source=rows)
 
-    found = [json.loads(row.value) for row in results["sink"].collect()]
+    windows = [json.loads(row.value) for row in results["sink"].collect()]
 
     expected: Counter[tuple[str, int]] = Counter()
     people: Counter[tuple[str, int]] = Counter()
-    for second, each in enumerate(changes):
+    for second, update in enumerate(changes):
         last = second // SLIDE_S * SLIDE_S
-        for start in range(last - WINDOW_S + SLIDE_S, last + 1, SLIDE_S) if each["change"] else ():
-            expected[each["country"], start] += 1
-            people[each["country"], start] += each["change"]
+        for start in range(last - WINDOW_S + SLIDE_S, last + 1, SLIDE_S) if update["change"] else ():
+            expected[update["country"], start] += 1
+            people[update["country"], start] += update["change"]
     seconds = {
-        (each["country"], (datetime.fromisoformat(each["window_start"]) - START) // timedelta(seconds=1)): each
-        for each in found
+        (window["country"], (datetime.fromisoformat(window["window_start"]) - START) // timedelta(seconds=1)): window
+        for window in windows
     }
-    assert expected == {key: each["changes"] for key, each in seconds.items()}
-    assert people == {key: each["people"] for key, each in seconds.items()}
+    assert expected == {key: window["changes"] for key, window in seconds.items()}
+    assert people == {key: window["people"] for key, window in seconds.items()}
 
 
 def test_the_routes_serve_the_results():

@@ -129,10 +129,10 @@ def test_the_exit_code_says_whether_the_mode_accepts_the_query(tmp_path, monkeyp
     for mode, code in (("realtime", 1), ("microbatch", 0)):
         file.write_text(json.dumps({"pipelines": {"ids": definition | {"mode": mode}}}))
 
-        found = main(["pipeline", "check", str(file)])
+        exit_code = main(["pipeline", "check", str(file)])
 
         out, err = capsys.readouterr()
-        assert code == found
+        assert code == exit_code
         assert "  micro-batches: accepted\n" in out
         assert ("the mode realtime of the pipeline ids is rejected" in err) == bool(code)
 

@@ -89,13 +89,13 @@ def test_a_record_that_fails_becomes_a_dead_letter_and_is_skipped(runs, query, r
     position = find(runs, pipeline)
     others = skip(runs, pipeline, "KeyError") + skip(runs, pipeline, "")
     topics.send((b"b", b"3"))
-    found = skip(runs, pipeline, crash.data_error)
+    skipped = skip(runs, pipeline, crash.data_error)
     again = skip(runs, pipeline, crash.data_error)
     topics.send((b"a", b"4"))
     runs.attempt(pipeline)
 
     assert f"{topics.source}, partition 2, offset 0" == position
-    [where_and_why] = found
+    [where_and_why] = skipped
     assert where_and_why.startswith(f"{topics.source} partition 2 offset 0: ")
     assert reason in where_and_why
     assert [] == others + again
@@ -115,12 +115,12 @@ def test_no_more_records_are_skipped_than_the_limit(runs, monkeypatch):
     runs.topics.send(*[(b"a", b"x%d" % number) for number in range(4)])
     crash = runs.crash(pipeline)
 
-    found = skip(runs, pipeline, crash.data_error, 2)
+    skipped = skip(runs, pipeline, crash.data_error, 2)
     monkeypatch.setattr(failing_record, "MAX_SKIPPED", 2)
     more = skip(runs, pipeline, crash.data_error, 2)
 
     assert [0, 1] == [int(own(letter)["offset"]) for letter in runs.letters(2)]
-    assert (2, []) == (len(found), more)
+    assert (2, []) == (len(skipped), more)
     position = find(runs, pipeline)
     assert f"{runs.topics.source}, partition 1, offset 2" == position
 
@@ -172,9 +172,9 @@ def test_a_record_before_the_start_is_not_skipped(runs):
     late = runs.pipeline(doubled, source=Source(runs.topics.source, start={0: 0, 1: 1, 2: 0}), mode="once")
     runs.topics.send((b"a", b"x"), (b"a", b"y"))
 
-    found = skip(runs, late, runs.crash(late).data_error)
+    skipped = skip(runs, late, runs.crash(late).data_error)
 
-    assert [f"{runs.topics.source} partition 1 offset 1"] == [each.partition(":")[0] for each in found]
+    assert [f"{runs.topics.source} partition 1 offset 1"] == [line.partition(":")[0] for line in skipped]
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def test_the_pipeline_continues_after_records_that_fail(topics, words):
         _, err = process.communicate(timeout=EXIT_TIMEOUT_S)
 
     assert {b"two", b"three"} == {letter.value for letter in letters}
-    statuses = [json.loads(each.value) for each in read(topics, f"{topics.sink}-status", 11)]
+    statuses = [json.loads(record.value) for record in read(topics, f"{topics.sink}-status", 11)]
     assert 2 == max(status["dead_letters"] for status in statuses)
     assert "restarting" not in err
 

@@ -119,7 +119,7 @@ def test_the_top_n_equal_those_of_plain_python(spark, directories, chance):
     copies = [history for _ in range(HISTORIES) for history in [plain.history(chance)] * SPLITS]
 
     stream = Stream(
-        spark, next(directories), lambda rows: ranked(rows, n), together(split(each, chance) for each in copies)
+        spark, next(directories), lambda rows: ranked(rows, n), together(split(history, chance) for history in copies)
     )
 
     assert expected_tops(map(plain.members, copies), n) == stream.tops()
@@ -133,7 +133,7 @@ def test_the_top_n_equal_those_of_plain_python(spark, directories, chance):
     for number in range(0, len(copies), SPLITS):
         for group in plain.GROUPS:
             of_copies = [groups.get(f"{number + copy} {group}") for copy in range(SPLITS)]
-            assert 1 == len({each and (each.size, each.version, tuple(each.position)) for each in of_copies})
+            assert 1 == len({state and (state.size, state.version, tuple(state.position)) for state in of_copies})
     for group, of_group in groups.items():
         versions = [row.version for row in stream.results if row.group == group]
         assert sorted(set(versions)) == versions
@@ -146,11 +146,11 @@ def test_late_edits_are_ignored(spark, directories, chance):
     """With an order, an edit that arrives after one with a higher order changes nothing, even if that one was a removal."""
     n = chance.randint(1, 4)
     histories = [plain.history(chance) for _ in range(HISTORIES)]
-    batches = together([*split(each, chance), *split(each, chance)] for each in histories)
+    batches = together([*split(history, chance), *split(history, chance)] for history in histories)
 
     stream = Stream(spark, next(directories), lambda rows: ranked(rows, n, order="order"), batches)
 
-    latest = [plain.ranked_members(plain.latest_by_order(each).values()) for each in histories]
+    latest = [plain.ranked_members(plain.latest_by_order(history).values()) for history in histories]
     assert expected_tops(latest, n) == stream.tops()
 
 

@@ -45,11 +45,11 @@ def test_ranked_equals_plain_python(spark, partitions, chance):
     """Inserts, corrections, moves, removals and reordered rows give the top n, with all fields."""
     n, edits = chance.randint(1, 4), histories(chance)
 
-    found = ranked(frame(spark, edits), n).collect()
+    rows = ranked(frame(spark, edits), n).collect()
 
     items = {edit.key: edit.row[3] for edit in plain.latest(edits).values()}
     expected = {group: [items[key] for key in keys] for group, keys in plain.top(edits, n).items()}
-    assert expected == {row.group: [item.asDict() for item in row["items"]] for row in found if row["items"]}
+    assert expected == {row.group: [item.asDict() for item in row["items"]] for row in rows if row["items"]}
 
 
 @with_many_histories
@@ -63,9 +63,9 @@ def test_latest_per_key_equals_plain_python(spark, partitions, chance):
 
     rows = latest_per_key(frame(spark, edits), removed="group IS NULL", order="order").collect()
 
-    found = {row.key: row for row in sorted(rows, key=lambda row: row.version)}
+    newest = {row.key: row for row in sorted(rows, key=lambda row: row.version)}
     expected = {key: edit.rank for key, edit in plain.latest_by_order(edits).items()}
-    assert expected == {row.key: row.rank for row in found.values() if row.group is not None}
+    assert expected == {row.key: row.rank for row in newest.values() if row.group is not None}
     assert len({(row.key, row.version) for row in rows}) == len(rows)
     in_order = sorted(rows, key=lambda row: (row.key, row.version))
     for _, of_key in groupby(in_order, key=lambda row: row.key):
@@ -153,7 +153,7 @@ def test_the_manifest_contains_the_number_of_ranks(spark):
     with json_state.recording("microbatch") as state:
         ranked(frame(spark, [Edit("k0", "north", 5)]), n=3)
 
-    assert [3] == [each["n"] for each in state.values() if "n" in each]
+    assert [3] == [entry["n"] for entry in state.values() if "n" in entry]
 
 
 def test_an_empty_group_is_emitted_and_continues_to_count(spark, tmp_path):

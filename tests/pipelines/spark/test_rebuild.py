@@ -182,7 +182,7 @@ def test_a_changed_pipeline_starts_an_interrupted_rebuild_again(runs, change, in
         expected = b"2 newer"
     else:
         query = largest if change == "state" else latest
-        old, new, newer = (runs.pipeline(query(each), mode="microbatch") for each in ("int", "int", "double"))
+        old, new, newer = (runs.pipeline(query(type_), mode="microbatch") for type_ in ("int", "int", "double"))
         expected = b"2.0"
     run_old(runs, old)
     interrupt(runs, new, interrupted)

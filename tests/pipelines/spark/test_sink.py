@@ -87,8 +87,8 @@ def test_each_bad_record_becomes_a_dead_letter_with_its_bytes_and_position(runs)
     topics.send(country("DE", 4))
 
     def jobs_for_dead_letters() -> list[int]:
-        others = [each for each in runs.spark.streams.active if each.id != query.id]
-        return [job for each in others for job in tracker.getJobIdsForGroup(str(each.runId))]
+        others = [candidate for candidate in runs.spark.streams.active if candidate.id != query.id]
+        return [job for other in others for job in tracker.getJobIdsForGroup(str(other.runId))]
 
     with runs.running(runs.pipeline(codes)) as query:
         topics.read(lambda latest: latest["DE"] == b"DE")
@@ -147,11 +147,11 @@ def test_finds_the_highest_version_of_each_key(spark, topics):
     send_versions(topics, 1, GENERATION + 7, 2)
     topics.cluster.send(topics.sink, b"x", key=b"b")
 
-    found = sink_versions.written_versions(spark, topics.kafka, [topics.sink], 0)
+    versions = sink_versions.written_versions(spark, topics.kafka, [topics.sink], 0)
 
-    assert found is not None
-    assert [(topics.sink, KEY, GENERATION + 7)] == [(row[0], bytes(row[1]), row[2]) for row in found.collect()]
-    assert "ExistingRDD" not in private_spark.plan(found)  # how Spark names rows from Python
+    assert versions is not None
+    assert [(topics.sink, KEY, GENERATION + 7)] == [(row[0], bytes(row[1]), row[2]) for row in versions.collect()]
+    assert "ExistingRDD" not in private_spark.plan(versions)  # how Spark names rows from Python
     assert (0, 2) == (first_generation, sink_versions.next_generation(spark, topics.kafka, [topics.sink]))
 
 
@@ -187,7 +187,7 @@ def test_files_work_on_file_systems_of_hadoop(spark, tmp_path):
     files.write(path, "é")
     files.write(path, "ü")
 
-    found = files.read(path), files.exists(path), [each.name for each in (tmp_path / "new").glob("[!.]*")]
+    found = files.read(path), files.exists(path), [entry.name for entry in (tmp_path / "new").glob("[!.]*")]
     files.delete(path)
 
     assert (None, False, None) == missing

@@ -131,12 +131,12 @@ def test_latest_gives_a_key_of_several_sources_increasing_versions(run):
     def sink(rows: DataFrame) -> Any:
         return pipeline.query(**{name: rows.where(F.col("topic") == name) for name in sources})["sink"]
 
-    eu, us = kafka_rows(run.spark, *(order("a", each) for each in (1, 2, 3))), kafka_rows(run.spark, order("a", 4))
-    found = MicroBatches(run.spark, run.directory, sink).process(
+    eu, us = kafka_rows(run.spark, *(order("a", amount) for amount in (1, 2, 3))), kafka_rows(run.spark, order("a", 4))
+    results = MicroBatches(run.spark, run.directory, sink).process(
         eu.withColumn("topic", F.lit("eu")), us.withColumn("topic", F.lit("us"))
     )
 
-    assert [(3, 3), (4, 4)] == [(json.loads(row.value)["amount"], row.version) for row in found][-2:]
+    assert [(3, 3), (4, 4)] == [(json.loads(row.value)["amount"], row.version) for row in results][-2:]
 
 
 def test_top_ranks_the_rows_of_each_group(run):
@@ -147,7 +147,7 @@ def test_top_ranks_the_rows_of_each_group(run):
 
     *_, (key, value) = run(query, *records)
 
-    assert ("x", "x", ["b", "a"]) == (key, value["customer"], [each["id"] for each in value["orders"]])
+    assert ("x", "x", ["b", "a"]) == (key, value["customer"], [item["id"] for item in value["orders"]])
 
 
 def test_top_can_rank_in_ascending_order(run):
@@ -157,7 +157,7 @@ def test_top_can_rank_in_ascending_order(run):
 
     *_, (_, value) = run({"top": top}, *records)
 
-    assert ["c", "b"] == [each["id"] for each in value["items"]]
+    assert ["c", "b"] == [item["id"] for item in value["items"]]
 
 
 def test_a_window_aggregates_records(run):
@@ -170,14 +170,14 @@ def test_a_window_aggregates_records(run):
     }
     records = [order("a", 1, customer="x"), order("b", 2, customer="x"), order("c", 9, customer="y")]
 
-    found = run({"where": "amount < 5", "window": window}, *records)
+    results = run({"where": "amount < 5", "window": window}, *records)
 
     assert {
         ('{"customer":"x","window_start":"2026-11-01T11:59:00.000Z"}', 1, 1),
         ('{"customer":"x","window_start":"2026-11-01T12:00:00.000Z"}', 2, 3),
         ('{"customer":"x","window_start":"2026-11-01T12:01:00.000Z"}', 1, 2),
-    } == {(key, value["orders"], value["total"]) for key, value in found}
-    assert {"customer", "window_start", "window_end", "orders", "total"} == found[0][1].keys()
+    } == {(key, value["orders"], value["total"]) for key, value in results}
+    assert {"customer", "window_start", "window_end", "orders", "total"} == results[0][1].keys()
 
 
 def test_each_group_of_a_window_has_its_own_key(run):
@@ -186,10 +186,10 @@ def test_each_group_of_a_window_has_its_own_key(run):
     groups = [("a b", "c"), ("a", "b c"), (None, "a"), ("a", None), ("", "a")]
     records = [order("", 1, id=id_, customer=customer, at="2026-01-02T03:04:05Z") for id_, customer in groups]
 
-    found = run({"window": window}, *((None, value) for _, value in records))
+    results = run({"window": window}, *((None, value) for _, value in records))
 
-    assert len(groups) == len({key for key, _ in found})
-    assert {("2026-01-02T03:00:00.000Z", 1)} == {(value["window_start"], value["n"]) for _, value in found}
+    assert len(groups) == len({key for key, _ in results})
+    assert {("2026-01-02T03:00:00.000Z", 1)} == {(value["window_start"], value["n"]) for _, value in results}
 
 
 def test_final_results_are_written_once(run):
@@ -203,11 +203,11 @@ def test_final_results_are_written_once(run):
     )
     times = [["12:00:10", "12:00:50", "12:02:00"], ["12:03:30"], ["12:00:20", "12:05:00"], ["12:09:00"]]
 
-    found = batches.process(
-        *(kafka_rows(run.spark, *(order("a", 1, at=f"2026-11-01T{each}Z") for each in batch)) for batch in times)
+    results = batches.process(
+        *(kafka_rows(run.spark, *(order("a", 1, at=f"2026-11-01T{time}Z") for time in batch)) for batch in times)
     )
 
-    values = [json.loads(row.value) for row in found]
+    values = [json.loads(row.value) for row in results]
     counts = [(value["window_start"][11:16], value["n"]) for value in values]
     assert [("12:00", 2), ("12:02", 1), ("12:03", 1), ("12:05", 1)] == counts
     assert 1 == sum(Status.of(pipeline).committed(progress) for progress in batches.progress)
@@ -232,9 +232,9 @@ def test_a_window_of_the_latest_rows_follows_corrections(run, tmp_path):
     stream.process(rows.where("offset < 60"), rows.where("offset >= 60"))
 
     newest = {row.key: row for row in sorted(stream.results, key=lambda row: row.version)}
-    found = [json.loads(row.value) for row in newest.values() if row.value is not None]
+    values = [json.loads(row.value) for row in newest.values() if row.value is not None]
     aggregates = {
-        value["window_start"][11:13]: tuple(value[name] for name in ("n", "known", "total", "mean")) for value in found
+        value["window_start"][11:13]: tuple(value[name] for name in ("n", "known", "total", "mean")) for value in values
     }
     assert hourly(records) == aggregates
 
@@ -248,9 +248,9 @@ def random_order(chance: Random) -> tuple[str, str | None]:
 def hourly(records: list[tuple[str, str | None]]) -> dict[str, tuple[int, int, int, float]]:
     latest = [json.loads(value) for value in dict(records).values() if value is not None]
     hours: dict[str, list[int]] = {}
-    for each in latest:
-        if each["amount"] < 90:
-            hours.setdefault(each["at"][11:13], []).append(each["amount"])
+    for row in latest:
+        if row["amount"] < 90:
+            hours.setdefault(row["at"][11:13], []).append(row["amount"])
     return {hour: (len(of), len(of), 2 * sum(of), sum(of) / len(of)) for hour, of in hours.items()}
 
 
@@ -260,14 +260,14 @@ def test_enrich_adds_the_columns_of_tables(run):
     (run.directory / "customers.csv").write_text("id,csv\nx,Ann\ny,Bob\ny,Bob\n")
     rows = pa.table({"id": ["x", "y", "y"], "parquet": ["Ann", "Bob", "Bob"]})
     pq.write_table(rows, run.directory / "customers.parquet")
-    tables = {each: {each: f"customers.{each}"} for each in ("csv", "parquet")}
+    tables = {name: {name: f"customers.{name}"} for name in ("csv", "parquet")}
     enrich = [{"table": name, "on": {"customer": "id"}} for name in tables]
     records = [order("a", 1, customer="y"), order("b", 1, customer="z"), order("c", 1)]
 
-    found = run({"enrich": enrich, "select": [*tables]}, *records, tables=tables)
+    results = run({"enrich": enrich, "select": [*tables]}, *records, tables=tables)
 
     none = dict.fromkeys(tables)
-    assert [("a", {"csv": "Bob", "parquet": "Bob"}), ("b", none), ("c", none)] == found
+    assert [("a", {"csv": "Bob", "parquet": "Bob"}), ("b", none), ("c", none)] == results
 
 
 @pytest.mark.parametrize(
@@ -303,10 +303,10 @@ def test_sources_are_combined_and_each_sink_has_its_query(run):
     }
     eu, us = kafka_rows(run.spark, order("a", 1)), kafka_rows(run.spark, order("b", 2, shop="s"))
 
-    found = run.frame(definition, eu=eu, us=us)
+    frames = run.frame(definition, eu=eu, us=us)
 
-    assert {'{"amount":1,"shop":null}', '{"amount":2,"shop":"s"}'} == {row.value for row in found["all"].collect()}
-    assert ['{"amount":2}'] == [row.value for row in found["us"].collect()]
+    assert {'{"amount":1,"shop":null}', '{"amount":2,"shop":"s"}'} == {row.value for row in frames["all"].collect()}
+    assert ['{"amount":2}'] == [row.value for row in frames["us"].collect()]
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def of_case(number: int, record: Record) -> Record:
 
 @pytest.fixture(scope="module")
 def results(spark: SparkSession) -> list[Row]:
-    records = [of_case(number, each) for number, (records, _) in enumerate(CASES.values()) for each in records]
+    records = [of_case(number, record) for number, (records, _) in enumerate(CASES.values()) for record in records]
     return topn(kafka_rows(spark, *records)).collect()
 
 
@@ -60,10 +60,12 @@ def test_ranks_the_countries_of_each_continent(results, case):
     """The Top 3 do not depend on the records of other continents."""
     prefix = f"{list(CASES).index(case)}."
 
-    found = {row.key.removeprefix(prefix): top(row.value) for row in results if row.key.startswith(prefix)}
+    rankings = {row.key.removeprefix(prefix): top(row.value) for row in results if row.key.startswith(prefix)}
 
     _, expected = CASES[case]
-    assert expected == {continent: [code.removeprefix(prefix) for code in codes] for continent, codes in found.items()}
+    assert expected == {
+        continent: [code.removeprefix(prefix) for code in codes] for continent, codes in rankings.items()
+    }
 
 
 def test_the_value_contains_all_fields(results):
@@ -71,9 +73,9 @@ def test_the_value_contains_all_fields(results):
     [value] = [row.value for row in results if row.key == "0.Europe"]
 
     countries = [fields("DE", 6), fields("FR", 5)]
-    expected = {"continent": "0.Europe", "nrs": [{**each, "code": f"0.{each['code']}"} for each in countries]}
-    for each in expected["nrs"]:
-        each["continent"] = "0.Europe"
+    expected = {"continent": "0.Europe", "nrs": [{**entry, "code": f"0.{entry['code']}"} for entry in countries]}
+    for entry in expected["nrs"]:
+        entry["continent"] = "0.Europe"
     assert expected == json.loads(value)
 
 
