@@ -33,16 +33,16 @@ def path(tmp_path: Path) -> Path:
 
 
 def status(run: Run, path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(run("archive", "status", str(path), "--json").out)
-    return found
+    report: dict[str, Any] = json.loads(run("archive", "status", str(path), "--json").out)
+    return report
 
 
 def test_shows_what_an_archive_contains(run, path):
     """The status lists the topics, their size, and the offsets that are missing."""
     out = run("archive", "status", str(path)).out
 
-    found = status(run, path)
-    assert (10, 5, {"0": 12}, [[0, 4, 6]]) == tuple(found[name] for name in ("records", "files", "ends", "holes"))
+    report = status(run, path)
+    assert (10, 5, {"0": 12}, [[0, 4, 6]]) == tuple(report[name] for name in ("records", "files", "ends", "holes"))
     assert "orders (memory1): 2026-11-22 to 2026-11-22" in out
     assert "partition 0 lacks the offsets 4 to 5" in out
 

@@ -40,18 +40,18 @@ def test_writes_each_row_as_a_record(load, cluster, topic):
     done = load(COUNTRIES, "--topic", topic, "--key", "code", "--rate", "1000")
 
     assert 0 == done.code, done.err
-    found = cluster.records(topic, 2)
+    records = cluster.records(topic, 2)
     with COUNTRIES.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert {record.key.decode() for record in found} == {row["code"] for row in rows}
-    namibia = next(json.loads(record.value) for record in found if record.key == b"NA")
+    assert {record.key.decode() for record in records} == {row["code"] for row in rows}
+    namibia = next(json.loads(record.value) for record in records if record.key == b"NA")
     assert namibia == {
         "name": "Namibia", "code": "NA", "continent": "Africa", "population": 2448255, "size": 825418
     }  # fmt: skip
     summary = done.out.splitlines()
     assert summary[0] == f"{len(rows)} rows acknowledged in topic {topic}"
     for partition in (0, 1):
-        offsets = [record.offset for record in found if record.partition == partition]
+        offsets = [record.offset for record in records if record.partition == partition]
         assert f"  partition {partition}: offsets {min(offsets)} to {max(offsets)}" in summary
 
 
@@ -164,12 +164,12 @@ def test_converts_any_csv_file_without_loss(rows):
     csv.writer(file).writerows([["a", "b"], *rows])
     lines = Lines(io.BytesIO(file.getvalue().encode()))
 
-    found = list(csv_rows(lines, "a"))
+    records = list(csv_rows(lines, "a"))
 
-    assert [row.key for row in found] == [row[0].encode() for row in rows]
+    assert [row.key for row in records] == [row[0].encode() for row in rows]
     assert [
         {name: value if isinstance(value, str) else None for name, value in json.loads(row.value).items()}
-        for row in found
+        for row in records
     ] == [
         {name: None if _is_number(value) else value for name, value in zip("ab", row, strict=True)} for row in rows
     ]  # fmt: skip

@@ -62,7 +62,7 @@ def test_prints_the_latest_status_of_each_pipeline(cluster, show, fresh_name):
     assert "no such topic" == rows[3][-1]
     assert "2" == rows[5][5], "the dead letters of all runs"
     assert [("a", 12, None), ("b", 0, None), ("c", 0, None), ("e", 0, None), ("f", 0, 2)] == [
-        (each["pipeline"], each["lag_records"], each["dead_letters_in_topic"]) for each in map(json.loads, lines)
+        (entry["pipeline"], entry["lag_records"], entry["dead_letters_in_topic"]) for entry in map(json.loads, lines)
     ]
 
 

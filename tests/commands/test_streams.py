@@ -75,11 +75,11 @@ def test_names_the_server_of_each_stream(server, streams, connect, directory):
     """With several servers, the table has a column for the server. The JSON objects always have it."""
     with Server(APP, KAFKASSE_RUNTIME_DIR=str(directory)) as other:
         fetch(other.port, "/-/health")
-        for each in (server, other):
-            connect(each)
+        for instance in (server, other):
+            connect(instance)
         table, objects = streams(), streams("--json")
 
-    names = [name_of(each) for each in (server, other)]
+    names = [name_of(instance) for instance in (server, other)]
     header, *rows = table.out.splitlines()
     assert (0, 0) == (table.code, objects.code)
     assert {f"Server: {name}" for name in names} == set(table.err.splitlines())
@@ -93,19 +93,19 @@ def test_names_a_worker_that_does_not_answer(server, streams, connect, directory
     wait_until(lambda: 2 == len(list(directory.glob("*/worker-*.sock"))))
     for _ in range(8):
         connect(server)
-    all_streams = {each["id"] for each in listed(streams("--json"))}
+    all_streams = {stream["id"] for stream in listed(streams("--json"))}
     stopped, running = server.workers()
     os.kill(stopped, signal.SIGSTOP)
     try:
-        found, ended = streams("--json"), streams("end", f"{stopped}-0")
+        listing, ended = streams("--json"), streams("end", f"{stopped}-0")
     finally:
         os.kill(stopped, signal.SIGCONT)
 
     of_running = {stream_id for stream_id in all_streams if stream_id.startswith(f"{running}-")}
     silent = f"kafkasse streams: no answer within 5 s from the workers with these process IDs: {stopped};"
-    assert [1, 1] == [found.code, ended.code]
-    assert of_running == {stream["id"] for stream in listed(found)}
-    assert [True, True] == [done.err.startswith(silent) for done in (found, ended)]
+    assert [1, 1] == [listing.code, ended.code]
+    assert of_running == {stream["id"] for stream in listed(listing)}
+    assert [True, True] == [done.err.startswith(silent) for done in (listing, ended)]
 
 
 def test_a_stream_that_does_not_exist_is_an_error(server, streams):

@@ -73,31 +73,31 @@ def document(client: FlaskClient, name: str) -> dict[str, Any]:
 
 def test_the_openapi_document_is_valid(client):
     """The validator of the OpenAPI ecosystem accepts it as OpenAPI 3.2, and would notice a missing parameter."""
-    found = document(client, "openapi")
+    openapi = document(client, "openapi")
 
-    errors = list(openapi_errors(found))
+    errors = list(openapi_errors(openapi))
 
     assert [] == errors
-    assert "3.2.0" == found["openapi"]
+    assert "3.2.0" == openapi["openapi"]
     paths = {"/check", "/table", "/plain", "/mine/{customer}", "/{topics}", "/-/ticket"}
-    assert paths | {f"/{name}" for name in FORMATS} == found["paths"].keys()
-    assert [{"url": "/streams"}] == found["servers"]
-    del found["paths"]["/{topics}"]["get"]["parameters"][0]
-    assert any(openapi_errors(found))
+    assert paths | {f"/{name}" for name in FORMATS} == openapi["paths"].keys()
+    assert [{"url": "/streams"}] == openapi["servers"]
+    del openapi["paths"]["/{topics}"]["get"]["parameters"][0]
+    assert any(openapi_errors(openapi))
 
 
 def test_the_asyncapi_document_is_valid(client):
     """It matches the official schema of AsyncAPI 3.0, which notices a wrong type, and its references have targets."""
-    found = document(client, "asyncapi")
+    asyncapi = document(client, "asyncapi")
 
-    errors = [error.message for error in Draft7Validator(ASYNCAPI).iter_errors(found)]
+    errors = [error.message for error in Draft7Validator(ASYNCAPI).iter_errors(asyncapi)]
 
     assert [] == errors
-    assert {"localhost"} == {server["host"] for name, server in found["servers"].items() if name == "http"}
-    for reference in references(found):
-        assert resolve(found, reference) is not None
-    found["channels"]["stream_value"]["servers"] = "http"
-    assert not Draft7Validator(ASYNCAPI).is_valid(found)
+    assert {"localhost"} == {server["host"] for name, server in asyncapi["servers"].items() if name == "http"}
+    for reference in references(asyncapi):
+        assert resolve(asyncapi, reference) is not None
+    asyncapi["channels"]["stream_value"]["servers"] = "http"
+    assert not Draft7Validator(ASYNCAPI).is_valid(asyncapi)
 
 
 PARSER = "@asyncapi/parser@3.6.3"
@@ -124,16 +124,16 @@ def test_the_parser_of_asyncapi_accepts_the_document(client):
     text = json.dumps(document(client, "asyncapi"))
     done = subprocess.run(["node", folder / "parse.mjs"], input=text, capture_output=True, text=True, check=True)
 
-    assert [] == [each for each in json.loads(done.stdout) if each["severity"] <= WARNING]
+    assert [] == [problem for problem in json.loads(done.stdout) if problem["severity"] <= WARNING]
 
 
 def test_only_guarded_streams_need_credentials(client):
-    found = document(client, "openapi")
-    guarded, public = (found["paths"][path]["get"] for path in ("/mine/{customer}", "/value"))
+    openapi = document(client, "openapi")
+    guarded, public = (openapi["paths"][path]["get"] for path in ("/mine/{customer}", "/value"))
 
-    schemes = {name for each in guarded["security"] for name in each}
+    schemes = {name for requirement in guarded["security"] for name in requirement}
     assert {"partners", "partners-cookie", "public", "ticket-in-query"} == schemes
-    assert schemes == found["components"]["securitySchemes"].keys()
+    assert schemes == openapi["components"]["securitySchemes"].keys()
     assert [] == public["security"]
     assert {"401", "403"} == guarded["responses"].keys() - public["responses"].keys()
 
@@ -141,8 +141,8 @@ def test_only_guarded_streams_need_credentials(client):
 def test_the_parameters_of_a_stream_are_in_the_document(client):
     parameters = document(client, "openapi")["paths"]["/mine/{customer}"]["get"]["parameters"]
 
-    own = [each["name"] for each in parameters if "name" in each]
-    shared = [each["$ref"].rpartition("/")[2] for each in parameters if "$ref" in each]
+    own = [parameter["name"] for parameter in parameters if "name" in parameter]
+    shared = [parameter["$ref"].rpartition("/")[2] for parameter in parameters if "$ref" in parameter]
     assert ["customer", "key", "header.type", "field.NAME", "filter"] == own
     assert ["Last-Event-ID", "lastEventId", "timestamp", "since", "offset", "live", "cursor"] == shared
 
@@ -185,8 +185,8 @@ class TestSchemas:
         assert [] == list(openapi_errors(openapi))
         assert [] == list(Draft7Validator(ASYNCAPI).iter_errors(asyncapi))
         assert 1 == json.dumps(asyncapi).count('"host": "localhost"')
-        for found in (openapi, asyncapi):
-            assert all(resolve(found, each) is not None for each in references(found))
+        for description in (openapi, asyncapi):
+            assert all(resolve(description, reference) is not None for reference in references(description))
 
     @pytest.mark.parametrize(
         ("path", "value", "valid"),
@@ -194,10 +194,10 @@ class TestSchemas:
     )
     def test_values_match_them(self, client, path, value, valid):
         """A value in an event must match the schema of its topic. Without a schema, every value matches."""
-        found = document(client, "openapi")
-        schema = found["paths"][f"/{path}"]["get"]["responses"]["200"]["content"]["application/x-ndjson"]["itemSchema"]
+        api = document(client, "openapi")
+        schema = api["paths"][f"/{path}"]["get"]["responses"]["200"]["content"]["application/x-ndjson"]["itemSchema"]
 
-        assert valid == is_valid(found, schema, value)
+        assert valid == is_valid(api, schema, value)
 
     def test_a_new_version_changes_the_documents(self, client, registry):
         """The next refresh replaces the schema in the cached documents."""
@@ -222,48 +222,48 @@ class TestSchemas:
 
 
 def test_the_parameter_topics_lists_the_groups(client):
-    found = document(client, "openapi")
-    (parameter, *_) = found["paths"]["/{topics}"]["get"]["parameters"]
+    openapi = document(client, "openapi")
+    (parameter, *_) = openapi["paths"]["/{topics}"]["get"]["parameters"]
 
     assert ["group"] == parameter["schema"]["items"]["anyOf"][0]["enum"]
-    check(found, parameter["schema"], ["group", "events.a"])
+    check(openapi, parameter["schema"], ["group", "events.a"])
     catalog = client.get("/streams/-/catalog").get_json()
-    (stream,) = [each for each in catalog["streams"] if each["path"] == "/{topics}"]
+    (stream,) = [entry for entry in catalog["streams"] if entry["path"] == "/{topics}"]
     assert {"group": ["t", "events.a"]} == stream["groups"]
 
 
 @pytest.mark.parametrize("path", ["/kafkasse", "/value", "/envelope", "/cloudevents", "/table", "/{topics}"])
 def test_real_events_match_the_openapi_document(client, path):
     """Each event of a real stream, with its data, matches the schema of exactly one event in the document."""
-    found = document(client, "openapi")
-    schema = found["paths"][path]["get"]["responses"]["200"]["content"]["text/event-stream"]["itemSchema"]
+    openapi = document(client, "openapi")
+    schema = openapi["paths"][path]["get"]["responses"]["200"]["content"]["text/event-stream"]["itemSchema"]
 
     events = sse(client, path)
 
     assert {"message"} | ({"delete", "gap"} if path != "/table" else set()) <= {event["event"] for event in events}
     for event in events:
-        check(found, schema, event)
-        (matching,) = [each for each in schema["oneOf"] if is_valid(found, each, event)]
+        check(openapi, schema, event)
+        (matching,) = [subschema for subschema in schema["oneOf"] if is_valid(openapi, subschema, event)]
         if "contentSchema" in matching["properties"]["data"]:
-            check(found, matching["properties"]["data"]["contentSchema"], json.loads(event["data"]))
+            check(openapi, matching["properties"]["data"]["contentSchema"], json.loads(event["data"]))
 
 
 @pytest.mark.parametrize("path", ["/kafkasse", "/value", "/envelope", "/cloudevents", "/table", "/plain", "/{topics}"])
 def test_real_lines_match_the_openapi_document(client, path):
-    found = document(client, "openapi")
-    schema = found["paths"][path]["get"]["responses"]["200"]["content"]["application/x-ndjson"]["itemSchema"]
+    openapi = document(client, "openapi")
+    schema = openapi["paths"][path]["get"]["responses"]["200"]["content"]["application/x-ndjson"]["itemSchema"]
 
     for line in body(client, path, "application/x-ndjson").splitlines():
         if line:
-            check(found, schema, json.loads(line))
+            check(openapi, schema, json.loads(line))
 
 
 @pytest.mark.parametrize("path", ["/kafkasse", "/value", "/envelope", "/cloudevents", "/table", "/plain", "/{topics}"])
 def test_real_chunks_match_the_openapi_document(client, monkeypatch, path):
     """So do the headers of the response, and the same chunk as events."""
     monkeypatch.setattr(finite_reads, "LIVE_S", 0.0)
-    found = document(client, "openapi")
-    content = found["paths"][path]["get"]["responses"]["200"]["content"]
+    openapi = document(client, "openapi")
+    content = openapi["paths"][path]["get"]["responses"]["200"]["content"]
 
     url = f"/streams{path.replace('{topics}', 't')}?offset=-1"
     chunk = client.get(url)
@@ -271,19 +271,23 @@ def test_real_chunks_match_the_openapi_document(client, monkeypatch, path):
 
     is_snapshot = path in ("/table", "/plain")
     assert len(chunk.get_json()) > (1 if is_snapshot else len(VALUES))
-    check_headers(found, "GET", chunk, "Stream-Next-Offset", "Stream-Up-To-Date", *(() if is_snapshot else ["ETag"]))
-    check(found, content["application/json"]["schema"], chunk.get_json())
+    check_headers(openapi, "GET", chunk, "Stream-Next-Offset", "Stream-Up-To-Date", *(() if is_snapshot else ["ETag"]))
+    check(openapi, content["application/json"]["schema"], chunk.get_json())
     assert ["data", "control"] == [event.type for event in events]
     for event in events:
         schemas = content["text/event-stream"]["itemSchema"]["oneOf"]
-        (matching,) = [each for each in schemas if is_valid(found, each, {"event": event.type, "data": event.data})]
-        check(found, matching["properties"]["data"]["contentSchema"], json.loads(event.data))
+        (matching,) = [
+            subschema
+            for subschema in schemas
+            if is_valid(openapi, subschema, {"event": event.type, "data": event.data})
+        ]
+        check(openapi, matching["properties"]["data"]["contentSchema"], json.loads(event.data))
 
 
 def test_real_answers_without_a_chunk_match_the_openapi_document(client, monkeypatch):
     """HEAD, a long poll without records, an unchanged chunk, and an offset whose records are gone."""
     monkeypatch.setattr(finite_reads, "LONG_POLL_S", 0.0)
-    found = document(client, "openapi")
+    openapi = document(client, "openapi")
     chunk = client.get("/streams/kafkasse?offset=-1")
     offset = chunk.headers["Stream-Next-Offset"]
 
@@ -292,11 +296,11 @@ def test_real_answers_without_a_chunk_match_the_openapi_document(client, monkeyp
     unchanged = client.get("/streams/kafkasse?offset=-1", headers={"If-None-Match": chunk.headers["ETag"]})
 
     assert [200, 204, 304] == [head.status_code, poll.status_code, unchanged.status_code]
-    check_headers(found, "HEAD", head, "Stream-Next-Offset")
-    check_headers(found, "GET", poll, "Stream-Next-Offset", "Stream-Up-To-Date", "Stream-Cursor")
-    check_headers(found, "GET", unchanged, "Stream-Next-Offset", "Stream-Up-To-Date", "ETag")
+    check_headers(openapi, "HEAD", head, "Stream-Next-Offset")
+    check_headers(openapi, "GET", poll, "Stream-Next-Offset", "Stream-Up-To-Date", "Stream-Cursor")
+    check_headers(openapi, "GET", unchanged, "Stream-Next-Offset", "Stream-Up-To-Date", "ETag")
     for value in ("-1", "now", offset):
-        check(found, found["components"]["parameters"]["offset"]["schema"], value)
+        check(openapi, openapi["components"]["parameters"]["offset"]["schema"], value)
 
 
 @pytest.mark.parametrize(
@@ -312,12 +316,12 @@ def test_real_answers_without_a_chunk_match_the_openapi_document(client, monkeyp
     ],
 )
 def test_real_errors_match_the_openapi_document(client, status, path, headers):
-    found = document(client, "openapi")
+    openapi = document(client, "openapi")
     response = client.get(f"/streams{path}", headers=headers)
-    schema = found["components"]["responses"][str(status)]["content"]["application/problem+json"]["schema"]
+    schema = openapi["components"]["responses"][str(status)]["content"]["application/problem+json"]["schema"]
 
     assert status == response.status_code
-    check(found, schema, response.get_json())
+    check(openapi, schema, response.get_json())
 
 
 @pytest.mark.parametrize(("path", "has_positions"), [("/table", True), ("/plain", False)])
@@ -325,7 +329,7 @@ def test_the_documents_list_position_events_only_if_the_stream_has_them(client, 
     """With `position_events: false`, only JSON lines contain the end of a snapshot."""
     openapi, asyncapi = document(client, "openapi"), document(client, "asyncapi")
     content = openapi["paths"][path]["get"]["responses"]["200"]["content"]
-    [channel] = [each for each in asyncapi["channels"].values() if each["address"] == path]
+    [channel] = [candidate for candidate in asyncapi["channels"].values() if candidate["address"] == path]
 
     events, lines = (content[media_type]["itemSchema"] for media_type in ("text/event-stream", "application/x-ndjson"))
     assert has_positions == ("position" in channel["messages"])
@@ -336,41 +340,41 @@ def test_the_documents_list_position_events_only_if_the_stream_has_them(client, 
 
 def test_every_event_id_of_a_stream_matches_its_parameter(client):
     """An event ID that the server sends is valid as the header Last-Event-ID."""
-    found = document(client, "openapi")
-    parameter = found["components"]["parameters"]["Last-Event-ID"]["schema"]
+    openapi = document(client, "openapi")
+    parameter = openapi["components"]["parameters"]["Last-Event-ID"]["schema"]
 
     for event in sse(client, "/kafkasse"):
-        check(found, parameter, event["id"])
-        check(found, parameter["anyOf"][0]["contentSchema"], json.loads(event["id"]))
+        check(openapi, parameter, event["id"])
+        check(openapi, parameter["anyOf"][0]["contentSchema"], json.loads(event["id"]))
 
 
-def openapi_errors(found: dict[str, Any]) -> Iterator[Any]:
+def openapi_errors(openapi: dict[str, Any]) -> Iterator[Any]:
     # Not at the top, so that the other tests can be collected before `make setup` has installed it.
     validator = import_module("openapi_spec_validator")
-    return iter(validator.OpenAPIV32SpecValidator(found).iter_errors())
+    return iter(validator.OpenAPIV32SpecValidator(openapi).iter_errors())
 
 
-def check(found: dict[str, Any], schema: dict[str, Any], value: object) -> None:
-    assert [] == [error.message for error in validator_of(found, schema).iter_errors(value)]
+def check(openapi: dict[str, Any], schema: dict[str, Any], value: object) -> None:
+    assert [] == [error.message for error in validator_of(openapi, schema).iter_errors(value)]
 
 
-def check_headers(found: dict[str, Any], method: str, response: TestResponse, *names: str) -> None:
+def check_headers(openapi: dict[str, Any], method: str, response: TestResponse, *names: str) -> None:
     """A response has these headers of finite reads and no others, and the document describes them."""
-    described = found["paths"]["/kafkasse"][method.lower()]["responses"][str(response.status_code)]["headers"]
+    described = openapi["paths"]["/kafkasse"][method.lower()]["responses"][str(response.status_code)]["headers"]
     headers = {name for name, _ in response.headers if name.startswith("Stream-") or name == "ETag"}
 
     assert {*names} == headers <= described.keys()
     for name in headers:
-        check(found, resolve(found, described[name]["$ref"])["schema"], response.headers[name])
+        check(openapi, resolve(openapi, described[name]["$ref"])["schema"], response.headers[name])
 
 
-def is_valid(found: dict[str, Any], schema: dict[str, Any], value: object) -> bool:
-    return bool(validator_of(found, schema).is_valid(value))
+def is_valid(openapi: dict[str, Any], schema: dict[str, Any], value: object) -> bool:
+    return bool(validator_of(openapi, schema).is_valid(value))
 
 
-def validator_of(found: dict[str, Any], schema: dict[str, Any]) -> Draft202012Validator:
+def validator_of(openapi: dict[str, Any], schema: dict[str, Any]) -> Draft202012Validator:
     """Return a validator for a schema inside a document, whose references point into the document."""
-    return Draft202012Validator(schema | {"components": found["components"]})
+    return Draft202012Validator(schema | {"components": openapi["components"]})
 
 
 def sse(client: FlaskClient, path: str) -> list[dict[str, str]]:
@@ -394,14 +398,14 @@ def references(value: object) -> Iterator[str]:
     if isinstance(value, dict):
         if isinstance(value.get("$ref"), str):
             yield value["$ref"]
-        for each in value.values():
-            yield from references(each)
+        for member in value.values():
+            yield from references(member)
     elif isinstance(value, list):
-        for each in value:
-            yield from references(each)
+        for item in value:
+            yield from references(item)
 
 
-def resolve(found: Any, reference: str) -> Any:
+def resolve(node: Any, reference: str) -> Any:
     for name in reference.removeprefix("#/").split("/"):
-        found = found[name]
-    return found
+        node = node[name]
+    return node

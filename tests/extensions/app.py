@@ -216,8 +216,8 @@ def root() -> Flask:
     @app.get("/status")
     def status() -> str:
         streams = list(open_streams.statuses())
-        found = {name: [each[name] for each in streams] for name in ("state", "client")}
-        return json.dumps(found | {"calls": calls, "spans": [each.name for each in spans.get_finished_spans()]})
+        fields = {name: [stream[name] for stream in streams] for name in ("state", "client")}
+        return json.dumps(fields | {"calls": calls, "spans": [span.name for span in spans.get_finished_spans()]})
 
     return app
 

@@ -24,4 +24,4 @@ tracer.configure(trace_processors=[_Recorder()])
 
 @app.get("/status")
 def status() -> str:
-    return json.dumps({"state": [each["state"] for each in streams.statuses()], "spans": spans})
+    return json.dumps({"state": [stream["state"] for stream in streams.statuses()], "spans": spans})

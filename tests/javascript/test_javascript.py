@@ -73,7 +73,7 @@ def test_the_npm_package_contains_the_modules_and_their_types(tmp_path):
     assert "Stream" == printed.strip()
     assert __version__ == packed["version"]
     names = {"README.md", "kafkasse.js", "kafkasse.d.ts", "node.js", "node.d.ts", "package.json"}
-    assert names == {each["path"] for each in packed["files"]}
+    assert names == {file["path"] for file in packed["files"]}
 
 
 def compile_types(cwd: Path, *words: str) -> str:
@@ -100,7 +100,7 @@ def test_the_code_needs_nothing_newer_than_node_18(tmp_path):
     (tmp_path / "package.json").write_text('{"type": "module"}')
     (tmp_path / "node.d.ts").write_text('declare module "node:fs";\n')
 
-    files = sorted(each.name for each in tmp_path.glob("*.?s"))
+    files = sorted(path.name for path in tmp_path.glob("*.?s"))
     errors = compile_types(tmp_path, "--allowJs", "--checkJs", "--lib", "es2022,dom,dom.iterable", *files)
 
     assert {"newer.js"} == {line.partition("(")[0] for line in errors.splitlines()}
@@ -116,7 +116,7 @@ def test_the_example_for_node_resumes_after_a_restart(project):
 
         runs = [run("node", "reader.mjs", cwd=project, may_fail=True) for _ in streams]
 
-    assert ["{ n: 1 }\n", "{ n: 2 }\n"] == [each.stdout for each in runs]
+    assert ["{ n: 1 }\n", "{ n: 2 }\n"] == [process.stdout for process in runs]
     assert [None, "1"] == sent_ids(server)
 
 

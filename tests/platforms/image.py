@@ -47,7 +47,7 @@ class CannotBuild(Exception):
 
 def check_machine() -> None:
     """Raise CannotBuild if the tools or the permissions are missing."""
-    packages = [each for each in ("buildah", "debootstrap") if not shutil.which(each)]
+    packages = [package for package in ("buildah", "debootstrap") if not shutil.which(package)]
     if packages:
         raise CannotBuild(f"run: apt-get install --no-install-recommends {' '.join(packages)}")
     mount = ["unshare", "--mount", "mount", "-t", "proc", "proc", "/proc"]
@@ -90,8 +90,8 @@ def _pip_settings() -> str:
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
     ).stdout
     pairs = [line.partition("=")[::2] for line in listed.splitlines()]
-    found = {name.rpartition(".")[2]: text.strip("'") for name, text in pairs}
-    settings = {name: found[name] for name in PIP_SETTINGS if name in found} | {"cert": f"/{CERTIFICATES}"}
+    options = {name.rpartition(".")[2]: text.strip("'") for name, text in pairs}
+    settings = {name: options[name] for name in PIP_SETTINGS if name in options} | {"cert": f"/{CERTIFICATES}"}
     return "[global]\n" + "".join(f"{name} = {text}\n" for name, text in settings.items())
 
 

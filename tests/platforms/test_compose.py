@@ -59,7 +59,7 @@ def test_kafka_is_reachable_from_the_host_and_from_the_containers():
     """A client connects to the address that the broker advertises: localhost outside of the containers, and kafka inside."""
     settings = SERVICES["kafka"]["environment"]
     listeners, advertised = (
-        dict(each.split("://") for each in settings[name].split(","))
+        dict(listener.split("://") for listener in settings[name].split(","))
         for name in ("KAFKA_LISTENERS", "KAFKA_ADVERTISED_LISTENERS")
     )
     (published,) = SERVICES["kafka"]["ports"]
@@ -68,7 +68,7 @@ def test_kafka_is_reachable_from_the_host_and_from_the_containers():
     assert "127.0.0.1" == address  # other machines cannot reach it: it has no password
     assert {"PLAINTEXT": f"kafka{listeners['PLAINTEXT']}", "HOST": f"localhost:{port}"} == advertised
     assert f":{container_port}" == listeners["HOST"]
-    protocols = dict(each.split(":") for each in settings["KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"].split(","))
+    protocols = dict(entry.split(":") for entry in settings["KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"].split(","))
     assert listeners.keys() == protocols.keys()
 
 

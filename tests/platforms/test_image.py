@@ -103,10 +103,12 @@ def test_the_contents_of_the_image_have_licenses(image):
     contents = image.contents()
     pinned = dict(re.findall(r"^([\w.-]+)==([\w.]+)$", (ROOT / "requirements.txt").read_text(), re.MULTILINE))
 
-    found = {canonicalize_name(each["name"]): each["version"] for each in contents if each["type"] == "pypi"}
-    assert {canonicalize_name(name): version for name, version in pinned.items()}.items() <= found.items()
-    assert [] == [each for each in contents if not each["license"]]
-    assert any(each["type"] == "deb" for each in contents)
+    versions = {
+        canonicalize_name(package["name"]): package["version"] for package in contents if package["type"] == "pypi"
+    }
+    assert {canonicalize_name(name): version for name, version in pinned.items()}.items() <= versions.items()
+    assert [] == [package for package in contents if not package["license"]]
+    assert any(package["type"] == "deb" for package in contents)
     if file := os.environ.get("IMAGE_CONTENTS"):
         (ROOT / file).parent.mkdir(parents=True, exist_ok=True)
         (ROOT / file).write_text(json.dumps(contents, indent=1) + "\n")

@@ -26,7 +26,7 @@ Manifest = dict[str, Any]
 @pytest.fixture(scope="module")
 def manifests() -> dict[str, Manifest]:
     files = (DIRECTORY / "kafkasse.yaml", DIRECTORY / "autoscaler.yaml", DIRECTORY / "podmonitor.yaml")
-    return {each["kind"]: each for file in files for each in yaml.safe_load_all(file.read_text())}
+    return {manifest["kind"]: manifest for file in files for manifest in yaml.safe_load_all(file.read_text())}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_the_liveness_probe_leaves_gunicorn_time_to_restart_a_worker(container, 
 def test_the_probes_use_endpoints_of_the_server(container, gunicorn, probe, path):
     """Each probe gets status 200 at the port on which the server listens by default."""
     request = container[probe]["httpGet"]
-    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     client = create_app(Config(allowed_topics=["*"], public=True), MemoryLog()).test_client()
 
     assert path == request["path"]
@@ -69,8 +69,8 @@ def test_the_probes_use_endpoints_of_the_server(container, gunicorn, probe, path
 
 
 def test_the_configuration_is_valid(manifests, container, tmp_path):
-    variables = {each["name"]: each["value"] for each in container["env"]}
-    (mount,) = (each for each in container["volumeMounts"] if each["name"] == "config")
+    variables = {variable["name"]: variable["value"] for variable in container["env"]}
+    (mount,) = (volume for volume in container["volumeMounts"] if volume["name"] == "config")
     ((name, text),) = manifests["ConfigMap"]["data"].items()
     (tmp_path / name).write_text(text)
 
@@ -89,7 +89,7 @@ def test_the_pods_run_without_root_on_a_read_only_file_system(pod, container):
     assert user == (str(context["runAsUser"]), str(context["runAsGroup"]))
     assert context["runAsNonRoot"]
     assert container["securityContext"]["readOnlyRootFilesystem"]
-    assert ["/tmp"] == [each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly")]  # noqa: S108
+    assert ["/tmp"] == [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]  # noqa: S108
 
 
 def test_all_manifests_select_the_same_pods(manifests):
@@ -102,20 +102,20 @@ def test_all_manifests_select_the_same_pods(manifests):
 
     assert labels == deployment["spec"]["selector"]["matchLabels"] == service["selector"]
     assert labels == manifests["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"]
-    assert {each["targetPort"] for each in service["ports"]} <= {each["name"] for each in container["ports"]}
+    assert {port["targetPort"] for port in service["ports"]} <= {port["name"] for port in container["ports"]}
     assert (deployment["kind"], deployment["metadata"]["name"]) == (target["kind"], target["name"])
     assert labels == manifests["PodMonitor"]["spec"]["selector"]["matchLabels"]
     ((path,),) = (rule["http"]["paths"] for rule in manifests["Ingress"]["spec"]["rules"])
     backend = path["backend"]["service"]
     assert manifests["Service"]["metadata"]["name"] == backend["name"]
-    assert backend["port"]["name"] in {each["name"] for each in service["ports"]}
+    assert backend["port"]["name"] in {port["name"] for port in service["ports"]}
 
 
 def test_only_the_proxy_and_prometheus_reach_the_pods(manifests, container, gunicorn):
     """One trusted proxy is in front of the port of the streams, and Prometheus reads the port of the operators."""
     policy = manifests["NetworkPolicy"]["spec"]
-    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
-    variables = {each["name"]: each["value"] for each in container["env"]}
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    variables = {variable["name"]: variable["value"] for variable in container["env"]}
     (endpoint,) = manifests["PodMonitor"]["spec"]["podMetricsEndpoints"]
     reached = {port["port"]: rule["from"] for rule in policy["ingress"] for port in rule["ports"]}
 

@@ -39,7 +39,7 @@ def test_the_commands_are_valid_shell(processes):
         assert (0, "") == (done.returncode, done.stderr)
         words = [word for line in block.replace("\\\n", "").splitlines() for word in shlex.split(line)]
         files = [word for word in words if FILE.fullmatch(word)]
-        assert [] == [each for each in files if not (ROOT / each).exists()]
+        assert [] == [file for file in files if not (ROOT / file).exists()]
 
 
 def test_the_variables_are_valid_settings(fly):

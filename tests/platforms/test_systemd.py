@@ -72,7 +72,7 @@ def test_the_unit_starts_reloads_and_stops_the_server(processes, tmp_path):
     program, *words = shlex.split(setting("ExecStart"))
     runtime = tmp_path / setting("RuntimeDirectory")
     runtime.mkdir(mode=int(setting("RuntimeDirectoryMode"), 8))
-    environment = dict(each.split("=") for each in setting("Environment").replace("%t", str(tmp_path)).split())
+    environment = dict(variable.split("=") for variable in setting("Environment").replace("%t", str(tmp_path)).split())
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications:
         notifications.bind(str(tmp_path / "notify"))
         environment |= {"NOTIFY_SOCKET": str(tmp_path / "notify"), "PORT": "0", "PATH": os.defpath}

@@ -82,11 +82,11 @@ def _find_python(version: str) -> str | None:
     pyenv = sorted(
         (Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions").glob(f"{version}.*/bin/python")
     )
-    found = [shutil.which(f"python{version}"), *map(str, pyenv)]
-    if not any(map(_works, found)):
+    paths = [shutil.which(f"python{version}"), *map(str, pyenv)]
+    if not any(map(_works, paths)):
         _uv("python", "install", version, check=False)
-        found = [_uv("python", "find", version, check=False).strip()]
-    return next(filter(_works, found), None)
+        paths = [_uv("python", "find", version, check=False).strip()]
+    return next(filter(_works, paths), None)
 
 
 def _works(python: str | None) -> bool:
@@ -123,7 +123,7 @@ def _install(python: str, resolution: str, home: Path, wheel: Path) -> None:
     _uv(*into, "-r", pins)
     before = _freeze(home)
     _uv(*into, f"kafkasse[{','.join(EXTRAS)}] @ {wheel.as_uri()}")
-    changed = sorted(each for each in _freeze(home) - before if not each.startswith("kafkasse"))
+    changed = sorted(package for package in _freeze(home) - before if not package.startswith("kafkasse"))
     if changed:
         raise subprocess.CalledProcessError(1, [f"the installation of kafkasse changed {', '.join(changed)}"], "")
     _uv("pip", "check", "--python", home / "bin/python")

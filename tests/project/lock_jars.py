@@ -22,11 +22,11 @@ def write_lock() -> None:
 
 def _resolve(modules: list[str], transitive: bool, work: Path) -> list[jars.Jar]:
     (work / "ivy.xml").write_text(jars.ivy_xml(modules, transitive=transitive))
-    found = work / "found"
-    pattern = str(found / "[organisation]" / "[module]" / "[revision]" / "[artifact]-[revision].[ext]")
+    folder = work / "found"
+    pattern = str(folder / "[organisation]" / "[module]" / "[revision]" / "[artifact]-[revision].[ext]")
     words = ["-ivy", str(work / "ivy.xml"), "-retrieve", pattern]
     jars.call_ivy(words, work / "ivy" / "cache", work, Progress("resolving", 0))
-    return sorted(_jar_of(path, ":".join(path.parent.relative_to(found).parts)) for path in found.rglob("*.jar"))
+    return sorted(_jar_of(path, ":".join(path.parent.relative_to(folder).parts)) for path in folder.rglob("*.jar"))
 
 
 def _jar_of(path: Path, coordinate: str) -> jars.Jar:

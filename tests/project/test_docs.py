@@ -272,7 +272,7 @@ def test_the_architecture_shows_the_layers_that_make_lint_checks():
     """ARCHITECTURE.md omits __main__, which only calls the commands."""
     [shown] = [block.code for block in blocks("ARCHITECTURE.md") if "config_file" in block.code]
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    layers = next(each["layers"] for each in contracts if each["type"] == "layers")
+    layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
 
     assert ["__main__", *(" | ".join(line.split()) for line in shown.splitlines())] == layers
 
@@ -314,9 +314,9 @@ PARSERS: dict[str, Callable[[str], object]] = {
 
 
 def test_the_variables_are_settings():
-    found = [block for block in BLOCKS if VARIABLES in checks(block)]
-    assert len(found) > 2
-    for block in found:
+    samples = [block for block in BLOCKS if VARIABLES in checks(block)]
+    assert len(samples) > 2
+    for block in samples:
         variables = dict(re.findall(r"\b(KAFKASSE_\w+)=(\S+)", block.code))
 
         assert variables
@@ -484,10 +484,10 @@ def test_the_client_of_the_parser_reads_a_stream(tree, web_venv, start, tmp_path
 
 def test_the_ids_and_the_error_in_the_docs_are_valid():
     ids = re.findall(r'^(?:id: )?(\[\{"topic".*\])$', read("docs/wire.md"), re.MULTILINE)
-    (problem,) = [each for each in map(json.loads, code("docs/wire.md", "json")) if isinstance(each, dict)]
+    (problem,) = [value for value in map(json.loads, code("docs/wire.md", "json")) if isinstance(value, dict)]
 
     assert len(ids) == 3
-    assert all(parse(each).starts for each in ids)
+    assert all(parse(event_id).starts for event_id in ids)
     assert schemas.first_error("problem", problem) is None
 
 
@@ -522,8 +522,8 @@ def test_the_commands_in_the_docs_are_valid(page, monkeypatch, capsys):
         lexer.whitespace_split = True
         words = list(takewhile(lambda word: not set(word) <= set("|<>&;"), lexer))  # up to a pipe or a redirection
         command = import_module(f"kafkasse.commands.{words[0]}").command
-        for each in [command, *getattr(command, "commands", {}).values()]:
-            monkeypatch.setattr(each, "callback", lambda **_: None)
+        for entry in [command, *getattr(command, "commands", {}).values()]:
+            monkeypatch.setattr(entry, "callback", lambda **_: None)
 
         assert 0 == main(words), f"{page}: kafkasse {sample}\n{capsys.readouterr().err}"
 
@@ -558,13 +558,13 @@ def test_the_commands_in_the_docs_that_read_streams_print_records(tmp_path):
     """Each `kafkasse cat` and `curl` that reads a stream of http://127.0.0.1:6917. What follows a pipe does not run."""
     (tmp_path / "kafkasse").symlink_to(Path(sys.executable).with_name("kafkasse"))
     path = f"{tmp_path}:{os.environ['PATH']}"
-    found = [
+    commands = [
         re.split(r" \| | >> ", line)[0]
         for page in SAMPLES
         for line in "\n".join(code(page, "sh")).splitlines()
         if re.search(r"^(\w+=\S+ )?(kafkasse cat|curl) .*\b(127\.0\.0\.1|localhost):6917/", line)
     ]
-    lines = dict.fromkeys(found)
+    lines = dict.fromkeys(commands)
     assert len(lines) > 12
     with Server("tests.support.apps:samples()", KAFKASSE_MAX_STREAMS_PER_CLIENT="100") as server, ExitStack() as stack:
         outputs = {line: tmp_path / f"output-{number}" for number, line in enumerate(lines)}
@@ -615,7 +615,7 @@ def test_the_names_in_a_guide_exist(page):
     }
     known = {*re.findall(r"\w+", json.dumps(schemas.read("config"))), *Hooks.__dataclass_fields__, *OTHER_NAMES}
     known |= {rule["alert"] for rule in alerts()} | metrics.names()
-    known |= {each.value for each in EndReason} | {each.name for each in errors.documented()}
+    known |= {reason.value for reason in EndReason} | {error.name for error in errors.documented()}
     known |= KafkaAdminClient.DEFAULT_CONFIG.keys()
 
     assert set() == words - known

@@ -39,17 +39,17 @@ def linux_only_names(source: str) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             used = [(node.value.id, node.attr)]
         elif isinstance(node, ast.ImportFrom):
-            used = [((node.module or "").removeprefix("gevent."), each.name) for each in node.names]
+            used = [((node.module or "").removeprefix("gevent."), alias.name) for alias in node.names]
         else:
             continue
-        yield from (each for each in used if each[1] in LINUX_ONLY.get(each[0], ()))
+        yield from (pair for pair in used if pair[1] in LINUX_ONLY.get(pair[0], ()))
 
 
 def test_no_module_needs_names_that_only_linux_has(root):
     """A name that macOS lacks is used only after a check of the platform. No path starts with /proc."""
-    sources = {each: each.read_text() for each in [*(root / "kafkasse").rglob("*.py"), *root.glob("*.py")]}
+    sources = {path: path.read_text() for path in [*(root / "kafkasse").rglob("*.py"), *root.glob("*.py")]}
 
-    assert GUARDED == {each for source in sources.values() for each in linux_only_names(source)}
+    assert GUARDED == {name for source in sources.values() for name in linux_only_names(source)}
     assert [] == [file for file, source in sources.items() if "/proc/" in source]
 
 

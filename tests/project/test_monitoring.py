@@ -61,7 +61,7 @@ def test_every_expression_uses_metrics_and_labels_that_exist(root):
         assert used, expression
         assert set() == used - names.keys(), expression
         assert set() == words - used - FUNCTIONS - labels, expression
-        own = FROM_PROMETHEUS.union(*(names[each] for each in used))
+        own = FROM_PROMETHEUS.union(*(names[metric] for metric in used))
         assert set() == (words & labels) - own, expression
 
 
@@ -73,10 +73,10 @@ def test_every_value_in_an_expression_exists(root):
 
     for expression in expressions(root):
         for name in re.findall(r'error!?=~?"([^"]+)"', expression):
-            for each in name.split("|"):
-                assert each == UNEXPECTED_ERROR or hasattr(errors, each), expression
+            for error_name in name.split("|"):
+                assert error_name == UNEXPECTED_ERROR or hasattr(errors, error_name), expression
         for state in re.findall(r'state="([^"]+)"', expression):
-            assert state in {each.name.lower() for each in ReaderState}
+            assert state in {member.name.lower() for member in ReaderState}
         for bucket in re.findall(r'le="([^"]+)"', expression):
             assert float(bucket) in STALL_BUCKETS
 
@@ -98,7 +98,7 @@ def test_every_alert_has_a_section_in_the_docs(root):
 def test_every_metric_is_on_the_dashboard(root, name, prefix, names):
     shown = " ".join(target["expr"] for panel in dashboard(root, name)["panels"] for target in panel["targets"])
 
-    assert [] == [each for each in names if prefix + each not in shown]
+    assert [] == [metric for metric in names if prefix + metric not in shown]
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
@@ -109,11 +109,11 @@ def test_the_dashboard_can_be_imported(root, name):
 
     assert {"title", "uid", "schemaVersion", "panels", "templating", "time"} <= board.keys()
     assert len(board["panels"]) == len({each["id"] for each in board["panels"]}) == len(set(places))
-    assert {"datasource", "job"} == {each["name"] for each in board["templating"]["list"]}
+    assert {"datasource", "job"} == {variable["name"] for variable in board["templating"]["list"]}
     for panel in board["panels"]:
         assert "${datasource}" == panel["datasource"]["uid"]
         assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
-        assert len(panel["targets"]) == len({each["refId"] for each in panel["targets"]})
+        assert len(panel["targets"]) == len({target["refId"] for target in panel["targets"]})
 
 
 @pytest.mark.processes

@@ -97,9 +97,9 @@ def install(home: Path, web_venv: Path, run: Callable[..., str], *wheels: Path) 
 
 
 def test_the_wheel_contains_the_whole_package(wheel, root):
-    package = {each.relative_to(root).as_posix() for each in (root / "kafkasse").rglob("*") if each.is_file()}
-    schemas = {f"kafkasse/schemas/{each.name}" for each in (root / "schemas").iterdir()}
-    expected = {each for each in package if "__pycache__" not in each} | schemas
+    package = {path.relative_to(root).as_posix() for path in (root / "kafkasse").rglob("*") if path.is_file()}
+    schemas = {f"kafkasse/schemas/{path.name}" for path in (root / "schemas").iterdir()}
+    expected = {name for name in package if "__pycache__" not in name} | schemas
 
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -111,10 +111,10 @@ def test_the_wheel_contains_the_whole_package(wheel, root):
 
 def test_the_sdist_contains_only_what_a_build_needs(tree, sdist):
     sources = {
-        each.relative_to(tree).as_posix()
+        path.relative_to(tree).as_posix()
         for name in ("kafkasse", "schemas")
-        for each in (tree / name).rglob("*")
-        if each.is_file() and each.suffix != ".pyc"  # other tests run servers in this folder
+        for path in (tree / name).rglob("*")
+        if path.is_file() and path.suffix != ".pyc"  # other tests run servers in this folder
     }
 
     packed = packed_in(sdist)
@@ -124,7 +124,7 @@ def test_the_sdist_contains_only_what_a_build_needs(tree, sdist):
 
 
 def test_the_client_contains_its_whole_package(root, client_sdist, client_wheel):
-    sources = {each.name for each in (root / CLIENT).iterdir() if each.suffix in (".py", ".typed")}
+    sources = {path.name for path in (root / CLIENT).iterdir() if path.suffix in (".py", ".typed")}
 
     with zipfile.ZipFile(client_wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
@@ -143,9 +143,9 @@ def test_builds_are_reproducible(tree, request, run, tmp_path, folder, fixture):
     """A build in another folder, of files with other times and permissions, results in the same bytes."""
     built = {target: request.getfixturevalue(f"{fixture}{target}") for target in ("sdist", "wheel")}
     moved = Path(shutil.copytree(tree, tmp_path / "moved"))
-    for each in moved.rglob("*"):
-        each.chmod(0o700 if each.is_dir() else 0o600)
-        os.utime(each, (1_000_000_000, 1_000_000_000))
+    for path in moved.rglob("*"):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+        os.utime(path, (1_000_000_000, 1_000_000_000))
     again = {target: build(run, moved / folder, tmp_path / target, target) for target in built}
 
     assert {target: file.name for target, file in built.items()} == {
@@ -162,7 +162,7 @@ def test_builds_are_reproducible(tree, request, run, tmp_path, folder, fixture):
 def test_the_metadata_is_complete(root, request, fixture, folder, classifier, license):
     """PyPI knows each classifier, and the metadata contains the license, the README and each supported Python."""
     with zipfile.ZipFile(request.getfixturevalue(fixture)) as archive:
-        (name,) = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
+        (name,) = (entry for entry in archive.namelist() if entry.endswith(".dist-info/METADATA"))
         metadata = message_from_bytes(archive.read(name))
     classified = set(metadata.get_all("Classifier", ()))
     pythons = {f"Programming Language :: Python :: {version}" for version in PYTHONS}
@@ -446,7 +446,11 @@ def _versions(file: Path) -> dict[str, str]:
 def _violations(ranges: Iterable[str], versions: Mapping[str, str]) -> list[str]:
     """Return the ranges that do not contain the pinned version."""
     requirements = [Requirement(line) for line in ranges]
-    return [str(each) for each in requirements if versions[canonicalize_name(each.name)] not in each.specifier]
+    return [
+        str(requirement)
+        for requirement in requirements
+        if versions[canonicalize_name(requirement.name)] not in requirement.specifier
+    ]
 
 
 def _pins(file: Path) -> set[str]:
@@ -461,18 +465,18 @@ def _pin(line: str) -> str:
 
 def _closure(requirements: Iterable[Requirement]) -> set[str]:
     """Return the canonical names of all direct and indirect requirements on this Python."""
-    waiting = {str(each): each for each in requirements}
-    found: dict[str, Requirement] = {}
+    waiting = {str(need): need for need in requirements}
+    closure: dict[str, Requirement] = {}
     while waiting:
         text, requirement = waiting.popitem()
-        found[text] = requirement
-        waiting |= {str(each): each for each in _needs(requirement) if str(each) not in found}
-    return {canonicalize_name(each.name) for each in found.values()}
+        closure[text] = requirement
+        waiting |= {str(need): need for need in _needs(requirement) if str(need) not in closure}
+    return {canonicalize_name(need.name) for need in closure.values()}
 
 
 def _needs(requirement: Requirement) -> Iterable[Requirement]:
     for line in metadata.requires(requirement.name) or ():
-        each = Requirement(line)
-        marker, each.marker = each.marker, None
+        need = Requirement(line)
+        marker, need.marker = need.marker, None
         if marker is None or any(marker.evaluate({"extra": extra}) for extra in requirement.extras or {""}):
-            yield each
+            yield need

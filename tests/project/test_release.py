@@ -120,7 +120,7 @@ def test_all_files_have_the_same_version(root):
 def built(project: Path) -> Path:
     """A project whose release is complete."""
     release(project, "1.10.0", TODAY)
-    for name in (*(f"release/{each.format('1.10.0')}" for each in BUILT), "site/index.html"):
+    for name in (*(f"release/{template.format('1.10.0')}" for template in BUILT), "site/index.html"):
         file = project / "build" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("x")

@@ -57,8 +57,8 @@ PROGRAMS = (
                 r"http \{\n",
                 "http {\n"
                 + "".join(
-                    f"    {each}_temp_path {{home}}/{each};\n"
-                    for each in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+                    f"    {kind}_temp_path {{home}}/{kind};\n"
+                    for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
                 ),
             ),
         ),
@@ -113,7 +113,7 @@ class Proxy:
 
     def __init__(self, program: Program, server_port: int, home: Path) -> None:
         self._reserved = {scheme: reserve_port() for scheme in ("http", "https")}
-        self.ports = {scheme: each.getsockname()[1] for scheme, each in self._reserved.items()}
+        self.ports = {scheme: sock.getsockname()[1] for scheme, sock in self._reserved.items()}
         authority = Authority()
         certificate = home / "kafkasse.pem"
         certificate.write_text("".join(authority.issue("localhost")))
@@ -138,8 +138,8 @@ class Proxy:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        for each in self._reserved.values():
-            each.close()
+        for sock in self._reserved.values():
+            sock.close()
         print(self._log.read_text())
 
     def _substituted(self, program: Program, server_port: int, home: Path, certificate: Path) -> str:

@@ -52,13 +52,13 @@ def proxy(program: Program, *kind: str, again: bool = False) -> Any:
     )
 
 
-each_proxy = pytest.mark.parametrize("site", [proxy(each) for each in PROGRAMS], indirect=True)
+each_proxy = pytest.mark.parametrize("site", [proxy(program) for program in PROGRAMS], indirect=True)
 each_client = pytest.mark.parametrize(
     ("site", "kind"),
     [
-        *[proxy(each, kind) for each in PROGRAMS for kind in each.clients],
+        *[proxy(program, kind) for program in PROGRAMS for kind in program.clients],
         # `make test-long` measures the seconds of this one, too: see is_alone.
-        *[proxy(each, each.clients[-1], again=True) for each in PROGRAMS if each.name == "nginx"],
+        *[proxy(program, program.clients[-1], again=True) for program in PROGRAMS if program.name == "nginx"],
     ],
     indirect=["site"],
 )
@@ -197,7 +197,7 @@ def test_the_server_knows_the_address_of_the_client(site, connect, topic):
     """A forged X-Forwarded-For has no effect."""
     connect(f"/streams/{topic}", "--interface", CLIENT, X_Forwarded_For="192.0.2.1").ready()
 
-    assert [CLIENT] == [each["client"] for each in site.streams()]
+    assert [CLIENT] == [stream["client"] for stream in site.streams()]
 
 
 @each_client
@@ -246,7 +246,7 @@ def test_a_browser_resumes_after_a_restart_of_the_server(site, connect, cluster,
     assert 503 == health.status
 
 
-@pytest.mark.parametrize("program", [proxy(each) for each in PROGRAMS if each.name == "nginx"])
+@pytest.mark.parametrize("program", [proxy(program) for program in PROGRAMS if program.name == "nginx"])
 def test_a_rolling_restart_loses_no_event(program, broker, cluster, topic, tmp_path):
     """nginx.conf names two servers, which restart one after the other. Clients reconnect, and no request gets an error."""
     variables = {"KAFKASSE_BOOTSTRAP_SERVERS": broker.bootstrap_servers, "KAFKASSE_RETRY_MS": "50"}
@@ -294,7 +294,7 @@ def test_a_thousand_streams_are_open_at_once(site, cluster, topic):
             return exits.enter_context(Client(site.proxy.ports["http"], f"/streams/{topic}")).ready()
 
         opening = [gevent.spawn(open) for _ in range(STREAMS)]
-        clients = [each.get() for each in opening]
+        clients = [greenlet.get() for greenlet in opening]
         cluster.send(topic, b'{"n":1}')
 
-        assert [[1]] * STREAMS == [numbers(each.events(1)) for each in clients]
+        assert [[1]] * STREAMS == [numbers(client.events(1)) for client in clients]

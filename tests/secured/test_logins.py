@@ -39,7 +39,7 @@ def token() -> str:
     """Return a token without a signature, which the broker accepts as long as it is not configured otherwise."""
     now = int(time.time())
     parts = {"alg": "none"}, {"sub": USER, "iat": now, "exp": now + TOKEN_S}
-    encoded = [base64.urlsafe_b64encode(json.dumps(each).encode()).decode().rstrip("=") for each in parts]
+    encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts]
     return ".".join([*encoded, ""])
 
 

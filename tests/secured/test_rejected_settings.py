@@ -76,7 +76,7 @@ def test_the_log_names_the_setting(ports, caplog, listener, client, named):
     assert (500, False) == (error.value.status, "Retry-After" in error.value.headers)
     assert "log" in error.value.detail
     assert HOST not in str(error.value.problem())
-    assert [] == [each for each in named if each not in caplog.text]
+    assert [] == [setting for setting in named if setting not in caplog.text]
     assert "s3cret" not in caplog.text
 
 

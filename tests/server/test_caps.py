@@ -54,14 +54,16 @@ def empty(server: Server) -> Server:
 def test_a_full_server_rejects_clients_and_serves_those_inside(empty, cluster, topic, opened, addresses, expected):
     """Clients are rejected while the open streams get every record. A free place goes to the next client."""
     port, last = empty.port, addresses[-1]
-    clients = [opened.enter_context(Client(port, f"/{topic}", X_Forwarded_For=each)).ready() for each in addresses]
+    clients = [
+        opened.enter_context(Client(port, f"/{topic}", X_Forwarded_For=address)).ready() for address in addresses
+    ]
 
     for n in range(REJECTED):
         assert expected == rejection(fetch(port, f"/{topic}", X_Forwarded_For=last))
         cluster.send(topic, value(n))
 
-    assert [list(range(REJECTED))] * len(clients) == [numbers(each.events(REJECTED)) for each in clients]
-    assert [] == [each for each in clients if b"event: error" in each.body]
+    assert [list(range(REJECTED))] * len(clients) == [numbers(client.events(REJECTED)) for client in clients]
+    assert [] == [client for client in clients if b"event: error" in client.body]
     clients[0].close()
     wait_until(lambda: opened.enter_context(Client(port, f"/{topic}", X_Forwarded_For=last)).status == 200)
 
@@ -77,9 +79,9 @@ def test_a_client_that_must_catch_up_waits_in_its_open_stream(serve, cluster, to
     newcomer = opened.enter_context(Client(server.port, f"/{topic}")).ready()
     cluster.send(topic, value(RECORDS))
 
-    assert [[RECORDS]] * 2 == [numbers(each.events(1)) for each in (live, newcomer)]
+    assert [[RECORDS]] * 2 == [numbers(client.events(1)) for client in (live, newcomer)]
     everything = list(range(RECORDS + 1))
-    assert [everything] * 3 == [numbers(each.events(RECORDS + 1)) for each in (third, *slow)]
+    assert [everything] * 3 == [numbers(client.events(RECORDS + 1)) for client in (third, *slow)]
 
 
 def _from_the_start(server: Server, topic: str) -> Client:
@@ -136,12 +138,12 @@ class TestDescriptors:
         late = [gevent.spawn(Client, server.port, f"/{topic}") for _ in range(CAP)]
         for n in range(REJECTED):
             cluster.send(topic, value(n))
-        assert [list(range(REJECTED))] * CAP == [numbers(each.events(REJECTED)) for each in clients]
-        assert [False] * CAP == [each.ready() for each in late]
+        assert [list(range(REJECTED))] * CAP == [numbers(client.events(REJECTED)) for client in clients]
+        assert [False] * CAP == [greenlet.ready() for greenlet in late]
 
-        for each in clients:
-            each.close()
-        assert [200] * CAP == [opened.enter_context(each.get()).ready().status for each in late]
+        for client in clients:
+            client.close()
+        assert [200] * CAP == [opened.enter_context(greenlet.get()).ready().status for greenlet in late]
 
     def test_a_stream_waits_for_a_descriptor_to_connect_to_kafka(self, server, cluster, topic, fresh_name, opened):
         """The stream sends heartbeats, as while Kafka is down, and gets all records once there is a descriptor."""
@@ -164,6 +166,6 @@ class TestDescriptors:
 def allow(server: Server, more: int) -> None:
     """Let the worker open `more` descriptors, and no others."""
     _, hard = resource.prlimit(server.worker, resource.RLIMIT_NOFILE)
-    used = {int(each.name) for each in Path(f"/proc/{server.worker}/fd").iterdir()}
-    unused: list[Any] = [each for each in range(max(used) + more + 2) if each not in used]
+    used = {int(path.name) for path in Path(f"/proc/{server.worker}/fd").iterdir()}
+    unused: list[Any] = [descriptor for descriptor in range(max(used) + more + 2) if descriptor not in used]
     resource.prlimit(server.worker, resource.RLIMIT_NOFILE, (unused[more], hard))

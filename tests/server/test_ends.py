@@ -220,6 +220,6 @@ def test_a_user_name_cannot_add_a_line_to_the_access_log(server, access_log):
     fetch(server.port, "/-/health", Authorization=f"Basic {user}")
     wait_until(lambda: "/forged" in access_log.read_text())
 
-    [line] = [each for each in access_log.read_text().splitlines() if "eve" in each]
+    [line] = [entry for entry in access_log.read_text().splitlines() if "eve" in entry]
     assert line.isprintable()
     assert "eve\\r\\n127" in line

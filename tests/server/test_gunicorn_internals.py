@@ -16,7 +16,7 @@ def test_gunicorn_has_a_name(owner, name):
     """Otherwise, an update of gunicorn would fail later, for example at the first request or signal."""
     having = pkgutil.resolve_name(owner)
 
-    assert any(hasattr(having, each) for each in name.split("|")), f"this version of gunicorn has no {owner}.{name}"
+    assert any(hasattr(having, part) for part in name.split("|")), f"this version of gunicorn has no {owner}.{name}"
 
 
 def test_the_methods_that_the_worker_overrides_are_listed():

@@ -67,16 +67,16 @@ def test_streams_survive_a_restart_of_kafka(broker, server, fresh_name):
         assert schemas.first_error("problem", rejected.json) is None
         assert broker.bootstrap_servers not in rejected.body.decode()
         assert [200, 200] == probes(server)
-        for each in (stream, behind):
-            beats = each.body.count(b":heartbeat")
-            each.read_until_text(b":heartbeat", beats + 2)
+        for client in (stream, behind):
+            beats = client.body.count(b":heartbeat")
+            client.read_until_text(b":heartbeat", beats + 2)
 
         broker.start()
 
         fill(broker, fresh_name, 3, 4)
         assert [3, 4] == numbers(stream.events(2))
         assert [3, 4] == numbers(behind.events(2))
-        offsets = {each: start.offset for each, start in stream.position.items()}
+        offsets = {partition: start.offset for partition, start in stream.position.items()}
         assert {Partition(fresh_name, 0): 4, Partition(fresh_name, 1): 0} == offsets
         wait_until(lambda: fetch(server.port, f"/{fresh_name}-other", "HEAD").status == 200)
         assert b"event: error" not in stream.body + behind.body

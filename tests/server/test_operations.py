@@ -41,7 +41,7 @@ def clients(workers: Server) -> Iterator[list[Client]]:
     """A client of each worker. No other stream is open."""
     wait_until(lambda: len(workers.workers()) == 2 and not streams(workers) and not metric(workers, "streams_open"))
     clients: list[Client] = []
-    while len({str(each["id"]).split("-")[0] for each in streams(workers)}) < 2:
+    while len({str(stream["id"]).split("-")[0] for stream in streams(workers)}) < 2:
         clients.append(Client(workers.port, "/t").ready())
     yield clients
     for client in clients:
@@ -50,11 +50,11 @@ def clients(workers: Server) -> Iterator[list[Client]]:
 
 def test_any_worker_reports_the_streams_and_metrics_of_all(workers, clients):
     """A scrape reaches one worker. Each stream has its route, client, age, counts and state."""
-    found = streams(workers)
+    listing = streams(workers)
 
-    assert len(clients) == len({each["id"] for each in found})
+    assert len(clients) == len({stream["id"] for stream in listing})
     assert {("topics", "127.0.0.1", "parked", 0)} == {
-        (each["route"], each["client"], each["state"], each["lag_records"]) for each in found
+        (stream["route"], stream["client"], stream["state"], stream["lag_records"]) for stream in listing
     }
     assert [len(clients)] * 10 == [metric(workers, "streams_open") for _ in range(10)]
 
@@ -74,7 +74,7 @@ def test_a_killed_worker_leaves_its_counters_but_no_open_streams(workers, client
     """Counters never decrease, and the gauge returns to the number of streams that are really open."""
     opened = metric(workers, "streams_opened_total")
     killed = workers.workers()[0]
-    lost = sum(str(each["id"]).startswith(f"{killed}-") for each in streams(workers))
+    lost = sum(str(stream["id"]).startswith(f"{killed}-") for stream in streams(workers))
 
     workers.expect(KILLED)
     os.kill(killed, signal.SIGKILL)
@@ -167,7 +167,7 @@ def test_the_logs_have_the_request_id(start, tmp_path):
     fetch(server.port, "/-/health", **{"X-Request-ID": "req-2"})
     wait_until(lambda: log.exists() and log.read_text().count("\n") == 2)
 
-    (ended,) = (json.loads(each) for each in server.log.splitlines() if "A stream ended" in each)
+    (ended,) = (json.loads(line) for line in server.log.splitlines() if "A stream ended" in line)
     assert ("req-1", "topics", "client_left") == (ended["request_id"], ended["route"], ended["reason"])
     assert ended["bytes"] > 0
     stream, health = map(json.loads, log.read_text().splitlines())

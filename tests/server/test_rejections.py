@@ -82,7 +82,7 @@ def test_a_forbidden_topic_looks_like_a_missing_one(server, cluster, fresh_name)
     cluster.create(f"x-{fresh_name[2:]}")  # exists but is not allowed
     forbidden, missing = f"x-{fresh_name[2:]}", f"t-{'0' * 12}"
 
-    answers = [fetch(server.port, f"/t-known,{each}") for each in (forbidden, missing)]
+    answers = [fetch(server.port, f"/t-known,{topic}") for topic in (forbidden, missing)]
     several = checked(fetch(server.port, f"/{forbidden},t-known,{missing},other"), 404)
 
     assert [404, 404] == [answer.status for answer in answers]

@@ -80,7 +80,7 @@ def test_a_tombstone_deletes_a_row(connect, cluster):
     late = connect("/rows").ready()
 
     assert ("delete", {"key": "Europe"}) == (event.type, json.loads(event.data))
-    assert [asia] == [each.data for each in late.events(1)]
+    assert [asia] == [row.data for row in late.events(1)]
     assert 1 == late.body.count(b"event: message")
 
 
@@ -130,5 +130,5 @@ def test_a_cluster_that_does_not_answer_delays_only_its_own_routes(server, conne
         assert [n] == numbers(client.events(1))
     connect("/here").ready()
 
-    assert not any(each.ready() for each in waiting)
-    assert {503} == {each.get().status for each in waiting}
+    assert not any(greenlet.ready() for greenlet in waiting)
+    assert {503} == {greenlet.get().status for greenlet in waiting}

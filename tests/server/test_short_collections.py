@@ -56,7 +56,7 @@ def test_an_object_that_survives_a_collection_is_not_visited_again():
     node = Node()
     gc.collect(0)
 
-    assert not any(each is node for each in gc.get_objects())
+    assert not any(survivor is node for survivor in gc.get_objects())
 
 
 @pytest.mark.usefixtures("collections")

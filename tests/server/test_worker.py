@@ -168,7 +168,7 @@ def test_a_server_that_drains_is_alive_but_not_ready(start):
         statuses = list(_statuses_until_refused(server))
         stream.rest()  # the worker is stopping by then
 
-    ready, health, ended = (_answer(*each) for each in zip(connections, paths, strict=True))
+    ready, health, ended = (_answer(*request) for request in zip(connections, paths, strict=True))
 
     assert {200} >= set(statuses)
     assert ([200] * 3, 503, 200, 200) == (before, ready[0], health[0], ended[0])

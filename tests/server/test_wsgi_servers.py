@@ -111,7 +111,7 @@ def test_streams_and_pages_work(start, name):
     with ExitStack() as clients:
         streams = [clients.enter_context(Client(server.port, "/streams/t")).ready() for _ in range(8)]
         pages = [gevent.spawn(fetch, server.port, "/") for _ in range(4)]
-        assert [200] * 4 == [each.get(timeout=TIMEOUT_S).status for each in pages]
+        assert [200] * 4 == [page.get(timeout=TIMEOUT_S).status for page in pages]
 
         assert 200 == fetch(server.port, "/records", "POST").status
 
@@ -150,7 +150,7 @@ def test_a_server_that_cannot_serve_streams_names_the_command_to_use(start, name
 
     answers = [fetch(server.port, "/streams/t", Connection="close") for _ in range(6)]
 
-    assert {(500, "ConfigurationError")} == {(each.status, each.json["name"]) for each in answers}
+    assert {(500, "ConfigurationError")} == {(answer.status, answer.json["name"]) for answer in answers}
     assert 200 == fetch(server.port, "/", Connection="close").status
     assert ADVICE in server.log
     assert ("It can serve finite reads: chunks, and long polls" in server.log) == (name in FINITE)
@@ -166,9 +166,9 @@ def test_finite_reads_work_under_every_server(start, name):
     assert 200 == fetch(server.port, "/records", "POST").status
 
     urls = ["/streams/t?offset=-1", f"/streams/t?offset={offset}&live=long-poll"] * 4
-    answers = [each.get(timeout=TIMEOUT_S) for each in [gevent.spawn(fetch, server.port, url) for url in urls]]
+    answers = [request.get(timeout=TIMEOUT_S) for request in [gevent.spawn(fetch, server.port, url) for url in urls]]
 
-    assert [(200, 1)] * 8 == [(each.status, len(each.json)) for each in answers]
+    assert [(200, 1)] * 8 == [(answer.status, len(answer.json)) for answer in answers]
     assert 200 == fetch(server.port, "/").status
 
 
@@ -226,7 +226,7 @@ def test_a_low_limit_of_open_files_limits_the_streams(start):
 
         refused = [clients.enter_context(Client(server.port, "/streams/t")) for _ in range(200)]
 
-        assert {503} == {each.status for each in refused}
+        assert {503} == {client.status for client in refused}
         assert 200 == fetch(server.port, "/").status
     assert "Too many open files" not in server.log  # refused clients that keep their connections occupy no descriptors
     assert (

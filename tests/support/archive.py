@@ -54,7 +54,7 @@ def write_file(
     count = parquet.write(file, [table(partition, epoch, records)])
     size = file.stat().st_size
     directory.add_file(file, path)
-    newest = max(each.timestamp or 0 for each in records)
+    newest = max(record.timestamp or 0 for record in records)
     return Entry(partition, start, end, epoch, DAY, records[0].offset, count, newest, size, path)
 
 
@@ -63,15 +63,15 @@ def table(partition: int, epoch: int, records: list[Record]) -> pa.Table:
     rows = [
         {
             "partition": partition,
-            "offset": each.offset,
+            "offset": record.offset,
             "leader_epoch": epoch,
-            "timestamp": (each.timestamp or 0) * 1000,
+            "timestamp": (record.timestamp or 0) * 1000,
             "timestamp_type": 0,
-            "key": each.key,
-            "value": each.value,
-            "headers": [{"key": name, "value": value} for name, value in each.headers],
+            "key": record.key,
+            "value": record.value,
+            "headers": [{"key": name, "value": value} for name, value in record.headers],
         }
-        for each in records
+        for record in records
     ]
     return pa.Table.from_pylist(rows, schema=parquet.SCHEMA)
 

@@ -38,5 +38,5 @@ def code(page: str, *languages: str) -> list[str]:
 
 def example(page: str, part: str) -> str:
     """Return the only code block that contains `part`."""
-    [found] = [block.code for block in blocks(page) if part in block.code]
-    return found
+    [sample] = [block.code for block in blocks(page) if part in block.code]
+    return sample

@@ -65,7 +65,7 @@ class Firefox:
 
     @property
     def window_handles(self) -> list[str]:
-        return [each["context"] for each in self._call("browsingContext.getTree", maxDepth=0)["contexts"]]
+        return [context["context"] for context in self._call("browsingContext.getTree", maxDepth=0)["contexts"]]
 
     @property
     def switch_to(self) -> Firefox:
@@ -98,8 +98,8 @@ class Firefox:
     def _address(self) -> str:
         assert self._process.stderr is not None
         for line in self._process.stderr:
-            if found := re.search(r"BiDi listening on (\S+)", line):
-                return found[1]
+            if match := re.search(r"BiDi listening on (\S+)", line):
+                return match[1]
         raise AssertionError("Firefox exited before it listened.")
 
     def _call(self, method: str, **parameters: Any) -> Any:

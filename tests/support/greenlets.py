@@ -25,7 +25,7 @@ class Greenlets:
         try:
             return (yield)
         finally:
-            gevent.killall([each for each in self._started if _is_left_behind(each)])
+            gevent.killall([greenlet for greenlet in self._started if _is_left_behind(greenlet)])
             self._started.clear()
 
 

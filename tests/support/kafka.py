@@ -98,7 +98,7 @@ class Cluster:
         rest = {"key": key, "partition": partition, "timestamp_ms": timestamp_ms, "headers": list(headers)}
         sent = [self._producer.send(topic, value, **rest) for value in values]
         self._producer.flush()
-        return [each.get().offset for each in sent]
+        return [future.get().offset for future in sent]
 
     def produce(self, topic: str, value: bytes, partition: int = 0) -> None:
         """Send a record, without waiting for the broker's acknowledgment."""
@@ -106,14 +106,14 @@ class Cluster:
 
     def records(self, topic: str, partitions: int = 1) -> list[Any]:
         """Return all committed records that a topic contains."""
-        assigned, found = [TopicPartition(topic, partition) for partition in range(partitions)], []
+        assigned, records = [TopicPartition(topic, partition) for partition in range(partitions)], []
         reading = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
         with closing(KafkaConsumer(**self._settings, **reading)) as consumer:
             consumer.assign(assigned)
             ends = consumer.end_offsets(assigned)
-            while any(consumer.position(each) < ends[each] for each in assigned):
-                found += [record for polled in consumer.poll(500).values() for record in polled]
-        return found
+            while any(consumer.position(partition) < ends[partition] for partition in assigned):
+                records += [record for polled in consumer.poll(500).values() for record in polled]
+        return records
 
     def transaction(self, topic: str, *values: bytes, commit: bool = True) -> None:
         """Append records in one transaction, and commit or abort it."""
@@ -164,7 +164,7 @@ class Cluster:
         with suppress(KafkaError):  # a node may not know a new topic yet
             described = self._admin.run(lambda admin: admin.describe_topics(topics))
             return all(
-                topic["partitions"] and all(each["leader_id"] >= 0 for each in topic["partitions"])
+                topic["partitions"] and all(partition["leader_id"] >= 0 for partition in topic["partitions"])
                 for topic in described
             )
         return False

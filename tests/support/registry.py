@@ -64,8 +64,8 @@ class Registry:
         """
         text = base64.b64encode(schema.SerializeToString()).decode() if kind == "PROTOBUF" else json.dumps(schema)
         named = [{"name": name, "subject": other, "version": version} for name, other, version in references]
-        found = {"schema": text, "references": named}
-        self._schemas.append(found if kind == "AVRO" else {**found, "schemaType": kind})  # as by Confluent
+        entry = {"schema": text, "references": named}
+        self._schemas.append(entry if kind == "AVRO" else {**entry, "schemaType": kind})  # as by Confluent
         self._subjects.setdefault(subject, []).append(len(self._schemas))
         return len(self._schemas)
 
@@ -83,16 +83,16 @@ class Registry:
         url = urlsplit(path)
         match [unquote(part) for part in url.path.strip("/").split("/")]:
             case ["schemas", "ids", text]:
-                found = self._by_id(int(text))
+                content = self._by_id(int(text))
             case ["schemas", "guids", text]:
-                found = self._by_id(uuid.UUID(text).int)
+                content = self._by_id(uuid.UUID(text).int)
             case ["subjects", subject, "versions", version]:
-                found = self._by_version(subject, version)
+                content = self._by_version(subject, version)
             case _:
                 return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
-        if found.get("schemaType") == "PROTOBUF" and parse_qs(url.query).get("format") != ["serialized"]:
-            return 200, {**found, "schema": 'syntax = "proto3"; // the text of the file'}
-        return (404 if "error_code" in found else 200), found
+        if content.get("schemaType") == "PROTOBUF" and parse_qs(url.query).get("format") != ["serialized"]:
+            return 200, {**content, "schema": 'syntax = "proto3"; // the text of the file'}
+        return (404 if "error_code" in content else 200), content
 
     def _by_id(self, schema_id: int) -> dict[str, Any]:
         if 1 <= schema_id <= len(self._schemas):
@@ -114,8 +114,8 @@ def _handler(registry: Registry) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            status, found = registry.answer(self.path.removeprefix(registry.path), self.headers.get("Authorization"))
-            body = json.dumps(found).encode()
+            status, content = registry.answer(self.path.removeprefix(registry.path), self.headers.get("Authorization"))
+            body = json.dumps(content).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
             self.send_header("Content-Length", str(len(body)))

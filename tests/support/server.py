@@ -40,8 +40,8 @@ CURRENT = Checkout(ROOT, PYTHON)
 def check_errors(log: str, expected: Iterable[str]) -> None:
     """Check that the log of a server contains each expected error, given as a regular expression, and no other error."""
     errors = [error for match in ERROR.finditer(log) for error in match.groups() if error]
-    unexpected = [error for error in errors if not any(re.search(each, error) for each in expected)]
-    missing = [each for each in expected if not any(re.search(each, error) for error in errors)]
+    unexpected = [error for error in errors if not any(re.search(pattern, error) for pattern in expected)]
+    missing = [pattern for pattern in expected if not any(re.search(pattern, error) for error in errors)]
     assert ([], []) == (unexpected, missing)
 
 
@@ -133,15 +133,15 @@ class Server:
     def workers(self) -> list[int]:
         """Return the process IDs of the current workers, oldest first."""
         master = self._process.pid
-        return [int(each) for each in Path(f"/proc/{master}/task/{master}/children").read_text().split()]
+        return [int(pid) for pid in Path(f"/proc/{master}/task/{master}/children").read_text().split()]
 
     def descriptors(self) -> list[str]:
         """Return the open files, pipes and sockets of the worker."""
-        return sorted(_link(each) for each in Path(f"/proc/{self.worker}/fd").iterdir())
+        return sorted(_link(path) for path in Path(f"/proc/{self.worker}/fd").iterdir())
 
     def sockets(self) -> int:
         """Return the number of open sockets of the worker: its listener, and its connections to Kafka and to clients."""
-        return sum(each.startswith("socket:") for each in self.descriptors())
+        return sum(descriptor.startswith("socket:") for descriptor in self.descriptors())
 
     def memory_bytes(self) -> int:
         """Return the resident memory of the worker."""
@@ -150,11 +150,11 @@ class Server:
 
     def _wait_for_log(self, pattern: str) -> str:
         assert self._process.stderr is not None
-        while (found := re.search(pattern, self.log)) is None:
+        while (match := re.search(pattern, self.log)) is None:
             line = self._process.stderr.readline()
             assert line, f"gunicorn exited before it listened:\n{self.log}"
             self.log += line
-        return found[1]
+        return match[1]
 
     def _read(self) -> None:
         assert self._process.stderr is not None

@@ -37,8 +37,8 @@ def test_dead_workers_leave_one_file_with_their_counters(tmp_path, monkeypatch):
     """Their gauges are gone. The files of a worker that was killed when it had just created them are empty."""
     monkeypatch.setenv(multiprocess.VARIABLE, str(tmp_path))
     workers = [1, *(int(run(tmp_path, WORKER)) for _ in range(2))]
-    for each in ("counter", "gauge_livesum", "histogram"):
-        (tmp_path / f"{each}_1.db").touch()
+    for kind in ("counter", "gauge_livesum", "histogram"):
+        (tmp_path / f"{kind}_1.db").touch()
     before = run(tmp_path, READER).splitlines()
 
     for pid in workers:
@@ -55,4 +55,4 @@ def test_dead_workers_leave_one_file_with_their_counters(tmp_path, monkeypatch):
     ):
         assert line in before
         assert line in after
-    assert {"counter_dead.db", "histogram_dead.db"} == {each.name for each in tmp_path.glob("*.db")}
+    assert {"counter_dead.db", "histogram_dead.db"} == {path.name for path in tmp_path.glob("*.db")}

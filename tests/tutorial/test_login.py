@@ -119,6 +119,6 @@ def test_the_file_of_users_contains_no_passwords(app, login):
 
 def _token(client: FlaskClient) -> str:
     """Return the token in the form of the page that the client sees."""
-    found = re.search(r'name="form_token" value="([^"]+)"', client.get("/", follow_redirects=True).text)
-    assert found
-    return found[1]
+    match = re.search(r'name="form_token" value="([^"]+)"', client.get("/", follow_redirects=True).text)
+    assert match
+    return match[1]

@@ -116,6 +116,6 @@ def test_a_reader_who_follows_the_tutorial_gets_the_app(walk, own_browser):
     visitor.wait_for_state("open")
     walk.to_the_end()
     files = [file.relative_to(EXAMPLE) for file in EXAMPLE.rglob("*") if file.is_file() and file.suffix != ".pyc"]
-    assert {each: (EXAMPLE / each).read_text() for each in files} == {
-        each: (walk.folder / each).read_text() for each in files
+    assert {file: (EXAMPLE / file).read_text() for file in files} == {
+        file: (walk.folder / file).read_text() for file in files
     }

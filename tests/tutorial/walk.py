@@ -155,17 +155,17 @@ class Walk:
     def _export(self, line: str) -> None:
         shell = ["bash", "-c", f"{line}env -0"]
         done = subprocess.run(shell, cwd=self.folder, env=self._environment, capture_output=True, text=True, check=True)
-        self._environment = dict(each.split("=", 1) for each in done.stdout.rstrip("\0").split("\0"))
+        self._environment = dict(variable.split("=", 1) for variable in done.stdout.rstrip("\0").split("\0"))
 
 
 def _steps(page: str) -> Iterator[Step]:
     """Split a page into its steps. A block of text that follows a command is the output of the command."""
     paragraph = ""
     blocks = list(re.finditer(f"{BLOCK}|{PARAGRAPH}", page, re.M | re.S))
-    for each, following in zip(blocks, [*blocks[1:], None], strict=True):
-        if each["paragraph"]:
-            paragraph = each["paragraph"].replace("\n", " ")
+    for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+        if block["paragraph"]:
+            paragraph = block["paragraph"].replace("\n", " ")
             yield Step(paragraph)
-        elif each["language"] != "text" or "Save this as" in paragraph:
+        elif block["language"] != "text" or "Save this as" in paragraph:
             output = following["code"] if following and following["language"] == "text" else ""
-            yield Step(paragraph, each["language"], each["code"], output)
+            yield Step(paragraph, block["language"], block["code"], output)

@@ -87,8 +87,8 @@ def use_new_tab(browser: AnyBrowser) -> None:
     used = browser.window_handles
     browser.switch_to.new_window("tab")
     tab = browser.current_window_handle
-    for each in used:
-        browser.switch_to.window(each)
+    for handle in used:
+        browser.switch_to.window(handle)
         browser.close()
     browser.switch_to.window(tab)
     assert [tab] == browser.window_handles

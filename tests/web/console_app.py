@@ -94,7 +94,7 @@ def create() -> Flask:
             elif name == "keyed":
                 log.append("orders", argument[1].encode(), key=argument[0].encode())
             elif name == "record":
-                value, key, header = (None if each is None else b64decode(each) for each in argument)
+                value, key, header = (None if text is None else b64decode(text) for text in argument)
                 log.append("orders", value, key=key, timestamp=TIMESTAMP_MS, headers=[("<i>", header)])
             elif name == "append_to":
                 partition, numbers = argument

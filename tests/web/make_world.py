@@ -88,7 +88,7 @@ def path(ring: list[Point], left: int, top: int) -> str:
 
 
 def main() -> None:
-    topology, codes = (json.loads(Path(each).read_text()) for each in sys.argv[1:])
+    topology, codes = (json.loads(Path(file).read_text()) for file in sys.argv[1:])
     alpha2 = {number: short for short, _, number, *_ in codes}
     lines = arcs(topology)
     left = round(project(-180, 0)[0]) - MARGIN

@@ -300,7 +300,7 @@ def test_a_post_is_answered_with_the_get_request_to_send_instead(log):
     assert all(word in problem["detail"] for word in ("GET", "query", "Last-Event-ID"))
     method, url, sent = problem["instead"].values()
     response = client.open(url, method=method, headers=sent, buffered=False)
-    assert [2] == [json.loads(each.data)["n"] for each in without_positions(read_events(take(response, b'"n":2')))]
+    assert [2] == [json.loads(event.data)["n"] for event in without_positions(read_events(take(response, b'"n":2')))]
 
 
 def test_pages_of_allowed_origins_may_send_cookies(log):
@@ -309,7 +309,7 @@ def test_pages_of_allowed_origins_may_send_cookies(log):
 
     for method in ("HEAD", "OPTIONS"):
         answers = [client.open("/streams/t", method=method, headers={"Origin": origin}) for origin in (A, B)]
-        assert ["true", None] == [each.headers.get("Access-Control-Allow-Credentials") for each in answers]
+        assert ["true", None] == [answer.headers.get("Access-Control-Allow-Credentials") for answer in answers]
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,7 @@ def test_a_filter_that_fails_in_a_shared_feed_is_logged_once(log, caplog):
 
     log.append("t", b"{}")
 
-    assert all(b'"FilterError"' in each.get(timeout=30) for each in reading)
+    assert all(b'"FilterError"' in greenlet.get(timeout=30) for greenlet in reading)
     assert 1 == caplog.text.count("The filter failed at t/0 offset 3: KeyError in")
 
 

@@ -64,7 +64,9 @@ class TestCatalog:
         assert "&lt;script&gt;alert(1)&lt;/script&gt;" in response.text
         style = re.findall(r"<style>(.*?)</style>", response.text, re.DOTALL)[0]
         digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-        policy = dict(each.strip().split(" ", 1) for each in response.headers["Content-Security-Policy"].split(";"))
+        policy = dict(
+            directive.strip().split(" ", 1) for directive in response.headers["Content-Security-Policy"].split(";")
+        )
         assert ("'none'", f"'sha256-{digest}'") == (policy["default-src"], policy["style-src"])
         assert {"default-src", "style-src", "base-uri", "form-action", "frame-ancestors"} == policy.keys()
         assert not re.search(r"<(script|img|link|iframe)|style=|\son\w+=|url\(|@import", response.text)
@@ -104,13 +106,13 @@ class TestCatalog:
             routes[name] = {"path": f"/{name}/{{customer}}", "topics": ["prices"], "access": access}
         client = mounted(log, routes=routes, guards={"login": lambda _: Visitor(claims={"id": "7"})})
 
-        assert ["own"] == [each["name"] for each in client.get("/streams/").json["streams"]]
+        assert ["own"] == [stream["name"] for stream in client.get("/streams/").json["streams"]]
 
     @pytest.mark.parametrize("name", ["catalog", "openapi", "problem", "root"])
     def test_a_route_may_have_any_name(self, log, name):
         client = mounted(log, routes={name: {"path": "/own", "topics": ["prices"]}})
 
-        assert [name] == [each["name"] for each in client.get("/streams/-/catalog").json["streams"]]
+        assert [name] == [stream["name"] for stream in client.get("/streams/-/catalog").json["streams"]]
         assert 200 == client.head("/streams/own").status_code
 
     def test_lists_the_topics_that_clients_may_choose(self, log):
@@ -118,9 +120,9 @@ class TestCatalog:
         client = mounted(log, allowed_topics=["prices", "events.*"])
 
         assert [["prices"], ["prices", "events.*"]] == [
-            each["topics"] for each in client.get("/streams/").json["streams"]
+            stream["topics"] for stream in client.get("/streams/").json["streams"]
         ]
-        assert [["prices"]] == [each["topics"] for each in mounted(log).get("/streams/").json["streams"]]
+        assert [["prices"]] == [stream["topics"] for stream in mounted(log).get("/streams/").json["streams"]]
 
     @pytest.mark.parametrize("path", DOCUMENTS)
     def test_accepts_only_requests_that_read(self, log, path):

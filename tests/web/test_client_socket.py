@@ -107,12 +107,12 @@ def test_a_stream_can_be_closed_while_its_client_accepts_nothing(log, tails, pee
         log.append("t", VALUE)
         tails[0].turn(0)
     sockets = [peer.stream._socket for peer in peers]
-    wait_until(lambda: all(each._watcher is not None for each in sockets))  # for the client to accept bytes
+    wait_until(lambda: all(sock._watcher is not None for sock in sockets))  # for the client to accept bytes
 
     for peer in peers:
         peer.stream.close()
 
-    wait_until(lambda: {-1} == {each.socket.fileno() for each in sockets})
+    wait_until(lambda: {-1} == {sock.socket.fileno() for sock in sockets})
     assert all(peer.has_ended() for peer in peers)
 
 

@@ -20,8 +20,8 @@ from tests.web.clients import HTML, client_of
 
 VALIDATORS = {"If-None-Match": "ETag", "If-Modified-Since": "Last-Modified"}  # Flask 2.0 sends no ETag
 FILES = ROOT / "kafkasse/web/console"
-ASSETS = sorted(each.name for each in (FILES / "assets").iterdir())
-DEMO = sorted(each.name for each in (ROOT / "kafkasse/web/page/assets").iterdir())
+ASSETS = sorted(path.name for path in (FILES / "assets").iterdir())
+DEMO = sorted(path.name for path in (ROOT / "kafkasse/web/page/assets").iterdir())
 TYPES = {"": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 ROUTES: dict[str, Any] = {
     "orders": {"path": "/orders", "topics": ["orders"], "access": "public", "client_filters": ["key", "filter"]},
@@ -49,7 +49,7 @@ class TestWhereItIsServed:
 
         assert ("text/html", "application/json") == (page.mimetype, catalog.mimetype)
         assert "-/console/app.js" in page.text
-        assert ["orders"] == [each["name"] for each in catalog.get_json()["streams"]]
+        assert ["orders"] == [stream["name"] for stream in catalog.get_json()["streams"]]
         assert {"Accept"} == set(page.vary) == set(catalog.vary)
 
     @pytest.mark.parametrize("settings", [{"console": False}, {"catalog": False}])
@@ -103,7 +103,7 @@ class TestFiles:
             response.headers["X-Content-Type-Options"],
             response.headers["Cache-Control"],
         )
-        known = {name: response.headers[each] for name, each in VALIDATORS.items() if each in response.headers}
+        known = {name: response.headers[header] for name, header in VALIDATORS.items() if header in response.headers}
         revalidated = client.get(path, headers=HTML | known)
         assert (304, b"") == (revalidated.status_code, revalidated.data)
 

@@ -278,7 +278,7 @@ class TestExplorer:
 
         assert ["gap", "message", "message", "delete", "error"] == [row[1] for row in console.rows()]
         assert "orders 0:0\u20133" == console.rows()[0][2]
-        assert [2, 1, 1, 1] == [console.number(each) for each in ("#messages", "#deletes", "#gaps", "#errors")]
+        assert [2, 1, 1, 1] == [console.number(selector) for selector in ("#messages", "#deletes", "#gaps", "#errors")]
         assert "orders" in console.text("#reason")
 
     def test_keeps_a_bounded_number_of_events_and_elements(self, console):
@@ -383,20 +383,20 @@ class TestExplorer:
         """The file contains each record as docs/wire.md promises. Base64 that looks like a number is a string."""
         for record in BINARY_RECORDS:
             given = [record.value, record.key, record.headers[0][1]]
-            console.change(record=[None if each is None else b64encode(each).decode() for each in given])
+            console.change(record=[None if part is None else b64encode(part).decode() for part in given])
         format = ROUTES[stream].get("format", "kafkasse")
         for wire, expect in [("sse", expected_event), ("ndjson", expected_line)]:
-            found = [(each, expected) for each in BINARY_RECORDS if (expected := expect(each, format))]
+            pairs = [(each, expected) for each in BINARY_RECORDS if (expected := expect(each, format))]
             console.explore(f"stream={stream}&start=earliest&format={wire}")
-            console.wait_for_number("#kept", len(found))
+            console.wait_for_number("#kept", len(pairs))
 
             lines = console.export().splitlines()
             console.run("document.querySelector('.row').click()")
 
-            for (_, expected), line in zip(found, lines, strict=True):
+            for (_, expected), line in zip(pairs, lines, strict=True):
                 assert wire == "ndjson" or expected.event == json.loads(line)["event"]
                 assert expected.matches(line if wire == "ndjson" else data_in(line)), line
-            for (record, _), (_, kind, _, key, preview) in zip(found, console.rows(), strict=True):
+            for (record, _), (_, kind, _, key, preview) in zip(pairs, console.rows(), strict=True):
                 assert KEYS[stream].get(record.offset, "") == key
                 assert record.offset not in BINARY_VALUES or "base64" in f"{kind} {preview}"
                 assert record.offset > 0 or preview.startswith('{"n": 1')
@@ -641,7 +641,7 @@ class TestOperations:
         console.run(show, "hidden")
         wait_until(lambda: [] == open_streams(console.server))
         console.run(show, "visible")
-        wait_until(lambda: ["pipelines"] == [each["route"] for each in open_streams(console.server)])
+        wait_until(lambda: ["pipelines"] == [stream["route"] for stream in open_streams(console.server)])
 
     def test_shows_and_ends_streams(self, console):
         """The page shows the workers, Kafka, the routes, the streams and their rates. A stream that ends reconnects."""
@@ -768,12 +768,12 @@ def write_numbers(writer: Writer, topic: str, first: int, end: int) -> None:
 
 
 def worker_with_stream(server: Server) -> int:
-    def found() -> list[int]:
+    def pids() -> list[int]:
         streams = fetch(server.port, "/-/streams").json["streams"]
-        return [pid for pid in server.workers() if any(each["id"].startswith(f"{pid}-") for each in streams)]
+        return [pid for pid in server.workers() if any(stream["id"].startswith(f"{pid}-") for stream in streams)]
 
-    wait_until(lambda: 1 == len(found()))
-    return found()[0]
+    wait_until(lambda: 1 == len(pids()))
+    return pids()[0]
 
 
 def body_of(export: str, format: str) -> bytes:
@@ -781,7 +781,7 @@ def body_of(export: str, format: str) -> bytes:
     if format == "ndjson":
         return export.encode()
     events = [(json.loads(line), data_in(line)) for line in export.splitlines()]
-    return "".join(f"event: {each['event']}\ndata: {data}\nid: {each['id']}\n\n" for each, data in events).encode()
+    return "".join(f"event: {event['event']}\ndata: {data}\nid: {event['id']}\n\n" for event, data in events).encode()
 
 
 def data_in(line: str) -> str:

@@ -34,7 +34,7 @@ def heap_bytes(driver: webdriver.Chrome) -> float:
     """Return the memory of the page's objects after a garbage collection."""
     driver.execute_cdp_cmd("HeapProfiler.collectGarbage", {})
     metrics = driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
-    return next(float(each["value"]) for each in metrics if each["name"] == "JSHeapUsedSize")
+    return next(float(metric["value"]) for metric in metrics if metric["name"] == "JSHeapUsedSize")
 
 
 @pytest.mark.long

@@ -51,7 +51,9 @@ def received(server: FlaskClient, path: str, until: int, last_event_id: str = ""
     with server.get(path, buffered=False, **start) as response:
         assert 200 == response.status_code, response.get_data(as_text=True)
         found = read_events(read_until(response.response, b'{"n":%d' % until))
-    events = [json.loads(each.data)["n"] if each.type == "message" else each.type for each in without_positions(found)]
+    events = [
+        json.loads(event.data)["n"] if event.type == "message" else event.type for event in without_positions(found)
+    ]
     return events, found[-1].id
 
 
@@ -112,5 +114,5 @@ def test_invented_event_ids_do_not_cause_more_requests_to_kafka(log, current, mo
     assert 200 == current.head("/streams/whole").status_code
     clients = [gevent.spawn(current.head, "/streams/whole", headers=headers) for _ in range(10)]
 
-    assert {200} == {each.get().status_code for each in clients}
+    assert {200} == {client.get().status_code for client in clients}
     assert {"topic_names": 2, "describe": 2} == calls

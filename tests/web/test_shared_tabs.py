@@ -22,7 +22,7 @@ FRAMES = ["a", "b", "c"]
 INTERVAL_S = 0.01
 
 PAGE = "<!doctype html><title>tabs</title>" + "".join(
-    f'<iframe src="frame?{each}" id="{each}"></iframe>' for each in FRAMES
+    f'<iframe src="frame?{frame}" id="{frame}"></iframe>' for frame in FRAMES
 )
 
 # Each frame keeps its position and the numbers that it has received, also when it is reloaded.

@@ -136,7 +136,7 @@ def test_an_app_may_have_its_own_response_class():
 
     assert '"n":1' in response.text
     assert "1" == response.headers["X-Own"]
-    assert [True] == [issubclass(each, Own) for each in calls]
+    assert [True] == [issubclass(response_type, Own) for response_type in calls]
 
 
 def test_the_response_has_no_content_encoding():
@@ -151,7 +151,7 @@ def test_the_response_has_no_content_encoding():
             responses.append(response)
 
     assert ["identity"] * 2 == seen
-    assert [None] * 2 == [each.content_encoding for each in responses]
+    assert [None] * 2 == [answer.content_encoding for answer in responses]
 
 
 # Where an app can mount the streams.
