@@ -19,6 +19,7 @@ sub vcl_recv {
     # Streams have no end, so other requests must not wait for them. The name of a parameter may be percent-encoded.
     if (req.method != "GET" || req.http.Authorization
         || req.url !~ "[?&]offset="
+        || req.url ~ "[?&]offset=now(&|$)"  # a request that waited for another would have a later end of the log
         || req.url ~ "[?&]live=(?!long-poll(&|$))"
         || req.url ~ "[?&][^=&]*%") {
         return (pass);

@@ -341,7 +341,7 @@ class Chunks:
                 offsets = dict(chunk.ids.offsets)
                 if not self._poll(chunk, cursor, versions):
                     break
-                if (start.is_remembered or cursor.was_kept) and offsets == chunk.ids.offsets:
+                if start.is_remembered and offsets == chunk.ids.offsets:
                     # The log may have lost the records since the lookup.
                     if not chunk.has_moved:
                         raise TopicsChanged({})
@@ -349,21 +349,17 @@ class Chunks:
             can_continue = is_full and chunk.is_complete
         finally:
             if can_continue:
-                cursor.was_kept = True
-                self._cursors.keep(CursorKey.of(chunk.ids, *ends), cursor)
+                self._cursors.keep(CursorKey.of(chunk.ids, start.looked_up_at, *ends), cursor)
             else:
                 cursor.cursor.close()
         if not (chunk.has_moved or chunk.is_complete):
             raise KafkaUnavailable(f"Kafka did not send the records within {self._timeout_s:g} s.")
 
     def _cursor(self, start: Start, ends: Mapping[Partition, int]) -> BufferedCursor:
-        """Return a cursor at a position, if possible one that has read the chunk before.
-
-        A cursor that was kept may have records of the lost history, which a client with a mark must not receive again.
-        """
+        """Return a cursor at a position, if possible one that has read the chunk before."""
         ids = start.ids
-        if len(ends) == 1 and not start.marks.keys() & ends.keys():
-            kept = self._cursors.take(CursorKey.of(ids, *ends))
+        if len(ends) == 1:
+            kept = self._cursors.take(CursorKey.of(ids, start.looked_up_at, *ends))
             if kept is not None:
                 return kept
         offsets = {partition: ids.offsets[partition] for partition in ends}
@@ -452,11 +448,14 @@ def _gone(gaps: Sequence[Gap], start: Start, epochs: Mapping[Partition, int]) ->
                 marks[gap.partition] = OffsetAndEpoch(gap.end, epochs[gap.partition])
             ids.set(gap.partition, gap.end, leader_epoch=gap.epoch)
     topic, number = gaps[0].partition
-    next_offset = truncation_marks.offset_of(ids, marks)
+    detail = f"The records at this offset no longer exist: {gaps[0].reason} ({topic}/{number})."
+    return offset_gone(detail, gaps, truncation_marks.offset_of(ids, marks))
+
+
+def offset_gone(detail: str, gaps: Sequence[Gap], next_offset: str) -> OffsetGone:
+    """Return the error of a client that must continue at `next_offset`."""
     error = OffsetGone(
-        f"The records at this offset no longer exist: {gaps[0].reason} ({topic}/{number}). Continue at next_offset.",
-        gaps=[gap_members(gap) for gap in gaps],
-        next_offset=next_offset,
+        f"{detail} Continue at next_offset.", gaps=[gap_members(gap) for gap in gaps], next_offset=next_offset
     )
     error.headers["Stream-Next-Offset"] = next_offset
     return error

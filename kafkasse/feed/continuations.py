@@ -76,11 +76,12 @@ class CursorKey(NamedTuple):
     offset: int
     epoch: int
     topic_id: str
+    looked_up_at: float  # of the Start: no cursor has fetched records before the last lookup, which notices truncations
 
     @classmethod
-    def of(cls, ids: IdWriter, partition: Partition) -> CursorKey:
+    def of(cls, ids: IdWriter, looked_up_at: float, partition: Partition) -> CursorKey:
         epoch = ids.epochs.get(partition, UNKNOWN_EPOCH)
-        return cls(partition, ids.offsets[partition], epoch, ids.topic_ids.get(partition.topic, ""))
+        return cls(partition, ids.offsets[partition], epoch, ids.topic_ids.get(partition.topic, ""), looked_up_at)
 
 
 class BufferedCursor:
@@ -88,7 +89,6 @@ class BufferedCursor:
 
     def __init__(self, cursor: Cursor) -> None:
         self.cursor = cursor
-        self.was_kept = False  # it has read an earlier chunk
         self._unread: list[Batch] = []
 
     def poll(self, timeout_s: float) -> list[Batch]:

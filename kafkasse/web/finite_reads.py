@@ -24,7 +24,7 @@ from flask import Response, current_app, request
 
 from kafkasse.errors import KafkasseError, ServerStopping, Unavailable
 from kafkasse.feed import Feeds, Reader
-from kafkasse.feed.chunks import Chunk, Start, TopicsChanged
+from kafkasse.feed.chunks import Chunk, Start, TopicsChanged, offset_gone
 from kafkasse.feed.core.reader_states import ReaderState
 from kafkasse.feed.core.start import contradictions
 from kafkasse.feed.shared_chunks import SharedChunks
@@ -117,7 +117,7 @@ class Source:
 
         def read(clients: Clients) -> Chunk:
             chunk = self._read(offset, position, topics, since, must_wait, clients)
-            return replace(chunk, is_full=False) if offset in (BEGINNING, NOW) else chunk
+            return chunk if position.starts else replace(chunk, is_full=False)
 
         return self.opened.wait_for(lambda: self.shared.get(key, read, self.address, must_wait))
 
@@ -161,6 +161,8 @@ class Source:
         clients: Clients,
     ) -> Chunk:
         start = self.start(position, topics, offset, since)
+        if not (position.starts or offset in (BEGINNING, NOW)):
+            raise offset_gone("The stream has no topic of this offset.", [], start.offset_of(start.ids))
         if must_wait and not start.has_records:
             return self._wait(start)
         try:
@@ -201,6 +203,7 @@ class Source:
 
         Raises:
             KafkaUnavailable: see Start.check_marks().
+            OffsetGone: the log was truncated before the position.
             ServerStopping: the process is stopping. An empty chunk would let the client send its next request at once.
         """
         if streams.stopping:
@@ -210,10 +213,11 @@ class Source:
         reader = self.feeds.open(self.route, position, topics, self.encoder, None, self.address, self.selector)
         try:
             lines = reader.begin() or wait_for_lines(reader)
-            ids = reader.ids
+            ids = reader.ids or start.ids
+            if any(offset < start.ids.offsets.get(partition, 0) for partition, offset in ids.offsets.items()):
+                self.feeds.chunks.resolve(position, topics, StartAt.EARLIEST)  # raises OffsetGone after a truncation
             is_up_to_date = start.is_at_end and (reader.can_park or (not lines and reader.stop_reason is None))
-            next_offset = start.offset_of(start.ids if ids is None else ids)
-            return Chunk((_array(lines),), next_offset, False, is_up_to_date)
+            return Chunk((_array(lines),), start.offset_of(ids), False, is_up_to_date)
         finally:
             reader.close()
 
@@ -267,7 +271,7 @@ def _cache_control(max_age_s: int, is_full: bool, is_live: bool) -> str:
         return NOT_STORED
     age = f"public, max-age={max_age_s if is_full else min(max_age_s, LAST_CHUNK_AGE_S)}"
     # A client loses nothing with an old chunk. An old response to a long poll would end the wait at once, again and again.
-    return age if is_live else f"{age}, stale-while-revalidate={STALE_S}"
+    return age if is_live else f"{age}, stale-while-revalidate={min(max_age_s, STALE_S)}"
 
 
 def _response(chunk: Chunk, body: Iterable[bytes], cursor: str | None) -> Response:

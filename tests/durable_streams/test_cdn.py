@@ -15,6 +15,7 @@ from tests.durable_streams.cdn_app import PARTITIONS, RECORDS, VISITORS
 from tests.proxies.proxies import CDNS, Program, Proxy
 from tests.support.client import Client, fetch
 from tests.support.server import Server
+from tests.support.waiting import wait_until
 
 CLIENTS = 20
 
@@ -40,6 +41,11 @@ class Site:
             offset = response.headers["stream-next-offset"]
             if response.headers.get("stream-up-to-date"):
                 return numbers, offset
+
+    def open_reads(self) -> int:
+        """How many finite reads and streams the server has."""
+        metrics = fetch(self.server.port, "/-/metrics").body.decode()
+        return sum(map(int, re.findall(r"^kafkasse_streams_open\{.*\} (\d+)", metrics, re.MULTILINE)))
 
     def requests(self) -> Counter[str]:
         """How often the server received each request target."""
@@ -86,7 +92,17 @@ def test_long_polls_of_many_clients_are_one_request(site):
     responses = [poll.get() for poll in polls]
 
     assert [[-1]] * CLIENTS == [[message["n"] for message in response.json] for response in responses]
+    wait_until(lambda: site.requests()[path])  # the server writes the line after the response
     assert 1 == site.requests()[path]
+
+
+def test_requests_from_now_on_do_not_wait_for_each_other(site):
+    """A request that waited would begin at a later end of the log, and miss the record that the first one receives."""
+    polls = [gevent.spawn(site.get, "/t?offset=now&live=long-poll") for _ in range(CLIENTS)]
+
+    wait_until(lambda: site.open_reads() == CLIENTS)
+    fetch(site.server.port, "/-/append", "POST")
+    gevent.joinall(polls)
 
 
 def test_no_visitor_receives_the_records_of_another(site):

@@ -659,3 +659,18 @@ def test_a_cursor_is_closed_after_an_error():
         source.read(chunk.next_offset)
 
     assert 0 == source.log.open_cursors
+
+
+def test_a_cursor_that_was_kept_is_not_older_than_the_lookup(monkeypatch):
+    """Otherwise, a client that reads slowly receives lost records for as long as the cursor has fetched some."""
+    monkeypatch.setattr(chunks, "MAX_AGE_S", 0.0)
+    source = Source()
+    source.log.elect_leader("t0")
+    source.fill(35)
+    first = source.read()
+    source.log.truncate("t0", 15)
+    source.write(*range(100, 135), topic="t0")
+
+    second = source.read(first.next_offset)
+
+    assert [*range(10, 15), *range(100, 105)] == [message["n"] for message in messages(second)]

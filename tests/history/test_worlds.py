@@ -36,8 +36,6 @@ SEEDS = {
     if kind.startswith("archive")
     else (28, *range(7))
     if kind == "changing topics"
-    else (10, *range(1, 8))
-    if kind.startswith("finite")
     else tuple(range(8))
     for kind in KINDS
 }

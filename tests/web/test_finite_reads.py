@@ -850,6 +850,51 @@ def cached(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> FlaskClient:
 
 
 @pytest.mark.parametrize("cache", ["the memory of the worker", "a CDN"])
+def test_a_client_that_waits_passes_cached_chunks_of_a_lost_history(monkeypatch, cache):
+    """The long poll that notices the truncation answers 410. The next offset differs from those of the lost records."""
+    monkeypatch.setattr(core, "BLOCK_OFFSETS", 2)
+    if cache == "a CDN":
+        monkeypatch.setattr(shared_chunks, "MAX_AGE_S", 0.0)
+    log = MemoryLog()
+    log.create("t")
+    log.elect_leader("t")
+    for n in range(5):
+        log.append("t", b'{"n":%d}' % n)
+    client = client_of(log, None, shared_cache_s=3600)
+    cdn: dict[str, TestResponse] = {}
+    received: list[Any] = []
+
+    def read(offset: str, live: str = "") -> TestResponse:
+        url = f"/t?offset={offset}{live}"
+        response = cdn.get(url) or client.get(url)
+        if cache == "a CDN" and "max-age=3600" in response.headers["Cache-Control"]:
+            cdn[url] = response
+        for message in response.get_json() if response.status_code == 200 else [response.status_code]:
+            received.append(message if message == 410 else message.get("n", message.get("event")))
+        return response
+
+    def read_to_end(offset: str) -> str:
+        while not (response := read(offset)).headers.get(LAST):
+            offset = response.headers[NEXT]
+        return response.headers[NEXT]
+
+    offset = read_to_end("-1")
+    for n in range(5, 8):
+        log.append("t", b'{"n":%d}' % n)
+    offset = read_to_end(offset)
+    while_waiting(monkeypatch, lambda: log.append("t", b'{"n":8}'))
+    offset = read(offset, "&live=long-poll").headers[NEXT]
+    received.clear()
+    while_waiting(monkeypatch, lambda: log.truncate("t", 5))
+    offset = read(offset, "&live=long-poll").headers[NEXT]
+    for n in range(100, 103):
+        log.append("t", b'{"n":%d}' % n)
+    read_to_end(offset)
+
+    assert [410, 100, 101, 102] == received
+
+
+@pytest.mark.parametrize("cache", ["the memory of the worker", "a CDN"])
 @pytest.mark.parametrize("truncated_at", [4, 5, 0])
 def test_clients_pass_cached_chunks_of_a_lost_history(monkeypatch, cache, truncated_at):
     """After the truncation, their offsets differ from those of the lost history, so that they get other chunks."""
@@ -901,6 +946,26 @@ def test_a_long_poll_waits_after_a_truncation(client, log):
     append_soon(log, b'{"n":4}')
 
     assert [4] == numbers(client.get(f"/t?offset={offset}&live=long-poll"))
+
+
+def test_a_cache_keeps_no_chunk_for_much_longer_than_the_setting(log):
+    caching = client_of(log, None, shared_cache_s=2).get("/t?offset=-1").headers["Cache-Control"]
+
+    assert "public, max-age=1, stale-while-revalidate=2" == caching
+
+
+@pytest.mark.parametrize("live", ["", "&live=long-poll", "&live=sse"])
+def test_an_offset_of_other_topics_is_gone(log, live):
+    """A route may lose topics. A client continues at the start of the others, and knows that it has done so."""
+    log.create("u")
+    routes = {name: {"path": f"/{name}", "topics": [name]} for name in "tu"}
+    client = client_of(log, None, routes=routes, shared_cache_s=3600)
+    offset = client.get("/u?offset=now").headers[NEXT]
+
+    response = client.get(f"/t?offset={offset}{live}")
+
+    assert 410 == response.status_code
+    assert [0, 1, 2] == numbers(client.get(f"/t?offset={response.headers[NEXT]}"))
 
 
 @pytest.mark.usefixtures("impatient")
