@@ -111,7 +111,7 @@ class Start(NamedTuple):
     """
 
     ids: IdWriter
-    held: Mapping[Partition, OffsetRange]
+    offset_ranges: Mapping[Partition, OffsetRange]
     marks: Marks = MappingProxyType({})
     looked_up_at: float = 0.0
     topics: Mapping[str, Topic] = MappingProxyType({})
@@ -127,7 +127,7 @@ class Start(NamedTuple):
     ) -> Start:
         """Return the start at a position whose partitions all have a known offset."""
         ids = IdWriter(start.offsets, start.topic_ids, start.partial_topics, epochs=start.epochs)
-        return cls(ids, start.held, marks, looked_up_at, topics)
+        return cls(ids, start.offset_ranges, marks, looked_up_at, topics)
 
     def offset_of(self, ids: IdWriter) -> str:
         """Return the text of a position that follows this one."""
@@ -139,26 +139,27 @@ class Start(NamedTuple):
         Raises:
             KafkaUnavailable: a partition has no leader, so the epoch is unknown.
         """
-        for partition in self.marks.keys() - self.held.keys():
+        for partition in self.marks.keys() - self.offset_ranges.keys():
             raise _no_leader(partition)
 
     @property
     def is_before_full_chunk(self) -> bool:
         """Whether the chunk is full, and followed by others, also if the log has grown since the lookup."""
-        ends, is_full = plan(self.ids.offsets, self.held)
+        ends, is_full = plan(self.ids.offsets, self.offset_ranges)
         return is_full and any(
-            ends.get(partition, self.ids.offsets[partition]) < held.end for partition, held in self.held.items()
+            ends.get(partition, self.ids.offsets[partition]) < offset_range.end
+            for partition, offset_range in self.offset_ranges.items()
         )
 
     @property
     def has_records(self) -> bool:
         """Whether records can be read."""
-        return any(self.ids.offsets[partition] < offsets.end for partition, offsets in self.held.items())
+        return any(self.ids.offsets[partition] < offsets.end for partition, offsets in self.offset_ranges.items())
 
     @property
     def without_leader(self) -> Partition | None:
         """A partition whose end is not known now, because it has no leader."""
-        return next((partition for partition in self.ids.offsets if partition not in self.held), None)
+        return next((partition for partition in self.ids.offsets if partition not in self.offset_ranges), None)
 
     @property
     def is_at_end(self) -> bool:
@@ -241,7 +242,7 @@ class Chunks:
 
     def end_offset(self, start: Start) -> str:
         """Return the offset at the end of the log."""
-        for partition, offsets in start.held.items():
+        for partition, offsets in start.offset_ranges.items():
             start.ids.set(partition, offsets.end)
         self._set_epochs_at_end(start)
         return start.offset_of(start.ids)
@@ -251,7 +252,7 @@ class Chunks:
         ids = start.ids
         unknown = {
             partition: offsets
-            for partition, offsets in start.held.items()
+            for partition, offsets in start.offset_ranges.items()
             if offsets.end == ids.offsets[partition] and partition not in ids.epochs
         }
         for partition, epoch in self._epoch_ends.last_epochs(unknown).items():
@@ -278,14 +279,14 @@ class Chunks:
         ids = start.ids.copy_at(start.ids.places())
         if not start.has_records and start.without_leader is not None:
             raise _no_leader(start.without_leader)
-        ends, is_full = plan(ids.offsets, start.held)
+        ends, is_full = plan(ids.offsets, start.offset_ranges)
         chunk = ChunkCore(ids, ends, encoder, selector)
         if ends:
             slot = clients.request(self._slots)
             try:
                 if not slot.wait(self._timeout_s):
                     raise ServerFull("Too many clients are catching up (max_catch_ups). Retry later.")
-                self._fill(chunk, ends, is_full, start, self._versions(newest_by, ids, ends, start.held))
+                self._fill(chunk, ends, is_full, start, self._versions(newest_by, ids, ends, start.offset_ranges))
             except _RecordsLost as error:
                 raise _gone(error.gaps, start._replace(ids=ids), ids.epochs) from error
             finally:
@@ -309,14 +310,18 @@ class Chunks:
         newest_by: NewestBy | None,
         ids: IdWriter,
         ends: Mapping[Partition, int],
-        held: Mapping[Partition, OffsetRange],
+        offset_ranges: Mapping[Partition, OffsetRange],
     ) -> Versions | None:
         """Return the versions of the records before the chunk, or None if outdated records are not dropped."""
         if newest_by is None:
             return None
         versions = Versions(newest_by)
         read_versions(
-            versions, self._log, {partition: ids.offsets[partition] for partition in ends}, held, self._timeout_s
+            versions,
+            self._log,
+            {partition: ids.offsets[partition] for partition in ends},
+            offset_ranges,
+            self._timeout_s,
         )
         return versions
 

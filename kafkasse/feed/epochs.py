@@ -30,7 +30,9 @@ class EpochEnds:
         )
 
     def diverged_at(
-        self, positions: Mapping[Partition, OffsetAndEpoch], held: Mapping[Partition, OffsetRange] | None = None
+        self,
+        positions: Mapping[Partition, OffsetAndEpoch],
+        offset_ranges: Mapping[Partition, OffsetRange] | None = None,
     ) -> dict[Partition, OffsetAndEpoch]:
         """Return those partitions in which a client has read lost records.
 
@@ -38,7 +40,7 @@ class EpochEnds:
 
         Args:
             positions: the positions of a client.
-            held: the current offsets of the partitions, if known. They show which topics may have been recreated.
+            offset_ranges: the current offsets of the partitions, if known. They show which topics may have been recreated.
 
         Raises:
             Unavailable: the log does not answer.
@@ -47,7 +49,7 @@ class EpochEnds:
         diverged = {partition: end for partition, end in ends.items() if end.offset < positions[partition].offset}
         shorter = {
             partition: positions[partition].epoch
-            for partition, offsets in (held or {}).items()
+            for partition, offsets in (offset_ranges or {}).items()
             if partition in positions and offsets.end < positions[partition].offset
         }
         return diverged | {partition: at for (partition, _), at in self._recreated.get(shorter.items()).items()}
@@ -61,21 +63,23 @@ class EpochEnds:
         ends = self._ends.get((partition, position.epoch) for partition, position in positions.items())
         return {partition: end for (partition, _), end in ends.items()}
 
-    def last_epochs(self, held: Mapping[Partition, OffsetRange]) -> dict[Partition, int]:
+    def last_epochs(self, offset_ranges: Mapping[Partition, OffsetRange]) -> dict[Partition, int]:
         """Return the leader epoch of the last record of each partition, where it is known.
 
         Args:
-            held: the current offsets of the partitions.
+            offset_ranges: the current offsets of the partitions.
 
         Raises:
             Unavailable: the log does not answer.
         """
         # The current leader may not have written a record yet.
         ends = self._ends.get(
-            (partition, offsets.epoch - 1) for partition, offsets in held.items() if offsets.epoch > 0
+            (partition, offsets.epoch - 1) for partition, offsets in offset_ranges.items() if offsets.epoch > 0
         )
-        before = {partition: end.epoch for (partition, _), end in ends.items() if end.offset == held[partition].end}
-        epochs = {partition: offsets.epoch for partition, offsets in held.items() if offsets.end > 0} | before
+        before = {
+            partition: end.epoch for (partition, _), end in ends.items() if end.offset == offset_ranges[partition].end
+        }
+        epochs = {partition: offsets.epoch for partition, offsets in offset_ranges.items() if offsets.end > 0} | before
         return {partition: epoch for partition, epoch in epochs.items() if epoch != UNKNOWN_EPOCH}
 
 

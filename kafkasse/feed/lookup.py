@@ -230,8 +230,8 @@ def known_offset_ranges(
     except Unavailable:
         return {}
     return {
-        partition: held
-        for partition, held in ranges.items()
+        partition: offset_range
+        for partition, offset_range in ranges.items()
         if not (topic_id := topic_ids.get(partition.topic))
         or (partition.topic in topics and not is_recreated(topic_id, topics[partition.topic]))
     }

@@ -114,10 +114,10 @@ class Snapshot(SnapshotCore):
 
     def _complete(self) -> None:
         """Read up to the end that the log has now, and make a version."""
-        held = self._log.offset_ranges(self._feed.ids.offsets)
+        offset_ranges = self._log.offset_ranges(self._feed.ids.offsets)
         ahead = self.epochs_ahead
-        self.begin(held, self._log.epoch_ends(ahead) if ahead else {})
-        ends = {partition: offsets.end for partition, offsets in held.items()}
+        self.begin(offset_ranges, self._log.epoch_ends(ahead) if ahead else {})
+        ends = {partition: offsets.end for partition, offsets in offset_ranges.items()}
         while self._feed.is_open:
             if self.has_reached(ends):
                 if self._has_lost_records:  # since it began to read
@@ -148,8 +148,8 @@ class Snapshot(SnapshotCore):
         except PartitionsFailed as error:
             raise next(iter(error.errors.values())) from error
         except OffsetOutOfRange as error:
-            held = known_offset_ranges(self._log, error.partitions, self._feed.ids.topic_ids)
-            cursor.seek(self.resume(error, held).offsets)
+            offset_ranges = known_offset_ranges(self._log, error.partitions, self._feed.ids.topic_ids)
+            cursor.seek(self.resume(error, offset_ranges).offsets)
             return
         for batch in batches:
             slot.started()

@@ -51,7 +51,7 @@ def resolve(
                 answer = (offset_ranges.get if offset_ranges else log.offset_ranges)(partitions)
             case FindTimestamps(timestamps):
                 answer = log.offsets_at(timestamps)
-            case FindDiverged(positions, held):
-                answer = epoch_ends.diverged_at(positions, held) if epoch_ends else {}
+            case FindDiverged(positions, known):
+                answer = epoch_ends.diverged_at(positions, known) if epoch_ends else {}
             case Describe(names):
                 answer = (describe or log.describe)(names)

@@ -31,7 +31,11 @@ def without_outdated(batch: Batch, versions: Versions | None, stats: RouteStats 
 
 
 def read_versions(
-    versions: Versions, log: Log, ends: Mapping[Partition, int], held: Mapping[Partition, OffsetRange], timeout_s: float
+    versions: Versions,
+    log: Log,
+    ends: Mapping[Partition, int],
+    offset_ranges: Mapping[Partition, OffsetRange],
+    timeout_s: float,
 ) -> None:
     """Read the versions of the records before these offsets.
 
@@ -39,13 +43,13 @@ def read_versions(
         versions: receives the versions.
         log: the log to read.
         ends: for each partition, the offset before which to read.
-        held: the offsets that the partitions hold. Partitions that are absent are not read.
+        offset_ranges: the offsets that the partitions hold. Partitions that are absent are not read.
         timeout_s: how long to wait at most.
 
     Raises:
         KafkasseError: the log cannot be read, or not within the timeout.
     """
-    missing = versions.missing(ends, held)
+    missing = versions.missing(ends, offset_ranges)
     if missing:
         _read(versions, log, missing, timeout_s)
     versions.ends |= {partition: max(versions.ends.get(partition, 0), end) for partition, end in ends.items()}

@@ -115,9 +115,11 @@ class CatchUpCore:
             batches.popleft()
         return piece.frames
 
-    def resume(self, error: OffsetOutOfRange, held: Mapping[Partition, OffsetRange]) -> tuple[Resumption, bytes]:
+    def resume(
+        self, error: OffsetOutOfRange, offset_ranges: Mapping[Partition, OffsetRange]
+    ) -> tuple[Resumption, bytes]:
         """Move to the next offsets that the log holds. Return where the cursor continues, and gap events."""
-        resumption = error.resume(self.ids.offsets, held)
+        resumption = error.resume(self.ids.offsets, offset_ranges)
         for gap in resumption.gaps:
             self.ids.set(gap.partition, gap.end, leader_epoch=gap.epoch)
         for partition in resumption.offsets.keys() - resumption.epochs.keys():  # the log does not know the epoch

@@ -41,17 +41,17 @@ class Plan(NamedTuple):
     is_full: bool
 
 
-def plan(offsets: Mapping[Partition, int], held: Mapping[Partition, OffsetRange]) -> Plan:
+def plan(offsets: Mapping[Partition, int], offset_ranges: Mapping[Partition, OffsetRange]) -> Plan:
     """Return what the chunk at a position contains.
 
     Args:
         offsets: the next offset of each partition.
-        held: the offsets that the log holds. Partitions that are absent cannot be read now.
+        offset_ranges: the offsets that the log holds. Partitions that are absent cannot be read now.
     """
     blocks: list[tuple[int, Partition]] = []
     new: dict[Partition, int] = {}
     for partition, offset in offsets.items():
-        if partition in held and offset < (end := held[partition].end):
+        if partition in offset_ranges and offset < (end := offset_ranges[partition].end):
             block_end = (offset // BLOCK_OFFSETS + 1) * BLOCK_OFFSETS
             if block_end <= end:
                 blocks.append((block_end, partition))

@@ -153,28 +153,30 @@ class SnapshotCore:
         feed = self._feed.ids.offsets
         return {at: epoch for at, epoch in self.ids.epochs.items() if self.ids.offsets[at] > feed.get(at, 0)}
 
-    def begin(self, held: Mapping[Partition, OffsetRange], epoch_ends: Mapping[Partition, OffsetAndEpoch]) -> None:
+    def begin(
+        self, offset_ranges: Mapping[Partition, OffsetRange], epoch_ends: Mapping[Partition, OffsetAndEpoch]
+    ) -> None:
         """Start to read the partitions that are new. If the log was truncated, start to read all of them again.
 
         Args:
-            held: the offsets that the log holds.
+            offset_ranges: the offsets that the log holds.
             epoch_ends: where the epochs of `epochs_ahead` end, as far as the log knows.
         """
-        ends = [(partition, offsets.end) for partition, offsets in held.items()]
+        ends = [(partition, offsets.end) for partition, offsets in offset_ranges.items()]
         ends += [(partition, end.offset) for partition, end in epoch_ends.items()]
         if self._has_lost_records or any(self.ids.offsets.get(partition, 0) > end for partition, end in ends):
             self.clear()
-        for partition, offsets in held.items():
+        for partition, offsets in offset_ranges.items():
             if partition not in self.ids.offsets:
                 self.ids.set(partition, offsets.start)
 
-    def resume(self, error: OffsetOutOfRange, held: Mapping[Partition, OffsetRange]) -> Resumption:
+    def resume(self, error: OffsetOutOfRange, offset_ranges: Mapping[Partition, OffsetRange]) -> Resumption:
         """Move to the next offsets that the log holds.
 
         Raises:
             Unavailable: the log was truncated. The snapshot is empty now, and must be read from the start.
         """
-        resumption = error.resume(self.ids.offsets, held)
+        resumption = error.resume(self.ids.offsets, offset_ranges)
         if any(gap.is_truncation for gap in resumption.gaps):  # the rows may contain records that the log has lost
             self.clear()
             raise Unavailable("The log was truncated, so the snapshot must be read from the start.")

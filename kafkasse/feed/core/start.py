@@ -45,7 +45,7 @@ class FindDiverged(NamedTuple):
     """Compare the leader epochs of these positions with those of the log, as EpochEnds.diverged_at() does."""
 
     positions: Mapping[Partition, OffsetAndEpoch]
-    held: Mapping[Partition, OffsetRange]
+    offset_ranges: Mapping[Partition, OffsetRange]
 
 
 class Describe(NamedTuple):
@@ -70,7 +70,7 @@ class ResolvedPosition:
         epochs: the leader epoch of the record before each offset, where it is known.
         gaps: offsets that the client requested and that the log no longer holds.
         snapshot: the stream starts with a snapshot.
-        held: the offsets that the log held in each partition that has a leader.
+        offset_ranges: the offsets that the log held in each partition that has a leader.
     """
 
     offsets: dict[Partition, int]
@@ -81,7 +81,7 @@ class ResolvedPosition:
     epochs: dict[Partition, int] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
     snapshot: bool = False
-    held: Mapping[Partition, OffsetRange] = field(default_factory=dict)
+    offset_ranges: Mapping[Partition, OffsetRange] = field(default_factory=dict)
 
     @property
     def topic_ids(self) -> dict[str, str]:
@@ -112,14 +112,16 @@ def find_starts(
     starts: dict[Partition, Place | None] = {}
     for name in position.topics:
         starts |= _starts(name, topics[name], position, since)
-    held: Mapping[Partition, OffsetRange] = yield FindRanges(starts)
+    offset_ranges: Mapping[Partition, OffsetRange] = yield FindRanges(starts)
     timestamps = _timestamps_to_find(starts, recreated)
     epochs = _known_epochs(starts, recreated)
     answers = _Answers(
-        held,
+        offset_ranges,
         timestamps,
-        at_timestamps=(yield FindTimestamps({at: time for at, time in timestamps.items() if at in held})),
-        diverged_at=(yield FindDiverged({at: epoch for at, epoch in epochs.items() if at in held}, held)),
+        at_timestamps=(yield FindTimestamps({at: time for at, time in timestamps.items() if at in offset_ranges})),
+        diverged_at=(
+            yield FindDiverged({at: epoch for at, epoch in epochs.items() if at in offset_ranges}, offset_ranges)
+        ),
         recreated=recreated,
         issued_for=position.topic_ids.keys(),
         start_at=start_at,
@@ -137,7 +139,11 @@ def find_starts(
         for partition, place in places.items()
         if not isinstance(place, _Pending)
     }
-    at_end = [partition for partition, offset in offsets.items() if partition in held and offset == held[partition].end]
+    at_end = [
+        partition
+        for partition, offset in offsets.items()
+        if partition in offset_ranges and offset == offset_ranges[partition].end
+    ]
     return ResolvedPosition(
         offsets=offsets,
         topics={name: topics[name] for name in position.topics},
@@ -149,7 +155,7 @@ def find_starts(
         | {gap.partition: gap.epoch for gap in gaps if gap.epoch != UNKNOWN_EPOCH},
         gaps=gaps + _removed_partitions(position, topics),
         snapshot=start_at is StartAt.SNAPSHOT and not position.starts and since is None,
-        held=held,
+        offset_ranges=offset_ranges,
     )
 
 
@@ -282,7 +288,7 @@ class _Answers:
     """What the log returned, from which the start of each partition follows.
 
     Attributes:
-        held: the offsets of each partition that has a leader.
+        offset_ranges: the offsets of each partition that has a leader.
         timestamps: the partitions that start at a timestamp.
         at_timestamps: the offsets at these timestamps, except for partitions without a leader.
         diverged_at: the first offset that differs in the partitions that were truncated, and the newest epoch before it.
@@ -292,7 +298,7 @@ class _Answers:
         now_ms: the current time.
     """
 
-    held: Mapping[Partition, OffsetRange]
+    offset_ranges: Mapping[Partition, OffsetRange]
     timestamps: Mapping[Partition, int]
     at_timestamps: Mapping[Partition, int]
     diverged_at: Mapping[Partition, OffsetAndEpoch]
@@ -311,17 +317,17 @@ class _Answers:
             return self.at_timestamps[partition]
         if partition in self.timestamps:
             return _Pending(self.timestamps[partition])
-        if partition not in self.held:
+        if partition not in self.offset_ranges:
             return self._place_without_leader(partition, start)
-        held = self.held[partition]
+        offset_range = self.offset_ranges[partition]
         if start is None:
-            return held.end if self.start_at is StartAt.LATEST else held.start
+            return offset_range.end if self.start_at is StartAt.LATEST else offset_range.start
         if start.offset == LATEST:
-            return held.end
+            return offset_range.end
         offset = start.offset or 0
-        if partition in self.diverged_at and held.start <= offset:
-            return Gap.truncated(partition, offset, self.diverged_at[partition], held)
-        return self._gap(partition, start, held) or min(max(offset, held.start), held.end)
+        if partition in self.diverged_at and offset_range.start <= offset:
+            return Gap.truncated(partition, offset, self.diverged_at[partition], offset_range)
+        return self._gap(partition, start, offset_range) or min(max(offset, offset_range.start), offset_range.end)
 
     def _place_without_leader(self, partition: Partition, start: Place | None) -> int | Gap | _Pending:
         if start is None:
@@ -332,17 +338,17 @@ class _Answers:
             return Gap(partition, start.offset or 0, 0, RECREATED)
         return start.offset or 0
 
-    def _gap(self, partition: Partition, start: Place, held: OffsetRange) -> Gap | None:
+    def _gap(self, partition: Partition, start: Place, offset_range: OffsetRange) -> Gap | None:
         offset = start.offset or 0
         if partition.topic in self.recreated:
             if start is ADDED_SINCE:
                 return None  # the gaps of the other partitions say that the topic was recreated
-            return Gap(partition, offset, held.start, RECREATED)
-        if offset > held.end and partition.topic not in self.issued_for:
+            return Gap(partition, offset, offset_range.start, RECREATED)
+        if offset > offset_range.end and partition.topic not in self.issued_for:
             raise InvalidPosition(
-                f"Offset {offset} of {partition.topic}/{partition.partition} is beyond its end, {held.end}.",
+                f"Offset {offset} of {partition.topic}/{partition.partition} is beyond its end, {offset_range.end}.",
                 topic=partition.topic,
                 partition=partition.partition,
-                end=held.end,
+                end=offset_range.end,
             )
-        return Gap.between(partition, offset, held)
+        return Gap.between(partition, offset, offset_range)

@@ -81,17 +81,19 @@ class Versions:
         return all(self.ends.get(partition, 0) >= end for partition, end in ends.items())
 
     def missing(
-        self, ends: Mapping[Partition, int], held: Mapping[Partition, OffsetRange]
+        self, ends: Mapping[Partition, int], offset_ranges: Mapping[Partition, OffsetRange]
     ) -> dict[Partition, OffsetRange]:
         """Return the offsets that newest() must receive before the records at `ends`.
 
         Args:
             ends: the next offset of each partition.
-            held: the offsets that the partitions hold. Partitions that are absent need no offsets.
+            offset_ranges: the offsets that the partitions hold. Partitions that are absent need no offsets.
         """
         missing = {}
         for partition, end in ends.items():
             first = max(self.ends.get(partition, 0), end - self._newest_by.look_back)
-            if partition in held:
-                missing[partition] = OffsetRange(max(first, held[partition].start), min(end, held[partition].end))
+            if partition in offset_ranges:
+                missing[partition] = OffsetRange(
+                    max(first, offset_ranges[partition].start), min(end, offset_ranges[partition].end)
+                )
         return {partition: offsets for partition, offsets in missing.items() if offsets.start < offsets.end}
