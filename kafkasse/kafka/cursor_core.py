@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple, Protocol
 
 from kafkasse.errors import KafkasseError, Unavailable
 from kafkasse.kafka import old_brokers
 from kafkasse.kafka.batches import BatchTooLarge, RecordRun
 from kafkasse.kafka.compression import LargeBlock
-from kafkasse.kafka.decoding import MAX_SMALL_BYTES, DecodingQueue
+from kafkasse.kafka.decoding import MAX_SMALL_BYTES, DecodingQueue, is_large
 from kafkasse.kafka.fetch_position import NO_LEADER, FetchPosition
 from kafkasse.kafka.fetch_protocol import (
     NO_REPLICA,
@@ -36,6 +36,7 @@ from kafkasse.kafka.partition_states import (
     NEXT_STATES,
     Added,
     Decoding,
+    Deferred,
     Failed,
     Fetching,
     NeedsLeader,
@@ -50,8 +51,9 @@ MAX_REPLICA_AGE_S = 300.0  # after this time, ask the leader again which replica
 DECODING_REPLICA_S = 1.0  # a partition whose records are being decoded keeps its replica for this much longer
 REPLICA_FAILED_S = 30.0  # after a replica failed, read from leaders for this long
 MAX_UNDECODED_FETCHES = 6  # times max_fetch_bytes: while its undecoded responses are larger, a cursor fetches nothing
-MAX_UNDECODED_LARGE = 2  # times max_fetch_bytes: while its undecoded responses are larger, a tail defers large records
+DEFER_ABOVE_FETCHES = 2  # times max_fetch_bytes: while its undecoded responses are larger, a tail defers large records
 MIN_FETCH_BYTES = 1 << 20  # what both count if max_fetch_bytes is smaller
+MAX_BACKLOG_WAIT_MS = 10  # deferred partitions wait for the request in flight
 BATCH_TOO_LARGE = "too large when decompressed"
 
 _SUCCESS, _OFFSET_OUT_OF_RANGE = 0, 1  # Kafka's error codes
@@ -195,9 +197,9 @@ class CursorCore:
         self._replicas_expire_at = math.inf
         self._replicas_allowed_at = 0.0
         self._fetches_ahead = False
-        self._deferred: dict[FetchPosition, FetchSession] = {}  # their records were discarded: fetch them later
         self._defers = False  # discard large records from the response to the request in flight
-        self._fetches_small = False  # requests limit the bytes of each partition
+        self._has_backlog = False  # `undecoded` was that large since it was empty: fetch little, and do not wait long
+        self._backlog_fetch = options.fetch.limited(MAX_BACKLOG_WAIT_MS, MAX_SMALL_BYTES)
 
     # The partitions
 
@@ -250,10 +252,13 @@ class CursorCore:
         if isinstance(state, Decoding):
             state.session.pause(state.position)
             return
-        if isinstance(former, Decoding) and isinstance(state, Fetching):
+        if isinstance(state, Deferred):
+            state.session.defer(state.position)
+            return
+        if isinstance(former, Decoding | Deferred) and isinstance(state, Fetching):
             state.session.resume(state.position)
             return
-        if isinstance(former, Decoding | Fetching):
+        if isinstance(former, Decoding | Deferred | Fetching):
             former.session.remove(former.position)
         if isinstance(state, Fetching):
             state.session.add(state.position)
@@ -265,7 +270,6 @@ class CursorCore:
     def close(self) -> None:
         """Free the records and buffers at once, without a garbage collection."""
         self.undecoded.clear()
-        self._deferred.clear()
         self.decoded.clear()
         self.large_block = None
         self._partitions.clear()
@@ -417,35 +421,31 @@ class CursorCore:
             self._leave_old_replicas(now)
         max_bytes = max(self._options.fetch.max_bytes, MIN_FETCH_BYTES)
         undecoded_bytes = self.undecoded.response_bytes if self.undecoded else 0
-        self._defers = self._options.tail and undecoded_bytes > MAX_UNDECODED_LARGE * max_bytes
-        self._fetches_small = self._defers or (self._fetches_small and bool(self.undecoded or self._deferred))
+        self._defers = self._options.tail and undecoded_bytes > DEFER_ABOVE_FETCHES * max_bytes
+        self._has_backlog = self._defers or (self._has_backlog and bool(self.undecoded))
         if undecoded_bytes > MAX_UNDECODED_FETCHES * max_bytes:
             return
-        has_room = not self._defers or not self.undecoded.has_large  # so that small records do not keep out large ones
         for session in list(self._sessions.values()):
             if session.is_open and not session.is_fetching:
-                if self._deferred and has_room:
-                    self._end_deferral(session)
+                if session.deferred:
+                    self._end_deferrals(session)
                 if session.positions:
                     session.is_fetching = True
                     yield session
 
-    def _end_deferral(self, session: FetchSession) -> None:
-        """Fetch one partition again. A small limit per partition lets a response contain only one large batch."""
-        position = next((position for position, of in self._deferred.items() if of is session), None)
-        if position is not None:
-            del self._deferred[position]
-            self._end_decoding(position)
+    def _end_deferrals(self, session: FetchSession) -> None:
+        """Fetch all partitions again, or one during a backlog: then a response contains only one large batch."""
+        # If only small records are undecoded, there is room for a large one. Otherwise, they could keep it out forever.
+        has_room = not self._defers or not self.undecoded.has_large
+        count = 1 if self._has_backlog else len(session.deferred)
+        for position in list(session.deferred)[: count * has_room]:
+            self._enter(position.partition, Fetching(position, session))
 
     def request(self, now: float, session: FetchSession, newest_version: int) -> FetchRequest:
         """Return the next request to a broker that supports this version of the Fetch request."""
         may_redirect = now >= self._replicas_allowed_at
-        fetch = self._options.fetch
-        max_partition_bytes = (
-            min(fetch.max_partition_bytes, MAX_SMALL_BYTES) if self._fetches_small else fetch.max_partition_bytes
-        )
-        options = fetch.for_request(may_redirect, self._max_bytes_per_broker(), max_partition_bytes)
-        return session.request(newest_version, options)
+        fetch = self._backlog_fetch if self._has_backlog else self._options.fetch
+        return session.request(newest_version, fetch.for_request(may_redirect, self._max_bytes_per_broker()))
 
     def _max_bytes_per_broker(self) -> int:
         """Return the maximum size of a response: all brokers that the cursor reads from share `fetch.max_bytes`."""
@@ -477,11 +477,11 @@ class CursorCore:
                 self._follow_replica(now, position, data.replica)
             elif data.records:
                 position.records_received()
-                if self._defers and len(data.records) > MAX_SMALL_BYTES and self.undecoded.has_large:
-                    self._deferred[position] = session
+                if self._defers and is_large(data.records) and self.undecoded.has_large:
+                    self._enter(position.partition, Deferred(position, session))
                 else:
                     self.undecoded.append(position, data)
-                self._enter(position.partition, Decoding(position, session))
+                    self._enter(position.partition, Decoding(position, session, is_large(data.records)))
         for (topic, code), partitions in rejected.items():
             self._fail(partitions, self._errors.rejected(topic, code))
         return True
@@ -522,11 +522,8 @@ class CursorCore:
         del self._sessions[session.broker]
         if session.reads_replica:
             self._avoid_replicas(now)
-        for position in list(session.positions):
+        for position in (*session.positions, *session.deferred):
             self._need_leader(position, 0.0 if retry_now else position.back_off(now))
-        for position in [position for position, of in self._deferred.items() if of is session]:
-            del self._deferred[position]
-            self._end_decoding(position)
 
     def _need_leader(self, position: FetchPosition, retry_at: float) -> None:
         self._enter(position.partition, NeedsLeader(position, retry_at))
@@ -567,7 +564,10 @@ class CursorCore:
     def _leave_old_replicas(self, now: float) -> None:
         self._replicas_expire_at = math.inf
         for state in list(self._partitions.values()):
-            if isinstance(state, Fetching | Decoding) and state.session.broker != state.position.leader.broker:
+            if (
+                isinstance(state, Fetching | Decoding | Deferred)
+                and state.session.broker != state.position.leader.broker
+            ):
                 if isinstance(state, Fetching):
                     self._fetch_from(state.position, state.position.leader.broker)
                 else:
@@ -613,18 +613,20 @@ class CursorCore:
     def _end_decoding(self, position: FetchPosition) -> None:
         state = self._partitions[position.partition]
         assert isinstance(state, Decoding)  # noqa: S101 - it is in the queue
-        if state.session.is_open:
-            self._enter(position.partition, Fetching(position, state.session))
-        else:
+        if not state.session.is_open:
             self._need_leader(position, 0.0)
+        elif state.is_large and any(session.deferred for session in self._sessions.values()):
+            self._enter(position.partition, Deferred(position, state.session))  # the others have waited longer
+        else:
+            self._enter(position.partition, Fetching(position, state.session))
 
-    def _discard_records(self, partitions: Container[Partition]) -> None:
-        """Discard the records of these partitions that take_batches() has not returned."""
-        deferred = [position for position in self._deferred if position.partition in partitions]
-        for position in deferred:
-            del self._deferred[position]
-        for position in self.undecoded.discard(partitions) + deferred:
+    def _discard_records(self, partitions: Collection[Partition]) -> None:
+        """Discard the records of these partitions that take_batches() has not returned. No deferral remains."""
+        for position in self.undecoded.discard(partitions):
             self._end_decoding(position)
+        for partition in partitions:
+            if isinstance(state := self._partitions.get(partition), Deferred):
+                self._enter(partition, Fetching(state.position, state.session))
         self.large_block = None
         self.decoded = [batch for batch in self.decoded if batch.partition not in partitions]
 

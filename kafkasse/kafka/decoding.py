@@ -25,6 +25,11 @@ from kafkasse.log import Partition
 MAX_SMALL_BYTES = 16_384  # of the fetched records of a partition with few bytes
 
 
+def is_large(records: memoryview) -> bool:
+    """Return whether a partition with these fetched records is not one with few bytes."""
+    return len(records) > MAX_SMALL_BYTES
+
+
 class DecodingQueue:
     """Decodes the records of each partition run by run.
 
@@ -39,8 +44,8 @@ class DecodingQueue:
         self._slots = BatchSlots.create()
         self._runs: dict[FetchPosition, Iterator[RecordRun]] = {}
         self._fetched: dict[FetchPosition, memoryview] = {}  # the compressed records: a slice of the response's buffer
-        self._ready: deque[FetchPosition] = deque()
-        self._ready_small: deque[FetchPosition] = deque()  # those with few bytes
+        self._ready: deque[FetchPosition] = deque()  # those with many bytes, and all that have waited for a slot
+        self._ready_small: deque[FetchPosition] = deque()
         self._turn = self._ready  # the queue of the last run
         self._keeps_turn: FetchPosition | None = None  # it has a small batch in memory
         self._waiting: dict[BatchSlot, deque[FetchPosition]] = {slot: deque() for slot in self._slots}
@@ -56,12 +61,12 @@ class DecodingQueue:
 
     @property
     def has_large(self) -> bool:
-        """Whether a partition in the queue has more than MAX_SMALL_BYTES."""
-        return any(len(records) > MAX_SMALL_BYTES for records in self._fetched.values())
+        """Whether a partition in the queue has many bytes."""
+        return any(map(is_large, self._fetched.values()))
 
     def append(self, position: FetchPosition, fetched: PartitionData) -> None:
         """Add a partition, which must not be in the queue, and its fetched records."""
-        (self._ready_small if len(fetched.records) <= MAX_SMALL_BYTES else self._ready).append(position)
+        (self._ready if is_large(fetched.records) else self._ready_small).append(position)
         self._fetched[position] = fetched.records
         self._runs[position] = decode(
             fetched, position.offset, self._read_committed, self._max_decompressed_bytes, self._slots
@@ -72,7 +77,7 @@ class DecodingQueue:
 
         Return None if the queue is empty. After the last run and after an error, the partition is not in the queue any more.
         """
-        if self._keeps_turn not in self._runs:
+        if self._keeps_turn is None:
             if self._turn is self._ready and self._ready_small:
                 self._turn = self._ready_small
             else:
@@ -119,6 +124,7 @@ class DecodingQueue:
 
     def clear(self) -> None:
         """Remove all partitions."""
+        self._keeps_turn = None
         self._runs.clear()
         self._fetched.clear()
         for positions in (self._ready, self._ready_small, *self._waiting.values()):
@@ -126,3 +132,5 @@ class DecodingQueue:
 
     def _remove(self, position: FetchPosition) -> None:
         del self._runs[position], self._fetched[position]
+        if position is self._keeps_turn:
+            self._keeps_turn = None  # it may be added again, and then waits for its turn

@@ -79,10 +79,12 @@ def short_topic_id(topic_id: bytes) -> str:
 
 
 class FetchOptions(NamedTuple):
-    """The fields that are the same in all Fetch requests of a cursor, except `max_bytes`: the brokers share it.
+    """The fields of a Fetch request that do not depend on its partitions.
 
     Attributes:
         max_wait_ms: how long the broker may hold the request while it has no records.
+        max_bytes: of the response. The first batch may be larger.
+        max_partition_bytes: of each partition in the response, likewise.
         isolation_level: 0 for read_uncommitted, 1 for read_committed.
         rack: the rack of this process. The leader may name a replica in this rack to read from. "": read from leaders only.
     """
@@ -93,14 +95,18 @@ class FetchOptions(NamedTuple):
     isolation_level: int
     rack: str = ""
 
-    def for_request(self, may_redirect: bool, max_bytes: int, max_partition_bytes: int) -> FetchOptions:
+    def for_request(self, may_redirect: bool, max_bytes: int) -> FetchOptions:
         """Return the options of a request. Without `may_redirect`, it has no rack, so the leader names no other replica."""
         rack = self.rack if may_redirect else ""
-        values = rack, max_bytes, max_partition_bytes
-        is_unchanged = values == (self.rack, self.max_bytes, self.max_partition_bytes)
-        if is_unchanged:
-            return self
-        return self._replace(rack=rack, max_bytes=max_bytes, max_partition_bytes=max_partition_bytes)
+        is_unchanged = (rack, max_bytes) == (self.rack, self.max_bytes)
+        return self if is_unchanged else self._replace(rack=rack, max_bytes=max_bytes)
+
+    def limited(self, max_wait_ms: int, max_partition_bytes: int) -> FetchOptions:
+        """Return the options with these limits, where they are smaller."""
+        return self._replace(
+            max_wait_ms=min(max_wait_ms, self.max_wait_ms),
+            max_partition_bytes=min(max_partition_bytes, self.max_partition_bytes),
+        )
 
 
 class FetchPartition(NamedTuple):
@@ -119,7 +125,7 @@ class FetchRequest(NamedTuple):
     Attributes:
         options: the fields that do not depend on the partitions.
         session: NO_SESSION, NEW_SESSION, or the ID and the epoch of a session. Ignored before version 7.
-        partitions: in a session, those that are new or have a new offset; otherwise all.
+        partitions: in a session, those that are new, or have a new offset or another `max_partition_bytes`; otherwise all.
         forgotten: (topic, partition) of partitions to remove from the session.
     """
 

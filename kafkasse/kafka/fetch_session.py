@@ -34,6 +34,7 @@ class FetchSession:
         is_open: the cursor uses this session.
         is_fetching: a request is in flight, or waits for a connection.
         positions: the partitions that requests contain, as the keys of a dict.
+        deferred: the partitions that a later request contains, as the keys of a dict, in the order of their turns.
     """
 
     def __init__(self, broker: Broker, use_session: bool) -> None:
@@ -42,8 +43,10 @@ class FetchSession:
         self.is_fetching = False
         # Requests without a session contain all partitions in this order. A partition that returns records moves to the end.
         self.positions: dict[FetchPosition, None] = {}
+        self.deferred: dict[FetchPosition, None] = {}
         self._paused: dict[FetchPosition, None] = {}
-        self._changed: dict[FetchPosition, None] = {}  # not yet sent to the session, or sent with another offset
+        # Not yet sent to the session, or sent with another offset or limit.
+        self._changed: dict[FetchPosition, None] = {}
         # By the topic and partition that responses contain: the partition, and the offset that was requested last.
         self._requested: dict[tuple[bytes, int], tuple[FetchPosition, int]] = {}
         self._forgotten: list[tuple[bytes, int]] = []  # to remove from the session
@@ -54,13 +57,14 @@ class FetchSession:
 
     @property
     def has_partitions(self) -> bool:
-        """Whether the cursor reads partitions from this broker. Those that are paused count."""
-        return bool(self.positions or self._paused)
+        """Whether the cursor reads partitions from this broker. Those that are paused or deferred count."""
+        return bool(self.positions or self._paused or self.deferred)
 
     @property
     def reads_replica(self) -> bool:
         """Whether the cursor reads a partition from this broker although another one is its leader."""
-        return any(position.leader.broker != self.broker for position in (*self.positions, *self._paused))
+        positions = *self.positions, *self._paused, *self.deferred
+        return any(position.leader.broker != self.broker for position in positions)
 
     def add(self, position: FetchPosition) -> None:
         """Request a partition from now on."""
@@ -72,6 +76,7 @@ class FetchSession:
         """Stop requesting a partition. The response in flight to a request for it is ignored."""
         self.positions.pop(position, None)
         self._paused.pop(position, None)
+        self.deferred.pop(position, None)
         self._without_topic_id.discard(position)
         self._forget(position)
 
@@ -80,9 +85,17 @@ class FetchSession:
         del self.positions[position]
         self._paused[position] = None
 
+    def defer(self, position: FetchPosition) -> None:
+        """As pause(). It comes after all others that are deferred."""
+        self.positions.pop(position, None)
+        self._paused.pop(position, None)
+        self.deferred[position] = None
+        self._forget(position)
+
     def resume(self, position: FetchPosition) -> None:
         """Request a partition again, at its new offset, and after all others, so that each gets its share of a response."""
-        del self._paused[position]
+        self._paused.pop(position, None)
+        self.deferred.pop(position, None)
         self.positions[position] = self._changed[position] = None
 
     def _forget(self, position: FetchPosition) -> None:
@@ -155,4 +168,4 @@ class FetchSession:
     def clear(self) -> None:
         """End the session, and forget all partitions."""
         self.is_open = False
-        self.positions, self._paused, self._changed, self._requested = {}, {}, {}, {}
+        self.positions, self._paused, self.deferred, self._changed, self._requested = {}, {}, {}, {}, {}

@@ -11,14 +11,18 @@ Validating   Fetching     the leader's log contains what was read
              Stopped      the log was truncated, or the topic was recreated
              NeedsLeader  the leader does not answer, or seek() is called
 Fetching     Decoding     records have arrived
+             Deferred     large records have arrived, but so many others are undecoded that they were discarded
              Fetching     the leader names a replica to read from, or the replica cannot be used
              Stopped      the offset is out of range, or the log was truncated
              NeedsLeader  the leader has moved, its broker is unavailable, or its log must be validated after a seek()
              Failed       the broker rejects the partition
-Decoding     Fetching     all records are decoded, or they were discarded for lack of memory, or seek() is called
+Decoding     Fetching     all records are decoded, or seek() is called
+             Deferred     the same, but it had large records, and other partitions are deferred
              NeedsLeader  the same, but the connection to the broker has failed
              Stopped      a batch is too large
              Failed       a batch is damaged
+Deferred     Fetching     it is its turn, or seek() is called
+             NeedsLeader  the connection to the broker has failed
 Stopped      NeedsLeader  seek() is called
 Failed       NeedsLeader  seek() is called before poll() has reported the error
 
@@ -73,10 +77,21 @@ class Fetching:
 
 @dataclass(slots=True, eq=False)
 class Decoding:
-    """Has records that are not decoded yet, or that it will fetch again. Until then it is in no request.
+    """Has records that are not decoded yet. Until then it is in no request.
 
-    `session` is where the records are from.
+    Attributes:
+        session: where the records are from.
+        is_large: see decoding.is_large().
     """
+
+    position: FetchPosition
+    session: FetchSession
+    is_large: bool
+
+
+@dataclass(slots=True, eq=False)
+class Deferred:
+    """Is in no request yet, so that others come first: those with few records, and those that were deferred before."""
 
     position: FetchPosition
     session: FetchSession
@@ -108,14 +123,15 @@ class Failed:
     error: KafkasseError
 
 
-State = Added | NeedsLeader | Validating | Fetching | Decoding | Stopped | Failed
+State = Added | NeedsLeader | Validating | Fetching | Decoding | Deferred | Stopped | Failed
 
 NEXT_STATES: Mapping[type[State], tuple[type[State], ...]] = {
     Added: (NeedsLeader,),
     NeedsLeader: (Fetching, Validating, Stopped, Failed, NeedsLeader),
     Validating: (Fetching, Stopped, NeedsLeader),
-    Fetching: (Decoding, Fetching, Stopped, NeedsLeader, Failed),
-    Decoding: (Fetching, NeedsLeader, Stopped, Failed),
+    Fetching: (Decoding, Deferred, Fetching, Stopped, NeedsLeader, Failed),
+    Decoding: (Fetching, Deferred, NeedsLeader, Stopped, Failed),
+    Deferred: (Fetching, NeedsLeader),
     Stopped: (NeedsLeader,),
     Failed: (NeedsLeader,),
 }

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from kafkasse.kafka import cursor_core, decoding
+from kafkasse.kafka.fetch_session import FetchSession
 from kafkasse.records.filter import Filter
 from tests.history import mutants
 from tests.history.draws import RandomDraws, RecordedDraws, shortened
@@ -56,6 +57,7 @@ REACHED = {
 }
 
 CURSOR_SEEDS = range(90)
+MAX_SMALL_BYTES = 100  # one batch of a simulated partition, but not two
 EVERY_CURSOR = {"retention", "seek", "session evicted", "connection lost", "leader moved"}
 REACHED_BY_CURSORS = {
     "cursor": {"truncation", "diverging"},
@@ -105,18 +107,18 @@ def test_a_cursor_reads_each_record_once_in_order(kind):
 
 @pytest.mark.parametrize("kind", CURSOR_KINDS)
 def test_a_tail_that_defers_records_reads_each_once_in_order(kind, monkeypatch):
-    """All records count as large, so while a tail decodes those of one partition, it discards all others that arrive."""
-    monkeypatch.setattr(cursor_core, "MAX_UNDECODED_LARGE", -1)
-    monkeypatch.setattr(cursor_core, "MAX_SMALL_BYTES", 0)
-    monkeypatch.setattr(decoding, "MAX_SMALL_BYTES", 0)
-    end_deferral, deferred = cursor_core.CursorCore._end_deferral, 0
+    """Two batches count as large, so while a tail decodes those of one partition, it discards others that arrive."""
+    monkeypatch.setattr(cursor_core, "DEFER_ABOVE_FETCHES", -1)
+    monkeypatch.setattr(cursor_core, "MAX_SMALL_BYTES", MAX_SMALL_BYTES)
+    monkeypatch.setattr(decoding, "MAX_SMALL_BYTES", MAX_SMALL_BYTES)
+    defer, deferred = FetchSession.defer, 0
 
-    def count(core, session):
+    def count(session, position):
         nonlocal deferred
-        deferred += bool(core._deferred)
-        end_deferral(core, session)
+        deferred += 1
+        defer(session, position)
 
-    monkeypatch.setattr(cursor_core.CursorCore, "_end_deferral", count)
+    monkeypatch.setattr(FetchSession, "defer", count)
     for seed in CURSOR_SEEDS:
         violations, world = play(kind, RandomDraws(seed))
         assert not violations, "\n".join([*world.events, f"seed {seed} of {kind!r}"])

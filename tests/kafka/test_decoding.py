@@ -15,7 +15,7 @@ from kafka.record.util import calc_crc32c
 
 from kafkasse.kafka.batches import MEDIUM_BATCH_BYTES, BatchTooLarge, RecordRun
 from kafkasse.kafka.compression import PIECE_BYTES
-from kafkasse.kafka.decoding import DecodingQueue
+from kafkasse.kafka.decoding import DecodingQueue, is_large
 from kafkasse.kafka.fetch_position import FetchPosition
 from kafkasse.kafka.fetch_protocol import PartitionData
 from kafkasse.log import Partition
@@ -286,3 +286,33 @@ def test_counts_each_response_until_its_last_partition_is_decoded(queue):
         sizes.append(queue.response_bytes)
 
     assert [len(first) + len(other)] * 2 + [len(other), 0] == sizes
+
+
+MANY_SMALL = batch(0, *[b""] * 5000, codec=ZSTD)  # few bytes, several runs
+
+
+@pytest.mark.parametrize("is_small_first", [True, False])
+def test_a_discarded_partition_loses_its_turn(queue, is_small_first):
+    """If it is added again with more or fewer bytes, it is decoded."""
+    large = MANY_SMALL + batch(5000, *[VALUE] * SMALL)
+    before, after = (MANY_SMALL, large) if is_small_first else (large, MANY_SMALL)
+    [position] = fill(queue, before)
+    while not next_run(queue)[1].keeps_turn:
+        pass
+    queue.discard([position.partition])
+    queue.append(position, fetched(after))
+
+    found = steps(queue)
+
+    assert is_large(memoryview(large))
+    assert not is_large(memoryview(MANY_SMALL))
+    assert sum(count for _, count in found) == 5000 + is_small_first * SMALL
+
+
+def test_partitions_with_few_bytes_take_turns_with_the_others(queue):
+    """Each of them waits for one of the others, and the others do not wait for all of them."""
+    large = batches(4, SMALL, codec=0)
+    few = batch(0, b"a")
+    fill(queue, large, large, *[few] * 4)
+
+    assert [2, 0, 3, 1, 4, 5] == turns(steps(queue))
