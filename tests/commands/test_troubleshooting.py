@@ -32,7 +32,7 @@ def environment(broker: EmbeddedBroker, tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def server(environment: dict[str, str], cluster: Cluster) -> Iterator[Server]:
-    cluster.send(cluster.create("topn"), RECORD.encode(), key=b"Europe")
+    cluster.send(cluster.create("topn", cleanup_policy="compact"), RECORD.encode(), key=b"Europe")
     with Server(**environment) as server:
         yield server
     cluster.delete("topn")
