@@ -58,6 +58,7 @@ OPTIONS = (
     "-XX:+UnlockDiagnosticVMOptions",
     "-XX:-BytecodeVerificationRemote",
     "-XX:TieredStopAtLevel=1",
+    "-XX:ReservedCodeCacheSize=240m",  # as with all compilers; with 48 MiB, many queries fill it, and queries fail then
     "-Xlog:disable",  # the JVM writes its warnings to stdout, which belongs to the command
     f"-Dlog4j.configurationFile={Path(__file__).with_name('log4j2.properties')}",
 )
