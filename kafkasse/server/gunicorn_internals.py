@@ -114,18 +114,31 @@ class SharedListener(StreamServer):  # type: ignore[misc]
     """Accepts connections on a socket that all workers share. close() closes only this worker's copy of the socket.
 
     Args:
-        may_accept: returns whether this worker accepts connections now. Until then, they wait in the kernel.
+        may_accept: returns whether this worker accepts connections now. Until then, they wait in the kernel. Its argument is
+            the number of connections whose greenlets have not started: a busy event loop starts them late.
     """
 
+    _spawn: Any
+
     def __init__(
-        self, listener: Any, handle: Callable[[Any, Any, Any], None], may_accept: Callable[[], bool], **settings: Any
+        self, listener: Any, handle: Callable[[Any, Any, Any], None], may_accept: Callable[[int], bool], **settings: Any
     ) -> None:
         super().__init__(listener, partial(handle, self), **settings)
         self._may_accept = may_accept
+        self._not_started = 0
+        self._spawn_greenlet, self._spawn = self._spawn, self._spawn_counted  # gevent calls _spawn for each connection
+
+    def _spawn_counted(self, *call: Any) -> None:
+        self._spawn_greenlet(self._start_greenlet, *call)
+        self._not_started += 1
+
+    def _start_greenlet(self, run: Callable[..., None], *arguments: Any) -> None:
+        self._not_started -= 1
+        run(*arguments)
 
     def do_read(self) -> Any:
         """Accept a connection. Returns None if there is none, or if this worker does not accept it now."""
-        return super().do_read() if self._may_accept() else None
+        return super().do_read() if self._may_accept(self._not_started) else None
 
     def getsockname(self) -> Any:
         """Return the address of the socket, even if it is closed: gunicorn calls this in the greenlet of each connection."""

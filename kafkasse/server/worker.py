@@ -157,7 +157,11 @@ class Worker(GeventWorker):  # type: ignore[misc]
         # A flood of clients must not lock out the operators.
         limit = sys.maxsize if self._is_for_operators(listener.getsockname()) else MAX_WAITING_CONNECTIONS
         server = SharedListener(
-            listener, self.handle, lambda: self._waiting_connections < limit, spawn=spawn, **ssl_args
+            listener,
+            self.handle,
+            lambda not_started: self._waiting_connections + not_started < limit,
+            spawn=spawn,
+            **ssl_args,
         )
         if self.cfg.workers > 1:
             server.max_accept = 1  # leave connections to the other workers

@@ -59,8 +59,12 @@ def test_each_turn_of_the_event_loop_handles_few_of_the_connections_that_arrive_
     assert 50 == len(turns) == len(set(turns))
 
 
-def test_connections_wait_in_the_kernel_while_earlier_ones_wait_for_their_turn(monkeypatch):
-    """In the worker, each of ten thousand connections that arrive at once would take 15 KiB."""
+@pytest.mark.parametrize("callbacks_s", [0.000_001, 0.005])
+def test_connections_wait_in_the_kernel_while_earlier_ones_wait_for_their_turn(monkeypatch, callbacks_s):
+    """In the worker, each of ten thousand connections that arrive at once would take 15 KiB.
+
+    While the event loop is busy, it accepts connections before it has started the greenlets of earlier ones.
+    """
     clock = TurnClock(monkeypatch)
     waiting: list[int] = []
 
@@ -77,9 +81,14 @@ def test_connections_wait_in_the_kernel_while_earlier_ones_wait_for_their_turn(m
             sockets.enter_context(gevent.socket.create_connection(listener.getsockname()))
         server = worker.server_class(listener, Pool())
 
-        server.start()
-        wait_until(lambda: len(waiting) == CONNECTIONS)
-        server.stop()
+        default_s = gevent.getswitchinterval()
+        gevent.setswitchinterval(callbacks_s)
+        try:
+            server.start()
+            wait_until(lambda: len(waiting) == CONNECTIONS)
+        finally:
+            gevent.setswitchinterval(default_s)
+            server.stop()
 
     assert max(waiting) < MAX_WAITING_CONNECTIONS + server.max_accept < CONNECTIONS
 
