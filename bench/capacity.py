@@ -9,6 +9,7 @@ import math
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -181,18 +182,27 @@ def _plan(costs: Costs, rows: Rows, clients: int, rate: float) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def measure(testbed: Testbed) -> Figures:
-    """Measure the costs, with and without TLS, and a run with TLS that checks the formula."""
-    with tempfile.TemporaryDirectory() as folder:
-        options = _certificate(Path(folder))
-        plain = _costs(testbed, "capacity.costs", "")
-        with_tls = _costs(testbed, f"capacity.costs.{TLS}", options)
+def measure_costs(testbed: Testbed) -> Figures:
+    """Measure the costs, with and without TLS."""
+    with _tls() as options:
         return [
-            *plain,
+            *_costs(testbed, "capacity.costs", ""),
             _record_row(testbed),
-            *with_tls,
-            *(row for run in (*CHECKED, CHEAPER[-1]) for row in _check(testbed, run, options if run.tls else "")),
+            *_costs(testbed, f"capacity.costs.{TLS}", options),
         ]
+
+
+def measure_runs(testbed: Testbed) -> Figures:
+    """Measure the runs that check the formula."""
+    with _tls() as options:
+        return [row for run in (*CHECKED, CHEAPER[-1]) for row in _check(testbed, run, options if run.tls else "")]
+
+
+@contextmanager
+def _tls() -> Iterator[str]:
+    """Yield the options that make gunicorn serve TLS."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield _certificate(Path(folder))
 
 
 def _certificate(folder: Path) -> str:

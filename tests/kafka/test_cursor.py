@@ -77,8 +77,13 @@ def other(cluster) -> FakeBroker:
 
 
 @pytest.fixture
-def log(cluster) -> Iterator[KafkaLog]:
-    with closing(open_log(cluster.bootstrap_servers, kafka_timeout_s=TIMEOUT_S)) as opened:
+def kafka_timeout_s() -> float:
+    return POLL_TIMEOUT_S
+
+
+@pytest.fixture
+def log(cluster, kafka_timeout_s) -> Iterator[KafkaLog]:
+    with closing(open_log(cluster.bootstrap_servers, kafka_timeout_s=kafka_timeout_s)) as opened:
         yield opened
 
 
@@ -577,6 +582,7 @@ def respond_to_another_request(fetch: PendingFetch) -> None:
     fetch.respond(partition_data(0, batch(0, b"wrong")))
 
 
+@pytest.mark.parametrize("kafka_timeout_s", [TIMEOUT_S])
 @pytest.mark.parametrize(
     "fail",
     [PendingFetch.disconnect, respond_to_another_request, lambda fetch: None],
@@ -595,11 +601,12 @@ def test_reconnects(broker, opened, fail):
     wait_until(lambda: failed.sock.closed)
 
 
-def test_waits_for_a_response_that_arrives_slowly(broker, opened):
+@pytest.mark.parametrize("kafka_timeout_s", [3 * TIMEOUT_S])
+def test_waits_for_a_response_that_arrives_slowly(broker, opened, kafka_timeout_s):
     """Otherwise a response that takes longer than the timeout would be fetched again forever."""
     poll = start_poll(opened(0))
 
-    broker.next_fetch().respond_in_parts(6, 0.6 * TIMEOUT_S, partition_data(0, batch(0, b"a")))
+    broker.next_fetch().respond_in_parts(3, kafka_timeout_s / 2, partition_data(0, batch(0, b"a")))
 
     assert [0] == offsets(poll.get())
     assert 1 == len(broker.connections)
@@ -645,6 +652,7 @@ def test_replaces_idle_connections_that_the_broker_closed(broker, opened, idle):
     assert [0] == offsets(exchange(opened(0), broker, partition_data(0, batch(0, b"a"))))
 
 
+@pytest.mark.parametrize("kafka_timeout_s", [TIMEOUT_S])
 def test_waits_once_for_dead_idle_connections(broker, opened, idle):
     """If one idle connection is dead, the cursor closes the others too instead of waiting for each."""
     poll = start_poll(opened(0))
