@@ -7,9 +7,11 @@ from collections.abc import Mapping, Set
 import gevent
 import pytest
 
+from kafkasse.feed.core.epochs import FeedEpochs
 from kafkasse.feed.epochs import EpochEnds
-from kafkasse.log import RECREATED_AT, OffsetAndEpoch, Partition
+from kafkasse.log import RECREATED_AT, Gap, OffsetAndEpoch, Partition
 from kafkasse.log.memory import MemoryLog
+from kafkasse.records.position import IdWriter
 from tests.support.waiting import TIMEOUT_S
 
 ZERO, ONE = Partition("t", 0), Partition("t", 1)
@@ -67,3 +69,27 @@ def test_clients_that_return_share_the_check_for_a_recreated_topic(log):
     assert [{ZERO: RECREATED_AT}] * 100 == [client.get() for client in clients]
     assert {} == ends.diverged_at(at_end, log.offset_ranges([ZERO]))
     assert 2 == len(log.suspected)
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch", "matches"),
+    [
+        (4, 1, True),  # where the log was truncated
+        (3, 2, True),
+        (4, 2, True),
+        (6, 2, True),
+        (7, 2, False),
+        (3, 1, False),
+        (6, 1, False),
+        (6, None, True),
+        (7, None, False),
+    ],
+)
+def test_a_reader_may_join_a_feed_after_a_truncation_if_it_has_read_the_same_log(offset, epoch, matches):
+    """The feed has moved to offset 4 in the truncation, and to offset 6 in the new epoch."""
+    feed = IdWriter({ZERO: 4}, {}, epochs={ZERO: 1})
+    epochs = FeedEpochs(feed)
+    epochs.truncate(Gap(ZERO, 5, 4, "the log was truncated"))
+    feed.set(ZERO, 6, leader_epoch=2)
+
+    assert matches is epochs.match(IdWriter({ZERO: offset}, {}, epochs={} if epoch is None else {ZERO: epoch}))

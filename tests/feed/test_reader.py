@@ -339,6 +339,14 @@ def test_counts_each_record_once_in_every_state(world):
     assert (1, 1, 0) == (reader.stats.catch_ups, reader.stats.joins, reader.stats.falls_behind)
 
 
+def test_counts_the_records_that_a_reader_receives_while_it_joins(world):
+    reader = joining(world)
+
+    received = offsets(reader.read(0))
+
+    assert 0 < len(received) == reader.stats.events
+
+
 def test_measures_the_encoding_of_each_record_once(world):
     reader = catching_up(world)
     for _ in range(MAX_PIECE_RECORDS + 1):

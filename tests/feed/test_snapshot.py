@@ -134,7 +134,8 @@ def test_a_snapshot_contains_all_records_without_a_key(world):
     assert [0, 1, 2] == numbers(world.client().read())
 
 
-def test_a_snapshot_skips_records_that_retention_removes_meanwhile(world, monkeypatch):
+@pytest.mark.parametrize(("first", "left"), [(2, [2, 3]), (4, [])])
+def test_a_snapshot_skips_records_that_retention_removes_meanwhile(world, monkeypatch, first, left):
     """The snapshot looks up the offsets before it reads."""
     for n in range(4):
         world.put(n, b"%d" % n)
@@ -143,12 +144,13 @@ def test_a_snapshot_skips_records_that_retention_removes_meanwhile(world, monkey
 
     def drop_later(partitions: Any) -> Any:
         ranges = offset_ranges(partitions)
-        world.log.drop_before("t", 2)
+        world.log.drop_before("t", first)
         return ranges
 
     monkeypatch.setattr(world.log, "offset_ranges", drop_later)
 
-    assert [2, 3] == numbers(client.read())
+    assert left == numbers(client.read())
+    assert b"complete" in client.bytes
 
 
 @pytest.mark.parametrize("is_read_by_tail", [True, False])
@@ -324,6 +326,19 @@ def test_a_later_client_receives_a_newer_snapshot(world, monkeypatch):
 
     assert [0, 7] == numbers(world.client().read())
     assert [3] == encoded  # and the tombstone, which is not encoded
+
+
+def test_clients_of_a_table_that_has_not_changed_share_its_rows(world):
+    for n in range(2):
+        world.put(n, b"%d" % n)
+    clients = []
+
+    for _ in range(3):
+        clients.append(world.client())
+        read_slowly(clients[-1])
+        world.delete(b"not in the table")
+
+    assert 1 == len({id(client.reader._state.version.rows) for client in clients})
 
 
 def test_at_most_two_versions_are_in_memory(world):

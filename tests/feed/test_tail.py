@@ -514,6 +514,22 @@ def test_a_client_that_is_ahead_of_the_feed_notices_a_truncation(world):
     assert [12, 13] == [json.loads(message.data)["n"] for message in messages if message.type == "message"]
 
 
+def test_a_client_that_is_ahead_does_not_join_a_feed_that_was_truncated(world):
+    """No newer leader epoch shows yet that the log has lost the client's last records."""
+    world.log.elect_leader("a")
+    world.write(0, 1, 2, 3, topic="a")
+    world.open("a")  # the feed starts at offset 4
+    ahead = world.open({"topic": "a", "partition": 0, "offset": 0}, {"topic": "a", "partition": 1, "offset": 0})
+    world.write(4, 5, topic="a")
+    assert [0, 1, 2, 3, 4, 5] == numbers(ahead)
+    world.log.truncate("a", 2)
+    world.turn(2)
+
+    [gap] = Parser().receive(b"".join(ahead.read(0) for _ in range(5)))
+
+    assert ("gap", 6, 2) == (gap.type, json.loads(gap.data)["from"], json.loads(gap.data)["to"])
+
+
 def test_a_truncation_right_after_another_client_returned_is_reported(world):
     """Each client causes a lookup of its leader epoch. The feed cannot notice the truncation: it has read no old record."""
     live = reader_of_four_records(world)

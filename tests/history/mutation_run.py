@@ -46,6 +46,7 @@ ERRORS = 2  # a sample's rate may be lower by this many standard errors
 # The modules of each part of kill_rate.toml, as patterns.
 PARTS: dict[str, tuple[str, ...]] = {
     "kafkasse/feed": ("kafkasse/feed/*.py",),
+    "kafkasse/feed/core": ("kafkasse/feed/core/*.py",),
     "kafkasse/kafka": ("kafkasse/kafka/*.py",),
     "finite reads": (
         "kafkasse/feed/chunks.py",
