@@ -23,7 +23,7 @@ import pytest
 import yaml
 
 from kafkasse.tools.broker import EmbeddedBroker
-from kafkasse_client import Stream
+from kafkasse_client import Stream, fallback
 from tests.proxies.curl import Curl
 from tests.proxies.proxies import PROGRAMS, Program, Proxy
 from tests.support.client import Client, fetch, numbers
@@ -284,6 +284,29 @@ def test_a_rolling_restart_loses_no_event(program, broker, cluster, topic, tmp_p
 
         assert [list(range(RECORDS))] * 6 == [client.value for client in received]
         assert {200} == checks.get()
+
+
+@pytest.mark.parametrize("program", [proxy(program) for program in PROGRAMS if program.name == "nginx"])
+def test_a_client_reads_with_long_polls_behind_a_proxy_that_holds_events_back(
+    program, sites, cluster, topic, monkeypatch
+):
+    """nginx does so if it speaks HTTP/1.0 to the server, and ignores the header with which a stream asks it not to."""
+    monkeypatch.setattr(fallback, "FIRST_EVENT_S", 1.0)
+    buffers = (r"proxy_http_version 1.1", "proxy_http_version 1.0; proxy_ignore_headers X-Accel-Buffering")
+    site = sites(replace(program, edits=(*program.edits, buffers)))
+    reasons: list[str] = []
+    url = f"http://127.0.0.1:{site.proxy.ports['http']}/streams/{topic}?timestamp=0"
+    stream = Stream(url, on_state=lambda state: reasons.append(state.reason))
+    events = (event for event in stream if event.type == "message")
+    received = []
+
+    for n in range(RECORDS):
+        cluster.send(topic, b'{"n":%d}' % n)
+        received.append(json.loads(next(events).data)["n"])
+    stream.close()
+
+    assert list(range(RECORDS)) == received
+    assert any("continuing with long polls" in reason for reason in reasons)
 
 
 @each_proxy
