@@ -602,6 +602,22 @@ class TestCode:
 
         assert selected == received()
 
+    def test_the_program_of_finite_reads_continues_after_lost_records(self, console, tmp_path):
+        console.change(append=[0, 3])
+        console.open("explore?stream=values")
+        console.click("#code-open")
+        console.click("#tab-chunks")
+        code = console.text("#code")
+        output = tmp_path / "output"
+
+        with running_program(PROGRAMS["chunks"], code, output):
+            wait_until(lambda: b'"n": 2' in output.read_bytes())
+        console.change(recreate=True, append=[7, 1])
+        with running_program(PROGRAMS["chunks"], code, output):
+            wait_until(lambda: b'"n": 7' in output.read_bytes())
+
+        assert 1 == output.read_bytes().count(b'"n": 7')
+
 
 @contextmanager
 def running_program(words: list[str], code: str, output: Path) -> Iterator[None]:

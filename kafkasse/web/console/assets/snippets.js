@@ -94,14 +94,18 @@ for event in Stream(
 # ${about(file, "chunk, a JSON array")}
 # One chunk: curl -i${token} ${address(`offset=${start}`)}
 header() { tr -d '\\r' < ${headers} | awk -v name="$1:" 'tolower($1) == name { print $2 }'; }
+save() { header stream-next-offset > ${file}.new && mv ${file}.new ${file}; }
 cursor=
 while true; do
   offset=$(cat ${file} 2>/dev/null || echo ${start})
   if chunk=$(curl -sS --fail --max-time 60 -D ${headers}${token} \\
       ${address("live=long-poll&offset=")}"$offset&cursor=$cursor"); then
     [ -z "$chunk" ] || printf '%s\\n' "$chunk"
-    header stream-next-offset > ${file}.new && mv ${file}.new ${file}
+    save
     cursor=$(header stream-cursor)
+  elif grep -q '^HTTP/[0-9.]* 410' ${headers}; then
+    echo "Kafka no longer has the next records. Continuing after them." >&2
+    save
   else
     sleep 1
   fi
