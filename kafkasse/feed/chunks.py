@@ -57,12 +57,14 @@ class Chunk:
         next_offset: the offset of the next chunk.
         is_full: the chunk follows from its offset and the log, so that a cache may keep it.
         is_up_to_date: the chunk ends at the end of the log.
+        elements: the number of the elements of the array.
     """
 
     parts: Sequence[bytes]
     next_offset: str
     is_full: bool
     is_up_to_date: bool
+    elements: int
 
     @cached_property
     def size(self) -> int:
@@ -303,7 +305,7 @@ class Chunks:
                 partition: mark for partition, mark in start.marks.items() if mark.offset == ids.offsets[partition]
             }
             self._starts.keep(next_offset, end._replace(marks=marks, is_remembered=True))
-        return Chunk(parts, next_offset, is_full, is_up_to_date)
+        return Chunk(parts, next_offset, is_full, is_up_to_date, chunk.elements)
 
     def _versions(
         self,

@@ -22,7 +22,7 @@ from kafkasse.records.frame.hooks import Deserializer, Filterer
 from kafkasse.records.frame.json_text import DeserializationError, dumps_decoded
 from kafkasse.records.frame.projection import Projection
 from kafkasse.records.frame.record_view import DecoderPending, RecordView
-from kafkasse.records.frame.wire import JsonLines, ServerSentEvents, Wire, may_have_event
+from kafkasse.records.frame.wire import JsonLines, ServerSentEvents, Wire
 from kafkasse.records.position import IdTemplate, IdWriter
 
 MAX_PIECE_RECORDS = 64
@@ -229,9 +229,8 @@ class Encoder:
                 can_use_templates
                 and has_timestamp
                 and value
-                and can_append_member(value)
+                and can_append_member(value, is_lines)
                 and (key is None or key.isalnum())
-                and not (is_lines and may_have_event(value))
             ):
                 # The common case. The templates produce the same bytes as encode() and frame(), in less time.
                 key_json = b"null" if key is None else b'"%b"' % key

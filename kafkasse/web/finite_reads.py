@@ -131,7 +131,7 @@ class Source:
         """
         if is_head:
             next_offset = self.feeds.chunks.end_offset(self.start(position, topics, NOW, None))
-            return Chunk((), next_offset, is_full=False, is_up_to_date=False), ()
+            return Chunk((), next_offset, is_full=False, is_up_to_date=False, elements=0), ()
         if finite.offset == BEGINNING and self.route.start is StartAt.SNAPSHOT and since is None:
             return self.opened.wait_for(lambda: self._snapshot(position, topics))
         chunk = self.chunk(finite.offset, position, topics, since, must_wait=finite.live is Live.LONG_POLL)
@@ -143,8 +143,8 @@ class Source:
 
     def count(self, chunk: Chunk) -> None:
         """Count a chunk that is sent. The rows of a snapshot, which has no body, are counted one by one."""
-        if chunk.parts and not chunk.is_empty:
-            self.opened.count(sum(part.count(b"\n") for part in chunk.parts) + 1, chunk.size)
+        if chunk.elements:
+            self.opened.count(chunk.elements, chunk.size)
 
     def start(self, position: Position, topics: Mapping[str, Topic], offset: str, since: int | None) -> Start:
         """Return where a read starts. See Chunks.resolve()."""
@@ -181,7 +181,7 @@ class Source:
         rows = wait_for_lines(reader)
         if (ids := reader.snapshot_ids or reader.ids) is None:
             raise Unavailable("The snapshot is not complete yet. Retry later.")
-        return Chunk((), stream_offset.of(ids), False, reader.can_park), self._rows(reader, rows)
+        return Chunk((), stream_offset.of(ids), False, reader.can_park, 0), self._rows(reader, rows)
 
     def _rows(self, reader: Reader, rows: bytes) -> Iterator[bytes]:
         """Yield the parts of an array with the rows of a snapshot."""
@@ -217,7 +217,7 @@ class Source:
             if any(offset < start.ids.offsets.get(partition, 0) for partition, offset in ids.offsets.items()):
                 self.feeds.chunks.resolve(position, topics, StartAt.EARLIEST)  # raises OffsetGone after a truncation
             is_up_to_date = start.is_at_end and (reader.can_park or (not lines and reader.stop_reason is None))
-            return Chunk((_array(lines),), start.offset_of(ids), False, is_up_to_date)
+            return Chunk((_array(lines),), start.offset_of(ids), False, is_up_to_date, lines.count(b"\n"))
         finally:
             reader.close()
 

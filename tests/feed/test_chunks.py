@@ -284,7 +284,7 @@ def test_a_small_chunk_is_sent_at_once():
 
 
 def test_an_etag_differs_if_anything_differs():
-    chunk = Chunk((b"[]",), "b10.x", True, False)
+    chunk = Chunk((b"[]",), "b10.x", True, False, 0)
     changes: list[Any] = [{"parts": (b"[1]",)}, {"next_offset": "b11.x"}, {"is_up_to_date": True}]
 
     assert 4 == len({variant.etag for variant in (chunk, *(replace(chunk, **change) for change in changes))})

@@ -15,7 +15,7 @@ from kafkasse.feed.chunks import Chunk
 from kafkasse.feed.shared_chunks import ENTRY_BYTES, SharedChunks
 from kafkasse.feed.slots import Clients
 
-FULL = Chunk((b"x" * 2_000,), "b10.x", is_full=True, is_up_to_date=False)
+FULL = Chunk((b"x" * 2_000,), "b10.x", is_full=True, is_up_to_date=False, elements=1)
 LAST = replace(FULL, is_full=False, is_up_to_date=True)
 
 

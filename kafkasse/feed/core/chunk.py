@@ -77,6 +77,7 @@ class ChunkCore:
     Attributes:
         parts: the parts of a JSON array with the records and gaps, without its end. One large value would be copied several
             times.
+        elements: the number of the records and gaps.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class ChunkCore:
     ) -> None:
         self.ids = ids
         self.parts: list[bytes] = []
+        self.elements = 0
         self._start = dict(ids.offsets)
         self._ends = ends
         self._encoder = encoder
@@ -114,12 +116,12 @@ class ChunkCore:
         while self.ids.offsets[partition] < batch.next_offset and self._size < MAX_CHUNK_BYTES:
             yield
             piece = self._encoder.encode_piece(batch, encoded, self.ids, self._selector)
-            encoded = piece.end
-            sizes = list(accumulate(map(len, piece.frames), initial=self._size))
-            number = bisect_left(sizes, MAX_CHUNK_BYTES)
-            if number < len(sizes):  # cut between two records, wherever pieces and batches end
-                self.ids.set(partition, piece.offsets[number - 1] + 1, leader_epoch=batch.leader_epoch)
-            self._append(piece.frames[:number])
+            encoded, frames = piece.end, piece.frames
+            if self._size + sum(map(len, frames)) >= MAX_CHUNK_BYTES:  # cut between two records, wherever pieces end
+                sizes = list(accumulate(map(len, frames), initial=self._size))
+                frames = frames[: bisect_left(sizes, MAX_CHUNK_BYTES)]
+                self.ids.set(partition, piece.offsets[len(frames) - 1] + 1, leader_epoch=batch.leader_epoch)
+            self._append(frames)
 
     def declare(self, gap: Gap) -> None:
         """Report records that cannot be read, and continue after them."""
@@ -129,6 +131,7 @@ class ChunkCore:
     def _append(self, frames: list[bytes]) -> None:
         if frames:
             self._size += sum(map(len, frames))
+            self.elements += len(frames)
             frames[0] = (b"\n," if self.parts else b"[") + frames[0]
             frames[-1] = frames[-1][:-1]  # without the line break, so that the array can end here
             self.parts.append(b",".join(frames))

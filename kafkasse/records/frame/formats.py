@@ -71,11 +71,11 @@ def _outline(value: bytes) -> tuple[bool, bool]:
     """
     if len(value) > MAX_DECODED_BYTES and is_json(value):
         with suppress(msgspec.MsgspecError, RecursionError):  # not an object, or a lone surrogate
-            return True, _find_kafka_member(value).kafka is not msgspec.UNSET
+            return True, _find_members(value).kafka is not msgspec.UNSET
         if not value.lstrip().startswith(b"{"):
             return False, False
         with suppress(msgspec.MsgspecError, RecursionError):  # nested too deeply
-            return True, _find_kafka_member(without_lone_surrogates(value)).kafka is not msgspec.UNSET
+            return True, _find_members(without_lone_surrogates(value)).kafka is not msgspec.UNSET
     message = loads(value)
     return type(message) is dict, type(message) is dict and "_kafka" in message
 
@@ -164,28 +164,30 @@ def kafka_member(topic: str, partition: int, record: Record) -> bytes:
     )
 
 
-class _KafkaMember(msgspec.Struct):
-    """A JSON object of which only the member `_kafka` is decoded, however its name is escaped."""
+class _Members(msgspec.Struct, gc=False):
+    """A JSON object of which only the members `_kafka` and `event` are found, however their names are escaped."""
 
     kafka: msgspec.Raw | msgspec.UnsetType = msgspec.field(name="_kafka", default=msgspec.UNSET)
+    event: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 # Validates the whole value, except that it does not check that the text is valid UTF-8.
-_find_kafka_member = msgspec.json.Decoder(_KafkaMember).decode
+_find_members = msgspec.json.Decoder(_Members).decode
 
 
-def can_append_member(value: bytes) -> bool:
+def can_append_member(value: bytes, is_line: bool = False) -> bool:
     """Return whether `value` can be extended by replacing its last byte with `,"_kafka":{…}}`, as as_kafkasse() would.
 
     This is possible if `value` is a JSON object on one line that has members, but no member `_kafka`, no space before or
-    after its closing brace, and no character that as_kafkasse() would escape.
+    after its closing brace, and no character that as_kafkasse() would escape. A line may have no member `event`, either.
     """
     try:
-        message = _find_kafka_member(value)
+        message = _find_members(value)
     except (msgspec.MsgspecError, RecursionError):
         return False
     return (
         message.kafka is msgspec.UNSET
+        and not (is_line and message.event is not msgspec.UNSET)
         and value[-1] == _CLOSING_BRACE
         and value[-2] > _SPACE
         and value[-2] != _OPENING_BRACE

@@ -183,19 +183,14 @@ _BACKSLASH = ord("\\")  # a number: for bytes, `in` takes ten times as long
 _decode_event = msgspec.json.Decoder(_WithEvent).decode
 
 
-def may_have_event(data: bytes) -> bool:
-    """Return whether valid JSON may be an object with a member `event`, however escaped. This check is fast."""
-    return _BACKSLASH in data or data.find(b'"event"') >= 0
-
-
 def _has_reserved_event(data: bytes) -> bool:
     """Return whether valid JSON is an object whose member `event`, however escaped, is one of _RESERVED_EVENTS.
 
     An object with several such members has one if any of them is. Other greenlets may run meanwhile.
     """
-    if not may_have_event(data) or not data.lstrip().startswith(b"{"):
+    has_escapes = _BACKSLASH in data
+    if not (has_escapes or data.find(b'"event"') >= 0) or not data.lstrip().startswith(b"{"):
         return False
-    has_escapes = b"\\" in data
     with suppress(msgspec.DecodeError, RecursionError):
         event = _decode_event(data).event
         if event is UNSET:  # most values
