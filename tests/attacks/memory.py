@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kafkasse.config import Config
+from kafkasse.feed.core.chunk import MAX_CHUNK_BYTES
 from kafkasse.schemas import read
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -20,7 +21,7 @@ FETCHES_PER_CURSOR = 3
 MIN_CURSOR_BYTES = 3 * MIB
 FETCHES_OF_TAIL = 8
 MIN_TAIL_BYTES = 8 * MIB
-FINITE_CHUNK_BYTES = 2 * MIB
+FINITE_CHUNK_BYTES = MAX_CHUNK_BYTES
 KEPT_CHUNKS_BYTES = 32 * MIB
 KEPT_CURSORS = 8
 DEFAULTS = {name: schema.get("default") for name, schema in read("config")["properties"].items()}

@@ -852,17 +852,23 @@ def test_a_client_cannot_put_links_into_a_cache(log):
         assert ("Link" in headers) == ("public" not in headers["Cache-Control"]) == (seconds == 0)
 
 
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Full chunks have two records."""
+    monkeypatch.setattr(core, "BLOCK_OFFSETS", 2)
+    monkeypatch.setattr(core, "CHUNK_BLOCKS", 1)
+
+
 @pytest.fixture
 def cached(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> FlaskClient:
     """Shared caches may keep chunks. Blocks have two records."""
-    monkeypatch.setattr(core, "BLOCK_OFFSETS", 2)
+    small_blocks(monkeypatch)
     return client_of(log, None, shared_cache_s=3600)
 
 
 @pytest.mark.parametrize("cache", ["the memory of the worker", "a CDN"])
 def test_a_client_that_waits_passes_cached_chunks_of_a_lost_history(monkeypatch, cache):
     """The long poll that notices the truncation answers 410. The next offset differs from those of the lost records."""
-    monkeypatch.setattr(core, "BLOCK_OFFSETS", 2)
+    small_blocks(monkeypatch)
     if cache == "a CDN":
         monkeypatch.setattr(shared_chunks, "MAX_AGE_S", 0.0)
     log = MemoryLog()
@@ -908,7 +914,7 @@ def test_a_client_that_waits_passes_cached_chunks_of_a_lost_history(monkeypatch,
 @pytest.mark.parametrize("truncated_at", [4, 5, 0])
 def test_clients_pass_cached_chunks_of_a_lost_history(monkeypatch, cache, truncated_at):
     """After the truncation, their offsets differ from those of the lost history, so that they get other chunks."""
-    monkeypatch.setattr(core, "BLOCK_OFFSETS", 2)
+    small_blocks(monkeypatch)
     if cache == "a CDN":
         monkeypatch.setattr(shared_chunks, "MAX_AGE_S", 0.0)
     log = MemoryLog()
@@ -1047,7 +1053,7 @@ def test_equal_requests_share_a_read(client, log, reads):
 
 def test_different_selections_do_not_share_chunks(log, monkeypatch):
     """One after the other, and at the same time."""
-    monkeypatch.setattr(core, "BLOCK_OFFSETS", 2)
+    small_blocks(monkeypatch)
     client = client_of(log, None, client_filters=["filter"])
     for n in range(3, 6):
         log.append("t", b'{"n":%d}' % n)
@@ -1111,7 +1117,7 @@ def test_a_chunk_of_a_recreated_topic_is_not_kept(cached, log):
 
 def test_visitors_do_not_share_the_chunks_of_their_streams(guarded, log, monkeypatch):
     """Also with the same offset, whose chunk is full, and at the same time."""
-    monkeypatch.setattr(core, "BLOCK_OFFSETS", 2)
+    small_blocks(monkeypatch)
     log.append("t", b'{"n":3}', key=b"k2")
     log.append("t", b"{}")
     start = guarded.get("/me?offset=-1", headers=bearer("k1")).headers[NEXT]

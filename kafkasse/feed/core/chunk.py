@@ -3,14 +3,16 @@
     position + offsets that the log holds ─▶ plan() ─▶ batches of a cursor ─▶ ChunkCore ─▶ frames, next position
 
 A partition's block ends at the next multiple of BLOCK_OFFSETS. A *full* chunk contains the records of one partition up to
-the end of its block, or the first MAX_CHUNK_BYTES of them. It follows from the position and the log alone, so all servers
-return the same one, and all clients request the same offsets after their first one. The partition is the one with the lowest
-block, so partitions of different lengths do not lead to different paths, and one without new records delays none. If the log
-has not reached the end of any block, the chunk contains the new records of all partitions.
+the end of its block, or the first MAX_CHUNK_BYTES of them. If it starts at a multiple of CHUNK_BLOCKS blocks, and these are
+complete, it contains all of them, because a request takes as long as several hundred small records. A full chunk follows
+from the position and the log alone, so all servers return the same one, and all clients request the same offsets after
+their first ones. The partition is the one with the lowest block, so partitions of different lengths do not lead to
+different paths, and one without new records delays none. If the log has not reached the end of any block, the chunk
+contains the new records of all partitions.
 
 A client that never reaches the end of one partition must not wait for ever for the others. Therefore, one of TURN_BLOCKS
 blocks is that of another partition, or the new records of those whose block is incomplete, in turn. The sum of the offsets
-counts the blocks; a full chunk moves it by one block at most.
+counts the blocks. No full chunk skips that turn.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ from kafkasse.records.filter import Selector
 from kafkasse.records.position import IdWriter
 
 BLOCK_OFFSETS = 1000
+CHUNK_BLOCKS = 2  # more would need more memory for each client
 TURN_BLOCKS = 16
-MAX_CHUNK_BYTES = 2_097_152  # a chunk exceeds it by at most one record
+MAX_CHUNK_BYTES = 2_621_440  # two blocks of records of 1 KiB; a chunk exceeds it by at most one record
 
 _OFFSET = attrgetter("offset")
 
@@ -59,10 +62,17 @@ def plan(offsets: Mapping[Partition, int], offset_ranges: Mapping[Partition, Off
                 new[partition] = end
     if not blocks:
         return Plan(new, is_full=False)
-    first, *others = [Plan({partition: end}, is_full=True) for end, partition in sorted(blocks)]
+    (end, partition), *rest = sorted(blocks)
+    others = [Plan({partition: end}, is_full=True) for end, partition in rest]
     others += [Plan(new, is_full=False)] if new else []
     turn, block = divmod(sum(offsets.values()) // BLOCK_OFFSETS, TURN_BLOCKS)
-    return others[turn % len(others)] if others and block == TURN_BLOCKS - 1 else first
+    if others and block == TURN_BLOCKS - 1:
+        return others[turn % len(others)]
+    several = CHUNK_BLOCKS * BLOCK_OFFSETS
+    if offsets[partition] % several == 0 and block + CHUNK_BLOCKS < TURN_BLOCKS:
+        last = offsets[partition] + several
+        end = last if last <= offset_ranges[partition].end else end
+    return Plan({partition: end}, is_full=True)
 
 
 class ChunkCore:
