@@ -6,18 +6,17 @@ application ─▶ supervisor.supervise ─▶ _PipelineApplication.attempt ─�
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import (
@@ -117,21 +116,21 @@ class _StatusObserver:
         if state is PipelineState.RUNNING:
             self._ready()
 
-    def progressed(self, progress: StreamingQueryProgress) -> None:
+    def progressed(self, progress: dict[str, Any]) -> None:
         """Update the status after a commit of the pipeline's query, or of the query that writes the dead letters."""
-        if letters := progress.observedMetrics.get(dead_letters.OBSERVED):
-            self.status.rejected(letters.records)
+        observed = progress.get("observedMetrics", {})
+        if letters := observed.get(dead_letters.OBSERVED):
+            self.status.rejected(letters["records"])
             return
-        results = progress.observedMetrics.get(contract.OBSERVED)
-        if results and results.records:
-            self.status.rejected(results.records)
-            logger.warning("dead letters: %d results, such as one because %s", results.records, results.example)
-        batch = json.loads(progress.json)
-        if late_rows := self.status.committed(batch):
+        results = observed.get(contract.OBSERVED)
+        if results and results["records"]:
+            self.status.rejected(results["records"])
+            logger.warning("dead letters: %d results, such as one because %s", results["records"], results["example"])
+        if late_rows := self.status.committed(progress):
             logger.warning("later than the watermark: %d rows, which were dropped", late_rows)
-        self._processed = next_offsets.of_progress(batch)
+        self._processed = next_offsets.of_progress(progress)
         if time.monotonic() - self._measured_at_s >= STATUS_INTERVAL_S:
-            self._measure_lag(ended_at_ms(batch))
+            self._measure_lag(ended_at_ms(progress))
 
     def started(self, committed: NextOffsets) -> None:
         """Measure the lag before the first commit of this run."""

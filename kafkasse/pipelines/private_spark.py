@@ -6,12 +6,14 @@ module of the pipelines uses private names of PySpark.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -96,6 +98,19 @@ def is_broadcast(spark: SparkSession, job: int) -> bool:
     """Whether a job collects the small side of a broadcast join."""
     context: Any = spark.sparkContext
     return "broadcast exchange" in str(context._jsc.sc().statusStore().job(job).jobTags())
+
+
+@contextmanager
+def listening(spark: SparkSession, listener: object) -> Iterator[None]:
+    """Call a listener until the block ends. It implements Spark's PythonStreamingQueryListener, as Py4J describes."""
+    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]  # PySpark has no annotation
+    streams = spark._jsparkSession.streams()
+    wrapper = java(spark).org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(listener)
+    streams.addListener(wrapper)
+    try:
+        yield
+    finally:
+        streams.removeListener(wrapper)
 
 
 def plan(rows: DataFrame) -> str:

@@ -8,10 +8,9 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
@@ -50,8 +49,8 @@ class Observer(Protocol):
     def started(self, committed: NextOffsets) -> None:
         """The query has started. The checkpoint's last commit has these offsets."""
 
-    def progressed(self, progress: StreamingQueryProgress) -> None:
-        """A batch is committed."""
+    def progressed(self, progress: dict[str, Any]) -> None:
+        """A batch is committed. Spark describes it as JSON."""
 
     def polled(self) -> None:
         """Called every POLL_INTERVAL_S while the query runs."""
@@ -117,7 +116,7 @@ class Attempt:
             raise failure(spark, query)
         return _End.DONE
 
-    def _handle(self, events: Iterable[StreamingQueryProgress]) -> None:
+    def _handle(self, events: Iterable[dict[str, Any]]) -> None:
         for progress in events:
             self.observer.progressed(progress)
 

@@ -162,8 +162,13 @@ def test_a_file_defines_a_filter_and_a_table_in_real_time_mode(runs, tmp_path):
 def test_spark_knows_the_settings(spark):
     """Spark ignores a setting that it does not know, for example because a new version has renamed it."""
     jvm: Any = private_spark.java(spark)
-    jvm.org.apache.spark.sql.internal.SQLConf.get()  # registers the settings of Spark SQL
+    settings = jvm.org.apache.spark.sql.internal.SQLConf.get()  # registers the settings of Spark SQL
     entries = jvm.org.apache.spark.internal.config.ConfigEntry
     unknown = [name for name in session.SETTINGS if entries.findEntry(name) is None]
+    state = jvm.org.apache.spark.sql.execution.streaming.state
+    parsed = state.RocksDBConf.apply(state.StateStoreConf(settings, jvm.PythonUtils.toScalaMap({})))
 
-    assert ["spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"] == unknown  # parsed by RocksDBConf
+    prefix = "spark.sql.streaming.stateStore.rocksdb"
+    assert [f"{prefix}.changelogCheckpointing.enabled", f"{prefix}.allowFAllocate"] == unknown
+    assert parsed.enableChangelogCheckpointing()
+    assert not parsed.allowFAllocate()
