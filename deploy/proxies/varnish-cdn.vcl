@@ -40,7 +40,8 @@ sub vcl_backend_response {
 }
 
 sub vcl_backend_error {
-    if (bereq.http.Accept ~ "text/event-stream") {
+    # Not for finite reads: a client that waits for the same URL may accept only JSON.
+    if (bereq.uncacheable && bereq.http.Accept ~ "text/event-stream") {
         set beresp.status = 200;
         set beresp.http.Content-Type = "text/event-stream";
         set beresp.http.Cache-Control = "no-store";

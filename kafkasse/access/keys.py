@@ -219,7 +219,7 @@ def _public_key(entry: Any) -> PublicKey | None:
     if entry.get("kty") not in ("RSA", "EC", "OKP") or key_type not in _KEY_TYPES.values():
         return None
     algorithm = entry.get("alg", "")
-    if algorithm and _KEY_TYPES.get(algorithm) != key_type:
+    if algorithm and _KEY_TYPES.get(str(algorithm)) != key_type:
         return None
     try:
         key = jwt.PyJWK.from_dict(dict(entry)).key

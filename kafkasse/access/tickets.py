@@ -45,13 +45,22 @@ class Tickets:
     Args:
         secret: at least 32 bytes, the same in all processes that accept each other's tickets.
         purpose: tickets of another purpose are not valid, even if the secret is the same.
-        folder: an existing directory for the files of used tickets, the same for all workers.
+        folder: the directory for the files of used tickets, the same for all workers.
+        is_shared: the secret is the one in this directory.
     """
 
-    def __init__(self, secret: bytes, purpose: str, folder: Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        secret: bytes,
+        purpose: str,
+        folder: Path,
+        clock: Callable[[], float] = time.time,
+        is_shared: bool = False,
+    ) -> None:
         key = hmac.digest(secret, purpose.encode(), "sha256")
         self._fernet = Fernet(base64.urlsafe_b64encode(key))
         self._folder = folder
+        self._shared = secret if is_shared else b""
         self._clock = clock
         self._window = 0
 
@@ -95,15 +104,16 @@ class Tickets:
         """Record that a ticket was used. Return False if that was recorded before, by any worker."""
         folder = self._folder / str(window)
         try:
+            _make_private(self._folder)
             folder.mkdir(mode=0o700, exist_ok=True)
             os.close(os.open(folder / number, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except FileExistsError:
             return False
-        except OSError:
+        except (OSError, ConfigurationError):
             raise AccessUnavailable("The server cannot accept tickets now. Retry after 5 s.") from None
         if window > self._window:
             self._window = window
-            get_hub().threadpool.spawn(_delete_windows_before, self._folder, window - MAX_WINDOWS)
+            get_hub().threadpool.spawn(_tidy, self._folder, window - MAX_WINDOWS, self._shared)
         return True
 
 
@@ -115,19 +125,20 @@ def open_tickets(settings: Mapping[str, Any], secret_file: str, name: str, logge
     Raises:
         ConfigurationError: the secret cannot be read, or there is no private directory.
     """
-    folder = _private_folder()
-    secret = _secret(folder)
+    folder = Path(tempfile.gettempdir()) / f"kafkasse-{os.getuid()}"
+    _make_private(folder)
     if secret_file:
         from kafkasse.access.keys import parse_secret
 
         secret = WatchedFile("ticket_secret_file", secret_file, parse_secret, logger).content
+    else:
+        secret = _shared_secret(folder, secrets.token_bytes(_SECRET_BYTES))
     purpose = json.dumps([name, settings], sort_keys=True, default=lambda login: getattr(login, "__qualname__", ""))
-    return Tickets(secret, purpose, folder)
+    return Tickets(secret, purpose, folder, is_shared=not secret_file)
 
 
-def _private_folder() -> Path:
-    """Return a directory that only this user can read. All workers, and all servers of this user, use the same one."""
-    folder = Path(tempfile.gettempdir()) / f"kafkasse-{os.getuid()}"
+def _make_private(folder: Path) -> None:
+    """Create a directory that only this user can read. All workers, and all servers of this user, use the same one."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.lstat()
@@ -139,23 +150,26 @@ def _private_folder() -> Path:
         raise ConfigurationError(
             f"The setting tickets needs a directory that only this user can read: {folder}. Set TMPDIR to use another one."
         )
-    return folder
 
 
-def _secret(folder: Path) -> bytes:
-    """Return the secret in a directory. The first process creates it; link() makes it appear complete, and only once."""
+def _shared_secret(folder: Path, secret: bytes) -> bytes:
+    """Return the secret in a directory, or write this one. link() makes it appear complete, and only once."""
     file = folder / "secret"
     new = folder / f"secret-{secrets.token_hex(8)}"
     if not file.exists():
         new.touch(mode=0o600)
-        new.write_bytes(secrets.token_bytes(_SECRET_BYTES))
+        new.write_bytes(secret)
         with suppress(FileExistsError):
             os.link(new, file)
         new.unlink()
     return file.read_bytes()
 
 
-def _delete_windows_before(folder: Path, window: int) -> None:
+def _tidy(folder: Path, window: int, secret: bytes) -> None:
+    """Delete old windows, and keep the shared secret, which programs that clean the temporary directory may have deleted."""
+    if secret:
+        _shared_secret(folder, secret)
+        os.utime(folder / "secret")
     for window_folder in folder.iterdir():
         if window_folder.name.isdigit() and int(window_folder.name) < window:
             shutil.rmtree(window_folder, ignore_errors=True)

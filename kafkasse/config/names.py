@@ -48,9 +48,8 @@ def printable(name: str) -> str:
 
 def is_from_kubernetes(name: str, value: str) -> bool:
     """Return whether a variable describes a Kubernetes service whose name starts with `kafkasse`."""
-    if _KUBERNETES_PORT.fullmatch(name):
-        return bool(_KUBERNETES_URL.match(value))
-    return bool(_KUBERNETES_NAME.fullmatch(name))
+    is_port = _KUBERNETES_PORT.fullmatch(name) and _KUBERNETES_URL.match(value)
+    return bool(is_port or _KUBERNETES_NAME.fullmatch(name))
 
 
 def suggestion(name: str, known: Iterable[str], prefix: str = "") -> str:

@@ -147,10 +147,12 @@ def environment(environ: Mapping[str, str]) -> Layer:
             layer.put((name,), _value(text, properties[name]), source)
         elif setting := _setting_of_cluster(name, client_properties):
             layer.put(("clusters", *setting), _value(text, client_properties[setting[1]]), source)
+        elif names.is_from_kubernetes(variable, text):
+            continue
         elif variable.startswith(names.KAFKA_PREFIX):
             client_name = variable.removeprefix(names.KAFKA_PREFIX).lower()
             layer.put(("kafka", client_name), _value(text, client_properties.get(client_name, {})), source)
-        elif variable not in names.OTHER_VARIABLES and not names.is_from_kubernetes(variable, text):
+        elif variable not in names.OTHER_VARIABLES:
             layer.problems.append(_unknown_variable(variable, name, properties, client_properties))
     if (servers := environ.get(names.SERVERS_VARIABLE)) is not None:
         layer.put(("kafka", "bootstrap_servers"), servers, Source("variable", names.SERVERS_VARIABLE))

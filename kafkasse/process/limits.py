@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv6Network, ip_address, ip_network
 
 from kafkasse.errors import ServerFull, TooManyStreams
+
+# The last addresses of X-Forwarded-For that are read. Parsing one takes 20 µs, and a header may have 64 KiB.
+MAX_FORWARDED = 20
+IPV6_SUBSCRIBER_BITS = 64
 
 # Proxies write an address with or without its port. Some write an IPv6 address in brackets, with its zone, or in quotes.
 _ADDRESS = re.compile(
@@ -19,7 +23,7 @@ _ADDRESS = re.compile(
 
 
 class StreamLimits:
-    """Counts the open streams of one blueprint, or of one of its routes, in one process.
+    """Counts the open streams of one blueprint, or of one of its routes, in one process. A client is a subscriber().
 
     Args:
         max_per_client: the maximum for one client address.
@@ -53,7 +57,7 @@ class StreamLimits:
         """Raise an error if the client may not open another stream; see enter()."""
         if self.count >= self._max_streams:
             raise ServerFull(f"{scope} has too many streams (max_streams={self._max_streams}). Retry later.")
-        if self._open.get(client, 0) >= self._max_per_client:
+        if self._open.get(subscriber(client), 0) >= self._max_per_client:
             raise TooManyStreams(
                 f"You have too many open streams (max_streams_per_client={self._max_per_client}). Close one, then retry."
             )
@@ -63,6 +67,7 @@ class StreamLimits:
         if self._whole is not None:
             self._whole.add(client, number)
         self.count += number
+        client = subscriber(client)
         self._open[client] = self._open.get(client, 0) + number
         if not self._open[client]:
             del self._open[client]
@@ -112,7 +117,7 @@ class TrustedProxies:
 
 
 def _addresses(forwarded_for: str) -> list[str]:
-    return [address.strip() for address in forwarded_for.split(",") if address.strip()]
+    return [address.strip() for address in forwarded_for.rsplit(",", MAX_FORWARDED)[-MAX_FORWARDED:] if address.strip()]
 
 
 def _canonical(text: str) -> str | None:
@@ -125,6 +130,19 @@ def _canonical(text: str) -> str | None:
     except ValueError:
         return None
     return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+@lru_cache(maxsize=1024)
+def subscriber(address: str) -> str:
+    """Return what the limits count as one client: an IPv4 address, or the /64 network of an IPv6 address.
+
+    A subscriber with IPv6 has at least 2^64 addresses.
+    """
+    try:
+        parsed = ip_address(address)
+    except ValueError:  # "" at a Unix socket
+        return address
+    return address if parsed.version == 4 else str(IPv6Network((int(parsed), IPV6_SUBSCRIBER_BITS), strict=False))
 
 
 # Cached only for peers: headers may be 64 KiB long and would fill the cache.

@@ -258,9 +258,8 @@ def respond(source: Source, finite: FiniteRead, chunk: Chunk, body: Iterable[byt
         response.headers["Cache-Control"] = _cache_control(source.max_age_s, chunk.is_full, bool(finite.live))
     if finite.offset != NOW and chunk.parts and not finite.live:
         response.set_etag(chunk.etag)
-        response.make_conditional(request)
-    if response.status_code == HTTPStatus.PRECONDITION_FAILED:  # because of If-Match; a cache must not store it
-        response.headers["Cache-Control"] = NOT_STORED
+        # Without If-Match: its response, with status 412, could replace a chunk in a cache.
+        response.make_conditional({name: text for name, text in request.environ.items() if name != "HTTP_IF_MATCH"})
     if response.status_code == HTTPStatus.OK:
         source.count(chunk)
     return response

@@ -40,7 +40,7 @@ from kafkasse.feed.shared_chunks import SharedChunks
 from kafkasse.feed.start import resolve
 from kafkasse.log import Log, Partition, Topic
 from kafkasse.process import runtime
-from kafkasse.process.limits import StreamLimits, TrustedProxies
+from kafkasse.process.limits import StreamLimits, TrustedProxies, subscriber
 from kafkasse.process.open_streams import OPENED_KEY, OPERATIONS_KEY, EndReason, StreamEnd, StreamInfo, streams
 from kafkasse.process.stream_services import stream_services
 from kafkasse.process.telemetry import request_id, traces
@@ -60,7 +60,7 @@ from kafkasse.web.identify import Identifier, open_tickets
 from kafkasse.web.observer import Observer
 from kafkasse.web.open_read import FINITE_READ, OpenRead
 from kafkasse.web.public_url import FORWARDED_PREFIX, PublicUrl, public_url
-from kafkasse.web.request import FiniteRead, Live, StreamRequest, is_finite_read, parse_request
+from kafkasse.web.request import MAX_ACCEPT_CHARS, FiniteRead, Live, StreamRequest, is_finite_read, parse_request
 from kafkasse.web.revocations import Revocations
 from kafkasse.web.stream import Stream, with_jitter
 from kafkasse.web.stream_response import UNCOMPRESSED, stream_response_class
@@ -92,6 +92,11 @@ class Opening(NamedTuple):
     address: str  # of the client
     environ: dict[str, Any]
     began_at: float  # when the request arrived, as in time.monotonic()
+
+    @property
+    def client(self) -> str:
+        """Whom the limits count."""
+        return subscriber(self.address)
 
     @property
     def info(self) -> StreamInfo:
@@ -348,7 +353,8 @@ class StreamService:
         if streams.stopping and not is_head:
             return self._ended_response(route, parsed)
         compression = self._endpoints[route.name].settings.compression
-        coding = negotiate(current.accept_encodings, compression) if compression else IDENTITY
+        is_short = len(current.headers.get("Accept-Encoding", "")) <= MAX_ACCEPT_CHARS
+        coding = negotiate(current.accept_encodings, compression) if compression and is_short else IDENTITY
         if is_head:
             response = self._stream_response(route, parsed, (), coding, self.root)
             response.headers.update(self._server.runner(current.environ)(partial(self._find_end, opening)))
@@ -360,7 +366,7 @@ class StreamService:
         feeds, position, topics = self._enter(opening)
         try:
             encoder, root, selector = self._encoder(feeds, opening), self.root, opening.selection.selector
-            reader = feeds.open(route, position, topics, encoder, parsed.since, opening.address, selector)
+            reader = feeds.open(route, position, topics, encoder, parsed.since, opening.client, selector)
         except BaseException:
             self._endpoints[route.name].limits.leave(opening.address)
             raise
@@ -387,7 +393,7 @@ class StreamService:
 
     def _encoder(self, feeds: Feeds, opening: Opening) -> Encoder:
         route, wire, selection = opening.route, opening.parsed.wire, opening.selection
-        return self._encoders.get(route, wire, selection, opening.address, feeds.drop_idle)
+        return self._encoders.get(route, wire, selection, opening.client, feeds.drop_idle)
 
     def _enter(self, opening: Opening) -> tuple[Feeds, Position, dict[str, Topic]]:
         """Check the topics and the limits, and count the stream. Call this in the event loop.
@@ -493,7 +499,7 @@ class StreamService:
             self._encoder(feeds, opening),
             selection.selector,
             (route.name, selection.filter, selection.dimensions, selection.selector),
-            opening.address,
+            opening.client,
             0 if route.access else self._endpoints[route.name].settings.shared_cache_s,
             opened,
             lambda position: self._describe(feeds, route, position, time.monotonic()),
@@ -566,7 +572,7 @@ class StreamService:
     def throttle(self) -> TooManyRejections | None:
         """Wait until the current request may be rejected. Return the error to send instead, if any; see web/throttle.py."""
         try:
-            self._throttle.delay(self._client_address(), may_wait=self._server.has_loop(request.environ))
+            self._throttle.delay(subscriber(self._client_address()), may_wait=self._server.has_loop(request.environ))
         except TooManyRejections as error:
             return error
         return None

@@ -117,7 +117,7 @@ def test_an_outage_at_the_start_is_temporary(issuer):
         json.dumps({"keys": [{"kty": "oct", "k": "c2VjcmV0", "kid": "a"}]}).encode(),
         *(
             json.dumps({"keys": [public_jwk("rsa-1", **member)]}).encode()
-            for member in ({"use": "enc"}, {"d": "AQAB"}, {"alg": "HS256"}, {"n": "AQAB"})
+            for member in ({"use": "enc"}, {"d": "AQAB"}, {"alg": "HS256"}, {"alg": ["RS256"]}, {"n": "AQAB"})
         ),
         json.dumps({"keys": [public_jwk("rsa-1")] * 101}).encode(),
     ],

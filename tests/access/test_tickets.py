@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import stat
 from pathlib import Path
 
@@ -95,12 +96,25 @@ def test_machines_with_the_same_secret_file_accept_tickets(folder, monkeypatch):
 
 def test_a_ticket_that_cannot_work_is_rejected(tmp_path):
     """Large claims do not fit into a URL. If the use of a ticket cannot be recorded, the ticket could be used twice."""
-    tickets = Tickets(SECRET, "", tmp_path / "missing")
+    (tmp_path / "file").touch()
+    tickets = Tickets(SECRET, "", tmp_path / "file")
 
     with pytest.raises(BadRequest, match="too large for a ticket"):
         tickets.issue(Visitor("a", claims={"x": "x" * 5000}), "/t")
     with pytest.raises(AccessUnavailable):
         tickets.redeem(tickets.issue(VISITOR, "/t"), "/t")
+
+
+def test_tickets_work_after_the_temporary_directory_was_cleaned(folder):
+    """Some systems delete old files there. A worker that starts later must know the same secret."""
+    worker = open_with({})
+    (private,) = folder.iterdir()
+    shutil.rmtree(private)
+
+    assert VISITOR == worker.redeem(worker.issue(VISITOR, "/t"), "/t")
+    wait_until((private / "secret").exists)
+    assert 0o700 == stat.S_IMODE(private.stat().st_mode)
+    assert VISITOR == open_with({}).redeem(worker.issue(VISITOR, "/t"), "/t")
 
 
 @pytest.mark.parametrize("kind", ["readable by others", "a link", "a file"])

@@ -113,9 +113,14 @@ def test_variables_that_are_no_settings_are_accepted():
     kubernetes = {
         "KAFKASSE_PORT": "tcp://10.0.0.1:6917",
         "KAFKASSE_SERVICE_HOST": "10.0.0.1",
+        "KAFKASSE_SERVICE_PORT": "6917",
         "KAFKASSE_SERVICE_PORT_HTTP": "6917",
+        "KAFKASSE_PORT_6917_TCP": "tcp://10.0.0.1:6917",
+        "KAFKASSE_PORT_6917_TCP_PORT": "6917",
         "KAFKASSE_PORT_6917_TCP_ADDR": "10.0.0.1",
         "KAFKASSE_SHOP_SERVICE_HOST": "10.0.0.1",
+        "KAFKASSE_KAFKA_PORT": "tcp://10.0.0.2:9092",
+        "KAFKASSE_KAFKA_SERVICE_PORT": "9092",
     }
 
     Config.load({name: "a:1" if "SERVERS" in name else "" for name in names.OTHER_VARIABLES} | kubernetes)

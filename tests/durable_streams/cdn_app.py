@@ -9,7 +9,7 @@ from kafkasse.app import create_app
 from kafkasse.config import Config
 from kafkasse.log.memory import MemoryLog
 
-PARTITIONS, RECORDS = 3, 2_500  # in each partition
+PARTITIONS, RECORDS = 3, 4_500  # in each partition: two full chunks and half a block
 VISITORS = ("ada", "bob")
 
 

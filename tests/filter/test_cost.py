@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import time
 from typing import Any
 
@@ -13,7 +14,7 @@ from kafkasse.log import Batch, Partition
 from kafkasse.log.memory import MemoryRecord
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import ExpressionError, Filter, compile_expression
-from kafkasse.records.filter.expression import MAX_ITEMS, MAX_TEXT_CHARS, ExpressionFailure
+from kafkasse.records.filter.expression import MAX_ITEMS, MAX_MATCHED_CHARS, MAX_TEXT_CHARS, ExpressionFailure
 from kafkasse.records.filter.language import MAX_ADDITIONS, MAX_CHARS, MAX_DEPTH
 from kafkasse.records.frame import DecoderPending
 from kafkasse.records.position import IdType, IdWriter
@@ -24,6 +25,11 @@ from tests.support import cpu_time
 NUMBERS = list(range(MAX_ITEMS - 1))
 TEXTS = ["a" * (MAX_TEXT_CHARS // MAX_ITEMS)] * (MAX_ITEMS - 1)
 LONG = "a" * MAX_TEXT_CHARS
+MATCHED = (
+    "a" * MAX_MATCHED_CHARS,
+    "é" * MAX_MATCHED_CHARS,
+    "".join(random.Random(1).choices("ab", k=MAX_MATCHED_CHARS)),  # noqa: S311 - many states of the automaton
+)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +55,7 @@ LONG = "a" * MAX_TEXT_CHARS
         ("value.i.filter(x, x > 2) == []", "there is no function filter(). There are"),
         ("value.i.exists_one(x, x > 2)", "there is no function exists_one(): did you mean exists?"),
         ("value.i . // comment\n map(x, x) == []", "there is no function map(). There are"),
+        ("(value.s + value.s).matches('a')", "it contains an addition and matches()"),
         ("value.s.matches(value.r)", "the pattern of matches() must be a text"),
         ("value.s.matches('a' + 'b')", "the pattern of matches() must be a text"),
         ("value.i.all(x, x.matches('a'))", "matches() cannot be used inside all() or exists()"),
@@ -87,7 +94,15 @@ ON_EACH_TEXT = {
     "all": ("x==x", "!x.contains('ab')", "size(x)>0"),
     "exists": ("int(x)>0", "timestamp(x)==x", "x in [1,2]", "duration(x)==x"),
 }
-PATTERNS = (".*" * 44 + "b", "(.*)*" * 18, "(a|b|ab)*" * 9 + "c", "(((a*)*)*)*b", "a?" * 40 + "!", "[^b]*" * 18 + "b")
+PATTERNS = (
+    ".*" * 44 + "b",
+    "(.*)*" * 18,
+    "(a|b|ab)*" * 9 + "c",
+    "(((a*)*)*)*b",
+    "a?" * 40 + "!",
+    "[^b]*" * 18 + "b",
+    "a" + "." * 93 + "c",
+)
 ADDITIONS = "+".join(["value"] * (MAX_ADDITIONS + 1))
 
 
@@ -105,7 +120,7 @@ def on_each(macro: str, part: str) -> str:
             (repeated("", part, "&&"), LONG)
             for part in ("value==value", "!value.contains('aaab')", "value.endsWith(value)")
         ),
-        *((f"value.matches('{pattern}')", text) for pattern in PATTERNS for text in (LONG, "é" * MAX_TEXT_CHARS)),
+        *((f"value.matches('{pattern}')", text) for pattern in PATTERNS for text in MATCHED),
         (f"{ADDITIONS}==[]", NUMBERS),
         (f"{ADDITIONS}==''", LONG),
         (repeated("[", "value", ",", "]"), NUMBERS),

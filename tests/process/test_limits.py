@@ -11,7 +11,7 @@ from werkzeug.test import TestResponse
 
 from kafkasse.feed import Feeds, Reader
 from kafkasse.log.memory import MemoryLog
-from kafkasse.process.limits import TrustedProxies
+from kafkasse.process.limits import MAX_FORWARDED, TrustedProxies
 from tests.web import clients
 
 
@@ -102,6 +102,7 @@ def test_ignores_x_forwarded_for_without_trusted_proxies(opened):
         (["fe80::1%eth0", "[fe80::1%25eth0]:80", "fe80::1"], 1),
         (["unknown", "x" * 5_000, "010.0.0.1", "[::1", "::1]", '"::1', "1.2.3.4:x", "1.2.3", "10.0.0.1"], 1),
         (["192.0.2.1", "192.0.2.2", "2001:db8::1", "_secret"], 4),
+        (["2001:db8::1", "2001:db8::ffff:0:0:1", "2001:db8:0:1::1"], 2),  # a subscriber has a network of 64 bits
         (["1.1.1.1, 2.2.2.2", "9.9.9.9, 2.2.2.2"], 1),  # the trusted proxy wrote the last address
         (["1.1.1.1, 2.2.2.2", "1.1.1.1, 3.3.3.3"], 2),
     ],
@@ -113,6 +114,14 @@ def test_spellings_of_one_address_are_one_client(opened, spellings, count):
     statuses = [open_stream(client, opened, forwarded=spelling).status_code for spelling in spellings]
 
     assert count == statuses.count(200)
+
+
+def test_a_long_list_of_proxies_is_not_read_completely():
+    """Each address in X-Forwarded-For takes time, and any client can send many."""
+    proxies = TrustedProxies(("10.0.0.0/8",))
+
+    assert "1.1.1.1" == proxies.client("10.0.0.1", "1.1.1.1" + ",10.0.0.2" * (MAX_FORWARDED - 1))
+    assert "10.0.0.2" == proxies.client("10.0.0.1", "1.1.1.1" + ",10.0.0.2" * MAX_FORWARDED)
 
 
 def test_the_feeds_receive_the_address_of_the_client(opened, monkeypatch):
@@ -127,4 +136,4 @@ def test_the_feeds_receive_the_address_of_the_client(opened, monkeypatch):
     monkeypatch.setattr(Feeds, "open", open)
     open_stream(client_of(trusted_proxies=1), opened, forwarded="1.1.1.1, [2001:DB8:0::2]:80")
 
-    assert ["2001:db8::2"] == addresses
+    assert ["2001:db8::/64"] == addresses

@@ -322,7 +322,10 @@ def test_a_request_that_always_fails_is_slowed_down(log, monkeypatch, caplog, er
     monkeypatch.setattr(CountingLog, "describe", mock.Mock(side_effect=error))
     client = client_of(log, max_rejections_per_s=0.001)  # no token is added during the test
 
-    statuses = [client.get("/streams/t").status_code for _ in range(throttle.BURST + 1)]
+    statuses = [
+        client.get("/streams/t", environ_base={"REMOTE_ADDR": f"2001:db8::{number}"}).status_code  # one subscriber
+        for number in range(throttle.BURST + 1)
+    ]
 
     assert expected == statuses[-1]
     assert 1 >= sum(record.levelno >= logging.ERROR for record in caplog.records)

@@ -19,6 +19,7 @@ from kafkasse.records.frame.record_view import RecordView
 
 MAX_ITEMS = 1_000  # in the parts of a record that an expression reads: members of objects, items of lists, and values
 MAX_TEXT_CHARS = 65_536  # in these parts
+MAX_MATCHED_CHARS = 16_384  # the same, if the expression contains patterns
 MAX_CACHED = 256  # compiled expressions
 
 NOT_INSTALLED = 'Filter expressions need the package common-expression-language: pip install "kafkasse[cel]"'
@@ -41,13 +42,14 @@ class Expression:
         fields: the paths of the fields that it reads, such as `customer.id`; "" if it reads the whole value.
     """
 
-    __slots__ = ("_members", "_program", "fields", "text")
+    __slots__ = ("_max_chars", "_members", "_program", "fields", "text")
 
     def __init__(self, checked: Checked, program: Any) -> None:
         self.text = checked.canonical
         self.fields = frozenset(".".join(path[1:]) for path in checked.paths if path[0] == "value")
         self._program = program
         self._members = _tree(checked.paths)
+        self._max_chars = MAX_MATCHED_CHARS if checked.patterns else MAX_TEXT_CHARS
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Expression) and self.text == other.text
@@ -66,7 +68,7 @@ class Expression:
                 neither true nor false.
             DeserializationError: the expression reads the value, which cannot be decoded.
         """
-        variables = _variables(view, self._members)
+        variables = _variables(view, self._members, _Budget(self._max_chars))
         try:
             result = self._program.execute(variables)
         except KeyError:
@@ -150,13 +152,12 @@ def _tree(paths: Iterable[tuple[str, ...]]) -> Members:
     return tree
 
 
-def _variables(view: RecordView, members: Members) -> dict[str, Any]:
+def _variables(view: RecordView, members: Members, budget: _Budget) -> dict[str, Any]:
     """Return the variables that an expression reads, without the members of the value that it does not read.
 
     The conversion to the library's types is most of the cost of an expression.
     """
     variables: dict[str, Any] = {}
-    budget = _Budget()
     for name, used in members.items():
         match name:
             case "value":
@@ -190,9 +191,9 @@ def _pick(value: Any, members: Members, budget: _Budget) -> Any:
 class _Budget:
     """Limits what one record may cost: the time for the conversion and for the evaluation is proportional to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_chars: int) -> None:
         self._items = MAX_ITEMS
-        self._chars = MAX_TEXT_CHARS
+        self._max_chars = self._chars = max_chars
 
     def spend(self, value: Any) -> Any:
         """Return `value`, after counting what it contains.
@@ -222,7 +223,7 @@ class _Budget:
         if self._items < more:
             raise ExpressionFailure(f"the fields that it reads contain more than {MAX_ITEMS} values")
         if self._chars < 0:
-            raise ExpressionFailure(f"the texts that it reads have more than {MAX_TEXT_CHARS} characters")
+            raise ExpressionFailure(f"the texts that it reads have more than {self._max_chars} characters")
 
 
 def _text(value: bytes | None) -> str | bytes | None:

@@ -6,7 +6,7 @@ whose cost is not proportional to the length of the expression times the size of
 
 - macros other than all() and exists(); a macro inside a macro; a macro on anything but a field; a body that reads `key`,
   `headers` or `value`, because each element would then cost as much as the whole record;
-- more than MAX_ADDITIONS additions, because each one may copy a list;
+- more than MAX_ADDITIONS additions, because each one may copy a list; with patterns, none, because texts may become longer;
 - patterns that are not literals, or that are expensive to compile, because the library compiles a pattern for each record;
 - functions that the library does not have or that this list does not need.
 """
@@ -140,6 +140,8 @@ class _Checker:
             if token.kind == "name":
                 depth += self._check_name(token, depth)
             self._at += 1
+        if additions and self._patterns:
+            raise self._error("it contains an addition and matches()", self._patterns[0])
         return Checked(
             " ".join(token.text for token in self._tokens[:-1]), frozenset(self._paths), tuple(self._patterns)
         )
