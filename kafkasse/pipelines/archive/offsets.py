@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 from kafkasse.log import UNKNOWN_EPOCH
 from kafkasse.pipelines import private_spark
 from kafkasse.pipelines.admin import CONSUMER
+from kafkasse.pipelines.supervisor import DependencyUnavailable
 
-PEEK_MS = 250  # how long to wait for a record after an offset that may be the last one
-MAX_POLLS = 4
+ANSWER_TIMEOUT_S = 20  # of a fetch; a broker may pause, or limit the rate of fetches
 MAX_PEEK_BYTES = "65536"
 TIMEOUTS = {"request.timeout.ms": "10000", "default.api.timeout.ms": "20000"}
 
@@ -106,7 +106,7 @@ class KafkaOffsets:
             Removed: Kafka does not hold the offset `start`.
             Truncated: the log no longer contains the record before `start`.
         """
-        records = self._poll(partition, start, epoch)
+        records = self._poll(partition, start, end, epoch)
         record = _seen(records.get(0)) if records else None
         return record if record and record.offset < end else None
 
@@ -126,7 +126,7 @@ class KafkaOffsets:
 
     def _last_before(self, partition: int, start: int, end: int) -> Seen | None:
         """Return the last record before `end` of those that Kafka returns at `start`, or None."""
-        records = self._poll(partition, start)
+        records = self._poll(partition, start, end)
         seen = (_seen(records.get(index)) for index in reversed(range(records.size())))
         return next((record for record in seen if record.offset < end), None)
 
@@ -149,8 +149,12 @@ class KafkaOffsets:
                 high, record = middle, seen or record
         return record
 
-    def _poll(self, partition: int, offset: int, epoch: int = UNKNOWN_EPOCH) -> Any:
-        """Return the records that Kafka returns at an offset, as a Java list. It is empty if there are none now."""
+    def _poll(self, partition: int, offset: int, end: int, epoch: int = UNKNOWN_EPOCH) -> Any:
+        """Return the next records from an offset on, as a Java list. It is empty if `[offset, end)` has no records.
+
+        Raises:
+            DependencyUnavailable: Kafka has not returned the records before `end`. This is not proof that there are none.
+        """
         at = self._partition(partition)
         self._consumer.assign(self._jvm.java.util.List.of(at))
         if epoch == UNKNOWN_EPOCH:
@@ -159,12 +163,15 @@ class KafkaOffsets:
             known = self._jvm.java.util.Optional.of(epoch)
             metadata = self._jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata(offset, known, "")
             self._consumer.seek(at, metadata)
-        timeout = self._jvm.java.time.Duration.ofMillis(PEEK_MS)
+        timeout = self._jvm.java.time.Duration.ofSeconds(ANSWER_TIMEOUT_S)
         try:
-            for _ in range(MAX_POLLS):  # the first one may only look up the leader
-                records = self._consumer.poll(timeout).records(at)
-                if not records.isEmpty():
+            # poll() returns records, or nothing as soon as the position has moved past markers and aborted records.
+            while (records := self._consumer.poll(timeout).records(at)).isEmpty():
+                before, offset = offset, self._consumer.position(at)
+                if offset >= end:
                     break
+                if offset == before:
+                    raise DependencyUnavailable(f"Kafka does not return the records of {self._topic}/{partition}")
         except Py4JJavaError as error:
             name = error.java_exception.getClass().getSimpleName()
             if name == "OffsetOutOfRangeException":

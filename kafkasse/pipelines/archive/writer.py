@@ -304,6 +304,7 @@ def _add_files(directory: TopicDirectory, segment: ArchiveRange, files: Sequence
     """Move the files of a segment to their final paths, and yield an entry for each. They account for all offsets."""
     if not files:
         yield Entry(*segment)  # only transaction markers, and records that Kafka compacted
+        return
     start = segment.start
     for written, following in zip(files, [*files[1:], None], strict=True):
         end = following.first if following else segment.end

@@ -40,6 +40,7 @@ def spark(processes: None) -> Iterator[SparkSession]:
             patched.setattr(view, "__getattr__", cache(view.__getattr__))
         for module in (admin, offsets):
             patched.setattr(module, "TIMEOUTS", dict.fromkeys(module.TIMEOUTS, "300000"))
+        patched.setattr(offsets, "ANSWER_TIMEOUT_S", 300)
         patched.setattr(lag, "TIMEOUT_S", 300.0)
         for module in (runner, dead_letters):
             patched.setattr(module, "POLL_INTERVAL_S", 0.1)

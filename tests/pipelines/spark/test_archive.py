@@ -24,9 +24,9 @@ from kafkasse.archive.manifest import Entry, Manifest
 from kafkasse.log import Log, Partition
 from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.archive import application, writer
-from kafkasse.pipelines.archive.offsets import Available, Seen, Truncated
+from kafkasse.pipelines.archive.offsets import Available, KafkaOffsets, Seen, Truncated
 from kafkasse.pipelines.archive.writer import ArchiveRange, Committed, Written, make_plan
-from kafkasse.pipelines.supervisor import Crashed
+from kafkasse.pipelines.supervisor import Crashed, DependencyUnavailable
 from kafkasse.tools.broker import EmbeddedBroker
 from tests.history.scenario import Scenario, client_types, routes
 from tests.kafka.logs import open_log
@@ -122,6 +122,16 @@ def test_clients_receive_the_same_records_from_the_archive(world, monkeypatch):
     assert ([], 0) == ([*world.directory.read().holes()], world.directory.read().first(0))
     assert world.directory.read().paths == {str(file.relative_to(world.directory.path)) for file in _files(world)}
     assert max(sizes + [_largest_row_group(file) for file in _files(world)]) < 2 * parquet.ROW_GROUP_BYTES
+
+
+def test_a_commit_may_contain_no_records(world):
+    """The offsets of an aborted transaction and of markers. Kafka returns the aborted records in several answers."""
+    world.send(b"a")
+    world.archive()
+    world.cluster.transaction(world.topic, *[bytes(60_000)] * 6, commit=False)
+
+    assert Committed(0, 0, is_complete=True) == world.archive()
+    assert [(0, 1, 1), (1, 8, 0)] == [(entry.start, entry.end, entry.records) for entry in world.directory.read()]
 
 
 def _killed(*_: Any) -> None:
@@ -257,6 +267,17 @@ def test_the_plan_continues_where_the_archive_ends(records, end, archived, segme
 def test_offsets_without_records_are_archived():
     """Transaction markers are accounted for, so that they are not a hole."""
     assert [(0, 0, 2)] == [segment[:3] for segment in plan(FakeOffsets({}, end=2)).segments]
+
+
+def test_no_answer_of_kafka_does_not_mean_no_records():
+    """A broker that pauses for longer than the timeout has not proved that the offsets are those of markers."""
+    offsets = KafkaOffsets.__new__(KafkaOffsets)
+    offsets._jvm, offsets._consumer, offsets._topic = MagicMock(), MagicMock(), "t"
+    offsets._consumer.poll.return_value.records.return_value.isEmpty.return_value = True
+    offsets._consumer.position.return_value = 3
+
+    with pytest.raises(DependencyUnavailable, match="Kafka does not return the records of t/0"):
+        offsets.first(0, 3, 5)
 
 
 def test_records_that_kafka_removed_before_they_were_archived_are_a_hole():
