@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import re
 import shutil
@@ -31,6 +32,8 @@ MIN_UNLISTED_AGE_S = 3600.0
 MAX_READ_ATTEMPTS = 5  # a writer may remove an old commit between listing and reading
 TOPIC_ID_CHARS = 8  # how many characters of a topic ID the web process knows
 _COMMIT = re.compile(r"(\d{20})\.json")
+
+log = logging.getLogger(__name__)
 
 
 class NotAnArchive(Exception):
@@ -72,8 +75,8 @@ class TopicDirectory:
             try:
                 manifest = Manifest.from_json(newest.read_text(encoding="utf-8"))
             except FileNotFoundError:
-                if attempt == MAX_READ_ATTEMPTS - 1:
-                    raise
+                if attempt == MAX_READ_ATTEMPTS - 1:  # NFS caches the list of commits
+                    raise InvalidManifest(f"{newest} does not exist") from None
             except (InvalidManifest, UnicodeDecodeError) as error:
                 raise InvalidManifest(f"{newest}: {error}") from error
             else:
@@ -95,16 +98,18 @@ class TopicDirectory:
         manifest = replace(manifest, version=manifest.version + 1)
         self._commits.mkdir(parents=True, exist_ok=True)
         temporary = self._commits / f".{uuid.uuid4().hex}"
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(manifest.to_json())
-            file.flush()
-            os.fsync(file.fileno())
         try:
+            with temporary.open("w", encoding="utf-8") as file:
+                file.write(manifest.to_json())
+                file.flush()
+                os.fsync(file.fileno())
             os.link(temporary, self._commit(manifest.version))  # unlike a rename, this never replaces a file
         except FileExistsError:
-            raise Conflict(f"another process has changed the archive of {self.topic}") from None
+            # If the answer of an NFS server is lost, the call fails although the link exists; see link(2).
+            if temporary.stat().st_nlink != 2:
+                raise Conflict(f"another process has changed the archive of {self.topic}") from None
         finally:
-            temporary.unlink()
+            temporary.unlink(missing_ok=True)
         _sync(self._commits)
         for version in self._versions()[:-COMMITS_KEPT]:
             self._commit(version).unlink(missing_ok=True)
@@ -120,31 +125,33 @@ class TopicDirectory:
         target.parent.mkdir(exist_ok=True)
         with source.open("rb") as file:
             os.fsync(file.fileno())
+        os.utime(source)  # remove_unlisted() counts from now on
         source.rename(target)
         _sync(target.parent)
 
-    def remove(self, paths: Iterable[str]) -> None:
-        """Remove files that the newest commit no longer lists."""
+    def keep(self, paths: Iterable[str]) -> None:
+        """Let remove_unlisted() keep files that the next commit replaces: on NFS, readers see the commit a minute later."""
         for path in paths:
-            (self.path / path).unlink(missing_ok=True)
+            with suppress(OSError):  # it does not exist, or belongs to another user
+                os.utime(self.path / path)
+
+    def unlisted(self) -> dict[Path, os.stat_result]:
+        """Return the files that the newest manifest does not list. They were replaced, or a killed process has left them."""
+        files = {path: path.stat() for path in self.path.glob("day=*/*")}  # before the manifest is read
+        listed = self.read().paths
+        return {path: status for path, status in files.items() if str(path.relative_to(self.path)) not in listed}
 
     def remove_unlisted(self, min_age_s: float = MIN_UNLISTED_AGE_S) -> int:
-        """Remove the files that the newest manifest does not list, which a killed process has left. Return their number.
+        """Remove the files that the newest manifest does not list. Return their number.
 
         Args:
-            min_age_s: keep files that are newer, because another process may be about to commit them.
+            min_age_s: keep files that were added or replaced later. Another process may be about to commit them.
         """
         before = time.time() - min_age_s
-        unlisted = [
-            path
-            for path in self.path.glob("day=*/*")
-            if path.stat().st_mtime < before  # before the manifest is read
-        ]
-        listed = self.read().paths
-        unlisted = [path for path in unlisted if str(path.relative_to(self.path)) not in listed]
-        for path in unlisted:
+        removed = [path for path, status in self.unlisted().items() if status.st_mtime < before]
+        for path in removed:
             path.unlink(missing_ok=True)
-        return len(unlisted)
+        return len(removed)
 
     @contextmanager
     def staging_for(self, name: str) -> Iterator[Path]:
@@ -197,9 +204,12 @@ class ArchiveDirectory:
         self.path.mkdir(parents=True, exist_ok=True)
         if (self.path / MARKER).exists():
             return self.check()
-        if any(self.path.iterdir()):
+        temporary = self.path / f".{MARKER}"
+        if any(path != temporary for path in self.path.iterdir()):
             raise NotAnArchive(f"{self.path} contains other files and no {MARKER}; use an empty directory")
-        (self.path / MARKER).write_text(json.dumps({"format": FORMAT}), encoding="utf-8")
+        temporary.write_text(json.dumps({"format": FORMAT}), encoding="utf-8")
+        temporary.rename(self.path / MARKER)
+        log.info("%s was empty, and is a new archive now", self.path)
         return _sync(self.path)
 
     def check(self) -> None:

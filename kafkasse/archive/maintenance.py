@@ -1,7 +1,7 @@
 """Compaction of small files, and erasure of a key, while other processes write and read the archive.
 
-Both write new files, commit them in place of the old ones, and then remove the old ones. The manifest rejects a replacement
-that accounts for other offsets. A reader whose file is removed finds the same offset in the newest manifest.
+Both write new files, and commit them in place of the old ones. The manifest rejects a replacement that accounts for other
+offsets. Erasure removes the old files at once. Compaction keeps them for an hour, because readers on NFS see commits late.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def compact(directory: TopicDirectory, show: Show = lambda done, total: None) ->
             if _replace(directory, group, tables, staging):
                 saved += sum(bool(entry.path) for entry in group) - 1
             show(number + 1, len(groups))
-    directory.remove_unlisted()
+        directory.remove_unlisted()
     return saved
 
 
@@ -83,9 +83,15 @@ def erase(directory: TopicDirectory, key: bytes, show: Show = lambda done, total
                 kept = (table.filter(pc.fill_null(pc.not_equal(table.column("key"), key), True)) for table in tables)
                 if not _replace(directory, [entry], kept, staging):
                     raise Conflict(f"another process has changed the archive of {directory.topic}; erase the key again")
+                (directory.path / entry.path).unlink(missing_ok=True)
                 erased += count
             show(number + 1, len(entries))
-    directory.remove_unlisted()
+        directory.remove_unlisted()
+        for path, status in directory.unlisted().items():
+            if status.st_nlink == 1 and parquet.count_key(
+                path, key
+            ):  # a file that the pipeline is adding has two links
+                path.unlink()
     return erased
 
 
@@ -100,6 +106,7 @@ def _replace(directory: TopicDirectory, old: Sequence[Entry], tables: Iterator[p
         size = file.stat().st_size
         directory.add_file(file, path)
         entry = replace(entry, first=first, records=records, max_timestamp=max_timestamp, size=size, path=path)
+    directory.keep(entry.path for entry in old if entry.path)
     for _ in range(MAX_CONFLICTS):
         try:
             directory.commit(directory.read().replace(old, [entry]))
@@ -107,7 +114,5 @@ def _replace(directory: TopicDirectory, old: Sequence[Entry], tables: Iterator[p
             continue
         except InvalidManifest:
             break
-        directory.remove({entry.path for entry in old if entry.path})
         return True
-    directory.remove({entry.path} - {""})
     return False

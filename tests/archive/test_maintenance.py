@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -70,10 +71,11 @@ def files(directory: TopicDirectory) -> set[str]:
 
 
 def test_compaction_merges_small_files(directory, log):
-    """Clients receive the same records, and the old files are removed."""
+    """Clients receive the same records. The old files are removed later."""
     before = values(log)
 
     saved = compact(directory)
+    directory.remove_unlisted(min_age_s=-60)
 
     assert 5 == saved
     assert [(0, RECORDS, RECORDS)] == [(entry.start, entry.end, entry.records) for entry in directory.read()]
@@ -98,10 +100,22 @@ def test_a_client_reads_on_while_files_are_merged(directory, log):
     with closing(log.cursor({AT: 0})) as cursor:
         found = [record.value for _ in range(2) for batch in cursor.poll(0.0) for record in batch.records]
         compact(directory)
+        directory.remove_unlisted(min_age_s=-60)
         for _ in range(MAX_POLLS):
             found += (record.value for batch in cursor.poll(0.0) for record in batch.records)
 
     assert [b"v%d" % number for number in range(RECORDS)] == found
+
+
+def test_a_client_that_sees_the_commit_late_reads_the_old_files(directory, log, monkeypatch):
+    """An NFS client caches the list of commits for up to a minute. Old files are kept for an hour after the commit, too."""
+    for path in files(directory):
+        os.utime(directory.path / path, (0, 0))
+    cached = directory._versions()
+    compact(directory)
+    monkeypatch.setattr(TopicDirectory, "_versions", lambda _: cached)
+
+    assert [b"v%d" % number for number in range(RECORDS)] == values(log)
 
 
 def test_erasure_removes_all_records_of_a_key(directory, log):
@@ -115,6 +129,25 @@ def test_erasure_removes_all_records_of_a_key(directory, log):
     assert 3 == len(files(directory))
     assert not any(b"v5" in file.read_bytes() for file in directory.path.rglob("*.parquet"))
     assert 0 == sum(parquet.count_key(directory.path / path, b"b") for path in files(directory))
+
+
+def test_erasure_removes_unlisted_files_with_the_key(directory, monkeypatch):
+    """Compaction or an interrupted erasure has left them. A file that the pipeline is about to commit stays."""
+    added = next(path for path in files(directory) if parquet.count_key(directory.path / path, b"b"))
+    os.link(directory.path / added, directory.path / "staged")
+
+    def commit_and_stop(self: TopicDirectory, manifest: Manifest) -> None:
+        commit(self, manifest)
+        raise KeyboardInterrupt
+
+    commit = TopicDirectory.commit
+    with monkeypatch.context() as patched:
+        patched.setattr(TopicDirectory, "commit", commit_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            compact(directory)
+
+    assert 3 == erase(directory, b"b")
+    assert {added} == {path for path in files(directory) if parquet.count_key(directory.path / path, b"b")}
 
 
 def test_erasure_also_removes_records_of_a_truncated_log(tmp_path, kafka):

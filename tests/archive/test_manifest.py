@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -94,6 +95,41 @@ def test_of_two_concurrent_commits_one_fails(directory, manifest):
         directory.commit(manifest.append([entry(40, 50)]))
 
     assert first == directory.read()
+
+
+def test_a_commit_may_succeed_although_the_file_system_reports_an_error(directory, manifest, monkeypatch):
+    """If NFS loses the answer of link(2), it repeats the call, which finds the link that exists."""
+    link = os.link
+
+    def answer_lost(*paths: Path) -> None:
+        link(*paths)
+        raise FileExistsError
+
+    monkeypatch.setattr(os, "link", answer_lost)
+
+    assert directory.commit(manifest) == directory.read()
+
+
+def test_a_full_disk_leaves_no_file(tmp_path, directory, manifest, monkeypatch):
+    """Neither a part of a commit, nor a marker without content, which would prevent the next start."""
+
+    def flush(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def write(path: Path, *_: str, **__: str) -> None:
+        path.touch()
+        flush(0)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", flush)
+        patched.setattr(Path, "write_text", write)
+        with pytest.raises(OSError, match="No space"):
+            directory.commit(manifest)
+        with pytest.raises(OSError, match="No space"):
+            ArchiveDirectory(tmp_path / "new").create()
+    ArchiveDirectory(tmp_path / "new").create()
+
+    assert [] == [*directory.path.glob("_commits/*")]
 
 
 def test_an_interrupted_commit_is_ignored(directory, manifest):

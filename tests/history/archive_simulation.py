@@ -78,6 +78,7 @@ class ArchiveSimulation(Simulation):
 
         for directory in self.directory.topics():
             compact(directory)
+            directory.remove_unlisted(min_age_s=-60)
 
     def drop_before(self, partition: Partition, first: int) -> None:
         """Remove records from Kafka. Some of them may not be archived."""

@@ -12,6 +12,8 @@ before the commit, the next run plans the same offsets again, and the files of t
 from __future__ import annotations
 
 import json
+import logging
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -53,6 +55,7 @@ WRITE_OPTIONS = {
 }
 
 T = TypeVar("T")
+logger = logging.getLogger("kafkasse.pipeline")
 
 
 class ArchiveRange(NamedTuple):
@@ -130,7 +133,9 @@ def archive(spark: SparkSession, kafka: Mapping[str, str], directory: TopicDirec
             files = {segment: _describe(segment, staging / "files") for segment in plan.segments}
             _check_complete(plan, files)
             entries = [entry for segment, written in files.items() for entry in _add_files(directory, segment, written)]
+            directory.keep(before.paths - plan.manifest.paths)
             _commit(directory, before, plan, entries)
+            _log_truncated(before, plan.manifest)
     return Committed(sum(entry.records for entry in entries), _lost(plan), plan.is_complete)
 
 
@@ -310,6 +315,9 @@ def _add_files(directory: TopicDirectory, segment: ArchiveRange, files: Sequence
         end = following.first if following else segment.end
         path = directory.new_path(segment.day, segment.partition, start)
         size = written.file.stat().st_size
+        os.link(
+            written.file, written.file.with_suffix(".added")
+        )  # until the commit: erase() keeps files with two links
         directory.add_file(written.file, path)
         entry = segment._replace(start=start, end=end)
         yield Entry(*entry, written.first, written.records, written.max_timestamp, size, path)
@@ -336,6 +344,16 @@ def _commit(directory: TopicDirectory, before: Manifest, plan: Plan, entries: Se
                 f"another process archives {directory.topic} to {directory.path}; stop one of them"
             ) from error
     raise Crashed(f"another process changes the archive of {directory.topic}")
+
+
+def _log_truncated(before: Manifest, after: Manifest) -> None:
+    for partition in before.partitions:
+        end, start = before.end(partition) or 0, after.end(partition) or 0
+        if start < end:
+            logger.error(
+                "The log of %s/%d was truncated or lost, so the archive no longer contains its former offsets %d to %d.",
+                before.topic, partition, start, end - 1,
+            )  # fmt: skip
 
 
 def _lost(plan: Plan) -> int:
