@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import fnmatch
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
@@ -22,10 +23,19 @@ from kafkasse.pipelines import failures, private_spark, session, topics
 from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.archive.offsets import Removed
 from kafkasse.pipelines.archive.writer import archive
-from kafkasse.pipelines.supervisor import Crashed, PipelineState, StopRequests, log_state, supervise
+from kafkasse.pipelines.supervisor import (
+    Crashed,
+    DependencyUnavailable,
+    Interrupted,
+    PipelineState,
+    StopRequests,
+    log_state,
+    supervise,
+)
 from kafkasse.process.log_line import Fields
 
 logger = logging.getLogger("kafkasse.pipeline")
+ARCHIVE_ERRORS = DamagedFile, OSError, InvalidManifest
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of a topic in a cluster before Kafka 2.8
 
 
@@ -81,6 +91,7 @@ class _ArchiveApplication:
     stop: StopRequests
     ready: Callable[[], None]
     has_committed: bool = False
+    unmatched: Set[str] = frozenset()  # patterns
 
     def attempt(self) -> None:
         topics.check_reachable(self.options.bootstrap_servers)
@@ -89,10 +100,10 @@ class _ArchiveApplication:
         with self.sessions.use() as spark:
             self.stop.install()  # again, because PySpark has installed its own handler
             spark.sparkContext.setLogLevel(self.options.log_level)
-            kafka = topics.client_settings(spark, self.options.properties, self.options.bootstrap_servers)
-            self.report(PipelineState.RUNNING, "")
             self.has_committed = False
             try:
+                kafka = topics.client_settings(spark, self.options.properties, self.options.bootstrap_servers)
+                self.report(PipelineState.RUNNING, "")
                 self._archive_all(spark, kafka)
             except Py4JJavaError as error:
                 reason = private_spark.exception_text(spark, error.java_exception)
@@ -101,7 +112,7 @@ class _ArchiveApplication:
                 raise Crashed(f"Spark failed: {failures.first_line_of(error)}", committed=self.has_committed) from error
             except ConnectionError:
                 raise  # the JVM has exited; session() reports the reason
-            except (DamagedFile, OSError, InvalidManifest) as error:
+            except ARCHIVE_ERRORS as error:
                 raise Crashed(f"the archive cannot be changed: {error}", committed=self.has_committed) from error
             except Conflict as error:
                 raise CommandError(f"{error}; stop one of the two") from error
@@ -110,14 +121,32 @@ class _ArchiveApplication:
         while not self.stop.wait(0.0):
             began_at = time.monotonic()
             is_complete = True
+            results: list[Exception | None] = []
             for topic, topic_id in self._topics(spark, kafka):
                 if self.stop.wait(0.0):
                     return
-                is_complete = self._archive(spark, kafka, topic, topic_id) and is_complete
+                try:
+                    is_complete = self._archive(spark, kafka, topic, topic_id) and is_complete
+                    results.append(None)
+                except ConnectionError:
+                    raise  # the JVM has exited
+                except (Py4JJavaError, PySparkException, Interrupted, *ARCHIVE_ERRORS) as error:
+                    reason = failures.first_line(private_spark.error_text(spark, error))
+                    logger.error("cannot archive the topic %s: %s", topic, reason)
+                    results.append(error)
+            if is_complete:  # first, archive what the other topics contain
+                self._raise_first(results)
             if is_complete and self.options.once:
                 return
             if is_complete and self.stop.wait(max(0.0, self.options.interval_s - (time.monotonic() - began_at))):
                 return
+
+    def _raise_first(self, results: Sequence[Exception | None]) -> None:
+        for error in filter(None, results):
+            if isinstance(error, ARCHIVE_ERRORS) and None in results and not self.options.once:
+                # A crash loop would end the archiving of the other topics, too.
+                raise DependencyUnavailable(f"the archive of a topic cannot be changed: {error}") from error
+            raise error
 
     def _archive(self, spark: SparkSession, kafka: Mapping[str, str], topic: str, topic_id: str) -> bool:
         directory = ArchiveDirectory(self.options.directory).topic(topic, topic_id)
@@ -134,15 +163,17 @@ class _ArchiveApplication:
 
     def _topics(self, spark: SparkSession, kafka: dict[str, str]) -> Iterator[tuple[str, str]]:
         """Yield each topic that the options name, with its topic ID."""
-        named = [name for name in self.options.topics if not any(character in name for character in "*?[")]
+        patterns = {name for name in self.options.topics if any(character in name for character in "*?[")}
         with Admin(spark, kafka) as admin:
-            matching = [
-                name
-                for name in admin.names()
-                if name not in named and any(fnmatchcase(name, pattern) for pattern in self.options.topics)
-            ]
-            wanted = [*named, *(name for name in sorted(matching) if not name.startswith("__"))]
+            existing = sorted(name for name in admin.names() if not name.startswith("__"))
+            matching = {pattern: fnmatch.filter(existing, pattern) for pattern in patterns}
+            named = [name for name in self.options.topics if name not in patterns]
+            wanted = [*dict.fromkeys([*named, *sorted(chain(*matching.values()))])]
             topic_ids = admin.topic_ids(wanted)
+        unmatched = {pattern for pattern in patterns if not matching[pattern]}
+        for pattern in unmatched - self.unmatched:
+            logger.warning("no topic matches the pattern %s", pattern)
+        self.unmatched = unmatched
         for name, topic_id in zip(wanted, topic_ids, strict=True):
             if topic_id == NO_ID:
                 raise CommandError(f"the topic {name} has no topic ID; an archive needs Kafka 2.8 or newer")
@@ -151,4 +182,5 @@ class _ArchiveApplication:
     def report(self, state: PipelineState, reason: str) -> None:
         log_state("archive", state, reason)
         if state is PipelineState.RUNNING:
-            self.ready()
+            with suppress(OSError):  # the reader of stdout has gone
+                self.ready()

@@ -20,13 +20,13 @@ from pyspark.sql import SparkSession
 from kafkasse.archive import parquet, with_archive
 from kafkasse.archive.directory import ArchiveDirectory, TopicDirectory
 from kafkasse.archive.maintenance import compact
-from kafkasse.archive.manifest import Entry, Manifest
+from kafkasse.archive.manifest import Entry, InvalidManifest, Manifest
 from kafkasse.log import Log, Partition
 from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.archive import application, writer
 from kafkasse.pipelines.archive.offsets import Available, KafkaOffsets, Seen, Truncated
 from kafkasse.pipelines.archive.writer import ArchiveRange, Committed, Written, make_plan
-from kafkasse.pipelines.supervisor import Crashed, DependencyUnavailable
+from kafkasse.pipelines.supervisor import Crashed, DependencyUnavailable, PipelineState
 from kafkasse.tools.broker import EmbeddedBroker
 from tests.history.scenario import Scenario, client_types, routes
 from tests.kafka.logs import open_log
@@ -305,6 +305,110 @@ def test_a_commit_has_a_limited_size(count, complete, monkeypatch):
     made = plan(FakeOffsets(dict.fromkeys(range(count), (0, 0)), count))
 
     assert (3, complete) == (made.segments[-1].end, made.is_complete)
+
+
+class FakeStop:
+    """A stop request after a number of calls."""
+
+    def __init__(self, calls: int) -> None:
+        self.calls = calls
+
+    def wait(self, _: float) -> bool:
+        self.calls -= 1
+        return self.calls < 0
+
+
+def application_of(monkeypatch, path: Path, *topics: str, once: bool = True) -> application._ArchiveApplication:
+    """Return an application for a cluster with the topics a1, a2 and a3."""
+    admin = MagicMock()
+    admin.return_value.__enter__.return_value = MagicMock(
+        **{"names.return_value": {"a3", "a2", "a1"}, "topic_ids": list}
+    )
+    monkeypatch.setattr(application, "Admin", admin)
+    options = application.ArchiveOptions("localhost:9092", path, topics, 60, once)
+    return application._ArchiveApplication(options, MagicMock(), FakeStop(20), MagicMock())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("error", "once", "expected"),
+    [
+        (DependencyUnavailable("no leader"), False, DependencyUnavailable("no leader")),
+        (InvalidManifest("damaged"), True, InvalidManifest("damaged")),
+        # A crash loop would end the archiving of the other topics, too.
+        (InvalidManifest("damaged"), False, DependencyUnavailable("the archive of a topic cannot be changed: damaged")),
+    ],
+)
+def test_a_topic_that_cannot_be_archived_does_not_stop_the_others(error, once, expected, tmp_path, monkeypatch, caplog):
+    """The other topics are archived completely before the attempt ends."""
+    commits = [error, Committed(1, 0, is_complete=False), Committed(0, 0, is_complete=True)]
+    commits += [error, Committed(1, 0, is_complete=True), Committed(0, 0, is_complete=True)]
+    monkeypatch.setattr(application, "archive", MagicMock(side_effect=commits))
+
+    with pytest.raises(type(expected), match=str(expected)):
+        application_of(monkeypatch, tmp_path, "a*", once=once)._archive_all(MagicMock(), {})
+
+    assert 2 == caplog.text.count(f"cannot archive the topic a1: {error}")
+
+
+def test_a_pattern_without_topics_is_logged_once(tmp_path, monkeypatch, caplog):
+    """It may be a typing error."""
+    archive = application_of(monkeypatch, tmp_path, "oders*", "a1", "a[12]")
+
+    names = [[name for name, _ in archive._topics(MagicMock(), {})] for _ in range(2)]
+
+    assert [["a1", "a2"]] * 2 == names
+    assert 1 == caplog.text.count("no topic matches the pattern oders*")
+
+
+def test_a_lost_log_is_logged(tmp_path, monkeypatch, caplog):
+    """A partition without other replicas may come back empty. The archive follows the log, as after a truncation."""
+    directory = TopicDirectory(tmp_path, "t", "id")
+    directory.commit(directory.read().append([ARCHIVED]))
+    offsets = MagicMock()
+    offsets.return_value.__enter__.return_value = FakeOffsets({}, end=0)
+    monkeypatch.setattr(writer, "KafkaOffsets", offsets)
+
+    writer.archive(MagicMock(), {}, directory)
+
+    assert [] == [*directory.read()]
+    assert (
+        "The log of t/0 was truncated or lost, so the archive no longer contains its former offsets 0 to 3."
+        in caplog.text
+    )
+
+
+def test_a_file_has_two_links_until_it_is_committed(tmp_path):
+    """So erase() can tell it from a file that was left behind, and does not remove it."""
+    directory = TopicDirectory(tmp_path, "t", "id")
+    with directory.staging_for(writer.STAGED) as staging:
+        (staging / "file.parquet").write_bytes(b"PAR1")
+        segment, written = ArchiveRange(0, 0, 1, 0, DAYS[0]), Written(0, 0, 1, 0, staging / "file.parquet")
+        (entry,) = writer._add_files(directory, segment, [written])
+        added = (tmp_path / entry.path).stat()
+    committed = (tmp_path / entry.path).stat()
+
+    assert (2, 1) == (added.st_nlink, committed.st_nlink)
+
+
+def test_a_properties_file_that_java_rejects_is_no_traceback(tmp_path, monkeypatch):
+    archive = application_of(monkeypatch, tmp_path)
+    monkeypatch.setattr(
+        application, "topics", MagicMock(**{"client_settings.side_effect": PySparkException("malformed")})
+    )
+    monkeypatch.setattr(archive, "stop", MagicMock(**{"wait.return_value": False}))
+
+    with pytest.raises(Crashed, match="malformed"):
+        archive.attempt()
+
+
+def test_the_reader_of_stdout_may_have_gone(tmp_path, monkeypatch):
+    """`ready` is printed again after each restart."""
+    archive = application_of(monkeypatch, tmp_path)
+    archive.ready.side_effect = BrokenPipeError
+
+    archive.report(PipelineState.RUNNING, "")
+
+    archive.ready.assert_called_once()
 
 
 @pytest.mark.parametrize(
