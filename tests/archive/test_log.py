@@ -158,8 +158,20 @@ def test_finds_a_time_before_kafkas_first_record(log, archived, timestamp, offse
     assert {AT: offset} == log.offsets_at({AT: timestamp})
 
 
-def test_a_wrong_timestamp_in_the_archive_does_not_affect_recent_times(tmp_path, kafka, log):
-    kafka.append("t", b"{}", timestamp=9_000_000)
+def test_a_late_record_at_the_end_of_the_archive_does_not_hide_earlier_ones(tmp_path, kafka, log):
+    """The answer is that of Kafka with all records, also if the last file contains only older timestamps."""
+    kafka.append("t", b"late", timestamp=1002)
+    archive(tmp_path, kafka, "t", end=10)
+    archive(tmp_path, kafka, "t")
+    expected = kafka.offsets_at({AT: 1007})
+    kafka.append("t", b"{}", timestamp=2000)
+    kafka.drop_before("t", 11)
+
+    assert {AT: 7} == expected == log.offsets_at({AT: 1007})
+
+
+def test_a_timestamp_in_the_future_in_the_archive_does_not_affect_recent_times(tmp_path, kafka, log):
+    kafka.append("t", b"{}", timestamp=2**42)  # in the year 2109
     archive(tmp_path, kafka, "t")
     append(kafka, 10)
     archive(tmp_path, kafka, "t", end=15)
