@@ -143,9 +143,9 @@ class _ArchiveApplication:
 
     def _raise_first(self, results: Sequence[Exception | None]) -> None:
         for error in filter(None, results):
-            if isinstance(error, ARCHIVE_ERRORS) and None in results and not self.options.once:
+            if isinstance(error, (Crashed, *ARCHIVE_ERRORS)) and None in results and not self.options.once:
                 # A crash loop would end the archiving of the other topics, too.
-                raise DependencyUnavailable(f"the archive of a topic cannot be changed: {error}") from error
+                raise DependencyUnavailable(f"a topic cannot be archived: {error}") from error
             raise error
 
     def _archive(self, spark: SparkSession, kafka: Mapping[str, str], topic: str, topic_id: str) -> bool:

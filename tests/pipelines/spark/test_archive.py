@@ -335,7 +335,8 @@ def application_of(monkeypatch, path: Path, *topics: str, once: bool = True) -> 
         (DependencyUnavailable("no leader"), False, DependencyUnavailable("no leader")),
         (InvalidManifest("damaged"), True, InvalidManifest("damaged")),
         # A crash loop would end the archiving of the other topics, too.
-        (InvalidManifest("damaged"), False, DependencyUnavailable("the archive of a topic cannot be changed: damaged")),
+        (InvalidManifest("damaged"), False, DependencyUnavailable("a topic cannot be archived: damaged")),
+        (Crashed("truncated"), False, DependencyUnavailable("a topic cannot be archived: truncated")),
     ],
 )
 def test_a_topic_that_cannot_be_archived_does_not_stop_the_others(error, once, expected, tmp_path, monkeypatch, caplog):
