@@ -45,7 +45,7 @@ NAMES = {
     "gunicorn.arbiter.Arbiter": "START_CTX handle_hup handle_int",
     "gunicorn.app.base.Application": "reload wsgi",
     "gunicorn.workers.base.Worker": "init_process load_wsgi handle_exit notify handle_error",
-    "gunicorn.workers.ggevent.GeventWorker": "server_class patch handle handle_request run",
+    "gunicorn.workers.ggevent.GeventWorker": "server_class patch handle handle_request handle_quit run",
 }
 
 

@@ -84,6 +84,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
 
     write_timeout_s = 120.0
     _close_streams_at = 0.0
+    _is_quitting = False
     _waiting_connections = 0
     _operations_name: Any = None  # the address of the listener for operators, as getsockname() returns it
 
@@ -203,6 +204,12 @@ class Worker(GeventWorker):  # type: ignore[misc]
         """Handle SIGTERM: accept no more connections, end the open streams, then stop."""
         self._begin_stop()
         super().handle_exit(sig, frame)
+
+    def handle_quit(self, sig: int, frame: Any) -> None:
+        """Handle SIGINT from a terminal and SIGQUIT from gunicorn, once: a second exit would fail, and print a traceback."""
+        if not self._is_quitting:
+            self._is_quitting = True
+            super().handle_quit(sig, frame)
 
     def notify(self) -> None:
         """End the streams if gunicorn stops this worker without a signal, as after max_requests. Called every second."""

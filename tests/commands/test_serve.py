@@ -34,10 +34,10 @@ def serve(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def test_serves_topics(broker):
-    """The server uses --bootstrap-servers and --bind. Its exit code after Ctrl-C is 130."""
+    """The server uses --bootstrap-servers and --bind. Its exit code after Ctrl-C is 130, and no process prints a traceback."""
     words = ["serve", "--bootstrap-servers", broker.bootstrap_servers, "--bind", "127.0.0.1:0"]
     variables = {"KAFKASSE_ALLOWED_TOPICS": "*", "KAFKASSE_PUBLIC": "true"}
-    with process(*words, stdout=None, bufsize=1, env=ENVIRONMENT | variables) as serving:
+    with process(*words, stdout=None, bufsize=1, env=ENVIRONMENT | variables, process_group=0) as serving:
         log = ""
         while (listening := re.search(r"Listening at: \S+:(\d+)", log)) is None:
             line = serving.stderr.readline()
@@ -45,9 +45,10 @@ def test_serves_topics(broker):
             log += line
 
         assert 404 == fetch(int(listening[1]), "/missing").status
-        serving.send_signal(signal.SIGINT)
-        serving.communicate(timeout=TIMEOUT_S)
+        os.killpg(serving.pid, signal.SIGINT)  # as a terminal does
+        _, rest = serving.communicate(timeout=TIMEOUT_S)
     assert 130 == serving.returncode
+    assert "Traceback" not in rest
 
 
 def test_passes_the_options_to_gunicorn(serve, tmp_path):
