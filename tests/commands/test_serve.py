@@ -34,7 +34,7 @@ def serve(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def test_serves_topics(broker):
-    """The server uses --bootstrap-servers and --bind. Its exit code after Ctrl-C is 130, and no process prints a traceback."""
+    """The server uses --bootstrap-servers and --bind. After Ctrl-C, it exits with 130, without a traceback."""
     words = ["serve", "--bootstrap-servers", broker.bootstrap_servers, "--bind", "127.0.0.1:0"]
     variables = {"KAFKASSE_ALLOWED_TOPICS": "*", "KAFKASSE_PUBLIC": "true"}
     with process(*words, stdout=None, bufsize=1, env=ENVIRONMENT | variables, process_group=0) as serving:
