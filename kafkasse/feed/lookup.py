@@ -94,7 +94,7 @@ class SharedLookup(Generic[Key, Value]):
             pending[key] = self._results[key]
         if pending:
             self._start_requests()
-            results |= _wait_for(pending, self._timeout_s)
+            results |= wait_for(pending, self._timeout_s)
         return results
 
     def _start_requests(self) -> None:
@@ -171,7 +171,7 @@ class FreshLookup(Generic[Key, Value]):
         if not results:
             return {}
         self._start_requests()
-        values: dict[Key, list[Value]] = _wait_for(results, self._timeout_s)
+        values: dict[Key, list[Value]] = wait_for(results, self._timeout_s)
         return {key: value[0] for key, value in values.items() if value}
 
     def _start_requests(self) -> None:
@@ -237,7 +237,7 @@ def known_offset_ranges(
     }
 
 
-def _wait_for(results: Mapping[Key, AsyncResult[Any]], timeout_s: float) -> dict[Key, Any]:
+def wait_for(results: Mapping[Key, AsyncResult[Any]], timeout_s: float) -> dict[Key, Any]:
     """Return the results.
 
     Raises:

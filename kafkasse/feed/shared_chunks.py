@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable
+from functools import partial
 from hashlib import blake2b
 
-from kafkasse.errors import ServerFull, TooManySelections
+import gevent
+from gevent.event import AsyncResult, Event
+
+from kafkasse.errors import ServerFull, TooManySelections, Unavailable
 from kafkasse.feed.chunks import Chunk
-from kafkasse.feed.lookup import SharedLookup
+from kafkasse.feed.lookup import wait_for
 from kafkasse.feed.slots import Clients
+from kafkasse.process.event_loop import take_turn
 
 MAX_BYTES = 33_554_432  # of all chunks that are kept
 ENTRY_BYTES = 1_000  # of a chunk without its body, at most
@@ -18,13 +23,97 @@ ENTRY_BYTES = 1_000  # of a chunk without its body, at most
 MAX_AGE_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """A read. Reads with equal keys return equal chunks."""
+log = logging.getLogger(__name__)
 
-    key: Hashable
-    read: Callable[[Clients], Chunk] = field(compare=False)
-    clients: Clients = field(compare=False)
+
+class ReadWaits(Exception):
+    """Not an error: a read waits for records, so its client may wait without a greenlet."""
+
+    def __init__(self, read: SharedRead) -> None:
+        super().__init__()
+        self.read = read
+
+
+class SharedRead(Clients):
+    """A read that several clients share. It has a greenlet of its own, because the first client may leave.
+
+    Args:
+        address: the address of the first client.
+        timeout_s: how long a client waits at most.
+
+    Attributes:
+        is_waiting: the read waits for records at the end of the log.
+        parked: functions that answer the clients without a greenlet. They never wait.
+    """
+
+    def __init__(self, address: str, timeout_s: float) -> None:
+        super().__init__(address)
+        self.is_waiting = False
+        self.parked: dict[Callable[[], object], None] = {}
+        self._timeout_s = timeout_s
+        self._result: AsyncResult[Chunk] = AsyncResult()
+        self._progress = Event()  # the read has begun to wait, or it has ended
+
+    @property
+    def chunk(self) -> Chunk | None:
+        """The chunk; None as long as the read has not returned it."""
+        chunk: Chunk | None = self._result.value
+        return chunk
+
+    def get(self, may_park: bool = False) -> Chunk:
+        """Wait for the chunk.
+
+        Raises:
+            KafkasseError: raised by the read.
+            ReadWaits: the read waits, and the caller may park.
+        """
+        if may_park:
+            self._progress.wait(self._timeout_s)
+            take_turn()  # a thousand callers may have waited
+            if self.is_waiting:
+                raise ReadWaits(self)
+        chunk: Chunk = wait_for({"": self._result}, self._timeout_s)[""]
+        return chunk
+
+    def begin_to_wait(self) -> None:
+        """Let clients park. The read calls this at the end of the log."""
+        self.is_waiting = True
+        self._progress.set()
+
+    def park(self, answer: Callable[[], object]) -> None:
+        """Call a function when the read ends, or at once if it has ended."""
+        if self._result.ready():
+            answer()
+        else:
+            self.parked[answer] = None
+
+    def run(self, read: Callable[[SharedRead], Chunk], forget: Callable[[], object]) -> None:
+        """Read the chunk, and give it to all clients. Before, call `forget`, so that no other clients join."""
+        failure: Exception = Unavailable("The request was interrupted. Retry later.")
+        chunk = None
+        try:
+            chunk = read(self)
+        except Exception as error:  # noqa: BLE001 - each client raises it
+            failure = error
+        finally:
+            forget()
+            self.is_waiting = False
+            if chunk is None:
+                self._result.set_exception(failure)
+            else:
+                self._result.set(chunk)
+            self._progress.set()
+            self._answer_parked()
+
+    def _answer_parked(self) -> None:
+        while self.parked:
+            answer = next(iter(self.parked))
+            del self.parked[answer]
+            try:
+                answer()
+            except Exception:
+                log.exception("A long poll could not be answered.")
+            take_turn(urgent=True)
 
 
 class SharedChunks:
@@ -36,13 +125,20 @@ class SharedChunks:
     """
 
     def __init__(self, timeout_s: float, max_bytes: int = MAX_BYTES) -> None:
-        self._reads = SharedLookup(self._read, timeout_s)
-        self._clients: dict[Hashable, Clients] = {}  # of the reads that are running
+        self._timeout_s = timeout_s
+        self._reads: dict[Hashable, SharedRead] = {}  # those that are running
         self._max_bytes = max_bytes
         self._kept: dict[bytes, tuple[float, Chunk]] = {}  # with the time when they were read; the oldest is first
         self.bytes = 0
 
-    def get(self, key: Hashable, read: Callable[[Clients], Chunk], address: str, must_wait: bool = False) -> Chunk:
+    def get(
+        self,
+        key: Hashable,
+        read: Callable[[SharedRead], Chunk],
+        address: str,
+        must_wait: bool = False,
+        may_park: bool = False,
+    ) -> Chunk:
         """Return a chunk.
 
         Args:
@@ -51,9 +147,11 @@ class SharedChunks:
             read: reads the chunk, unless it is kept or another client is reading it. It gets the clients that wait for it.
             address: the address of the client.
             must_wait: `read` waits for records at the end of the log. Such reads are shared, but not with others.
+            may_park: see SharedRead.get().
 
         Raises:
             KafkasseError: raised by `read`.
+            ReadWaits: see SharedRead.get().
         """
         key = blake2b(
             repr(key).encode(errors="surrogatepass")
@@ -61,28 +159,25 @@ class SharedChunks:
         self._drop_expired()
         if (kept := self._kept.get(key)) is not None:
             return kept[1]
-        clients = self._clients.setdefault((key, must_wait), Clients(address))
-        clients.add(address)
+        shared = self._join((key, must_wait), read, address)
         try:
-            chunk = self._get(_Read((key, must_wait), read, clients))
+            chunk = shared.get(may_park)
         except (TooManySelections, ServerFull):
-            if clients.addresses == {address}:
+            if shared.addresses == {address}:
                 raise
             # Another client of the read may have used up its share.
-            chunk = self._get(_Read((key, must_wait, address), read, Clients(address)))
+            chunk = self._join((key, must_wait, address), read, address).get(may_park)
         if chunk.is_full:
             self._keep(key, chunk)
         return chunk
 
-    def _get(self, request: _Read) -> Chunk:
-        return self._reads.get([request])[request]
-
-    def _read(self, requests: Iterable[_Read]) -> Mapping[_Read, Chunk]:
-        try:
-            return {request: request.read(request.clients) for request in requests}
-        finally:
-            for request in requests:
-                self._clients.pop(request.key, None)
+    def _join(self, key: Hashable, read: Callable[[SharedRead], Chunk], address: str) -> SharedRead:
+        shared = self._reads.get(key)
+        if shared is None:
+            shared = self._reads[key] = SharedRead(address, self._timeout_s)
+            gevent.spawn(shared.run, read, partial(self._reads.pop, key))
+        shared.add(address)
+        return shared
 
     def _keep(self, key: bytes, chunk: Chunk) -> None:
         self._drop(key)  # another client of the same read may have kept it

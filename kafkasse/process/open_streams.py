@@ -18,6 +18,9 @@ from gevent import spawn, spawn_later
 OPENED_KEY = "kafkasse.opened"  # a list with a weak reference to the stream of the request, if there is one
 # Set by our worker: true if the request arrived at the address for operators.
 OPERATIONS_KEY = "kafkasse.operations"
+# Our worker sets this to the start_response() of a request whose socket a long poll may take over. If no middleware has
+# replaced that function, the value becomes the poll, which is also the body.
+PARK_KEY = "kafkasse.park"
 DRAIN_S = 1.0
 MAX_ENDED_VISITORS = 10_000  # a stream would have to open while as many visitors log out
 _numbers = count(1)

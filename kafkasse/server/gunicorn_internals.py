@@ -7,7 +7,8 @@ arbiter. NAMES lists these names, and a test checks that the installed version o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -37,7 +38,7 @@ NAMES = {
     "gunicorn.http.message.Request": "parse read_into|get_data should_close",
     "gunicorn.http.body.Body": "read",
     "gunicorn.http.errors": "LimitRequestHeaders LimitRequestLine ParseException",
-    "gunicorn.http.wsgi.Response": "force_close start_response write",
+    "gunicorn.http.wsgi.Response": "force_close should_close start_response write",
     "gunicorn.glogging": "SafeAtoms",
     "gunicorn.glogging.Logger": "atoms_wrapper_class access",
     "gunicorn.util": "parse_address write_nonblock",
@@ -186,6 +187,19 @@ def start_of_response(response: Any, data: bytes) -> bytes:
     response.sock = recorder = _SendRecorder()
     response.write(data)
     return b"".join(recorder)
+
+
+def can_give_away(response: Any, environ: Mapping[str, Any]) -> bool:
+    """Return whether the socket of a request contains all that belongs to its connection: a parser can start anew there."""
+    return (
+        environ["SERVER_PROTOCOL"] == "HTTP/1.1"
+        and environ["REQUEST_METHOD"] == "GET"
+        and environ.get("CONTENT_LENGTH", "0") == "0"
+        and "HTTP_TRANSFER_ENCODING" not in environ
+        and not isinstance(response.sock, ssl.SSLSocket)
+        and response.cfg.proxy_protocol in (False, "off")  # its header is only before the first request
+        and not response.req.unreader.buf.getvalue()  # the next request
+    )
 
 
 def send_error(client: Any, response: str) -> None:

@@ -19,9 +19,10 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from kafkasse import __version__
 from kafkasse.errors import ID_TOO_LONG_ADVICE, BadRequest, HeaderTooLarge, KafkasseError, RequestTooLarge
 from kafkasse.process import control, runtime
 from kafkasse.process.event_loop import take_turn
-from kafkasse.process.open_streams import OPENED_KEY, OPERATIONS_KEY, streams
+from kafkasse.process.open_streams import OPENED_KEY, OPERATIONS_KEY, PARK_KEY, streams
 from kafkasse.process.stream_services import reject_without_app
 from kafkasse.process.telemetry.request_id import HEADER, new_id
 from kafkasse.server.gunicorn_internals import (
@@ -43,6 +44,7 @@ from kafkasse.server.gunicorn_internals import (
     LimitRequestLine,
     ParseException,
     SharedListener,
+    can_give_away,
     has_access_log,
     keep_settings,
     limit_requests,
@@ -51,6 +53,7 @@ from kafkasse.server.gunicorn_internals import (
     send_error,
     start_of_response,
 )
+from kafkasse.server.kept_connections import KeptConnections
 from kafkasse.server.short_collections import ShortCollections
 from kafkasse.server.wrapped_body import WrappedBody
 from kafkasse.web.headers import DEFAULT_HEADERS
@@ -93,6 +96,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
         mask_access_log(self.log)
         self._collections = ShortCollections(streams)
         self._listeners: list[SharedListener] = []
+        self._kept = KeptConnections(self.cfg.keepalive)
         self._runner: Any = None  # the greenlet that is in gunicorn's loop
         self._control: Any = None
         self._reported_wrappers: set[tuple[str, bool]] = set()
@@ -143,6 +147,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
         take_turn()  # the requests of a hundred connections may arrive at once
         sock.settimeout(self.write_timeout_s)
         req.is_for_operators = self._is_for_operators(listener_name)
+        req.accepted_by, req.peer = listener_name, addr
         try:
             super().handle_request(listener_name, req, sock, addr)
         except TimeoutError:
@@ -190,7 +195,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
             self._control.close()
 
     def _is_busy(self) -> bool:
-        return len(streams) > 0 or any(len(listener.pool) for listener in self._listeners)
+        return len(streams) + len(self._kept) > 0 or any(len(listener.pool) for listener in self._listeners)
 
     def _serve_control(self, folder: Path) -> None:
         try:
@@ -242,7 +247,13 @@ class Worker(GeventWorker):  # type: ignore[misc]
             response = start_response.__self__
             environ[OPERATIONS_KEY] = response.req.is_for_operators
             opened: list[Any] = environ.setdefault(OPENED_KEY, [])
+            if can_give_away(response, environ):
+                environ[PARK_KEY] = start_response
             body = app(environ, start_response)
+            if body is environ.get(PARK_KEY):
+                log_access = partial(self._log_poll, response, environ, began_at) if is_logged else None
+                self._park(body, response, log_access)
+                raise StopIteration  # makes gunicorn release the connection: the poll owns the socket now
             if response.status is None:  # the app is a generator, which calls start_response() later
                 body = WrappedBody(body)
             if getattr(response, "status_code", None) == HTTPStatus.SERVICE_UNAVAILABLE or streams.stopping:
@@ -266,6 +277,28 @@ class Worker(GeventWorker):  # type: ignore[misc]
             raise StopIteration  # makes gunicorn release the connection: the stream owns the socket now
 
         return wrapped
+
+    def _park(self, poll: Any, response: Any, log_access: Callable[[str, int], object] | None) -> None:
+        req, client = response.req, response.sock
+        response.start_response("200 OK", poll.headers)
+        keep = None if response.should_close() else partial(self._keep, req.accepted_by, req.peer)
+        poll.park(client, start_of_response(response, b""), keep, log_access)
+
+    def _log_poll(self, response: Any, environ: Any, began_at: datetime, status: str, sent: int) -> None:
+        response.status, response.sent = status, sent
+        self.log.access(response, response.req, environ, datetime.now() - began_at)
+
+    def _keep(self, listener_name: Any, addr: Any, client: Any) -> None:
+        """Wait for the next request on a connection after a long poll."""
+        if len(self._kept) < self.worker_connections:
+            self._kept.add(client, partial(self._serve_again, listener_name, addr))
+        else:
+            client.close()
+
+    def _serve_again(self, listener_name: Any, addr: Any, client: Any) -> None:
+        (listener,) = (listener for listener in self._listeners if listener.getsockname() == listener_name)
+        listener.pool.add(gevent.getcurrent())  # counts towards worker_connections
+        self.handle(listener, client, addr)
 
     def _report_wrapper(self, body: WrappedBody, is_changed: bool) -> None:
         """Log once for each kind of middleware how it affects the streams."""

@@ -27,8 +27,7 @@ from kafkasse.feed import Feeds, Reader
 from kafkasse.feed.chunks import Chunk, Start, TopicsChanged, offset_gone
 from kafkasse.feed.core.reader_states import ReaderState
 from kafkasse.feed.core.start import contradictions
-from kafkasse.feed.shared_chunks import SharedChunks
-from kafkasse.feed.slots import Clients
+from kafkasse.feed.shared_chunks import SharedChunks, SharedRead
 from kafkasse.log import Topic
 from kafkasse.process.open_streams import streams
 from kafkasse.records.encoder import Encoder
@@ -36,6 +35,7 @@ from kafkasse.records.filter import Selector
 from kafkasse.records.position import Position, stream_offset
 from kafkasse.route import Route, StartAt
 from kafkasse.web.headers import DEFAULT_HEADERS
+from kafkasse.web.long_poll import OK, Answer
 from kafkasse.web.open_read import OpenRead
 from kafkasse.web.request import BEGINNING, NOW, FiniteRead, Live
 
@@ -57,6 +57,7 @@ LAST_CHUNK_AGE_S = 1
 # How much longer a cache may answer with an old chunk while one request replaces it. A CDN under a flood cannot answer
 # thousands of waiting requests within LAST_CHUNK_AGE_S.
 STALE_S = 10
+_ONLY_WITH_CONTENT = frozenset({"content-type"})
 HEADERS = DEFAULT_HEADERS | {"Cache-Control": NOT_STORED, "Cross-Origin-Resource-Policy": "same-origin"}
 
 
@@ -79,6 +80,7 @@ class Source:
         max_age_s: how long a shared cache may keep a chunk that stays the same. 0: it must not keep any chunk.
         opened: ends a read that waits when the access of the visitor ends.
         describe: completes a position, and describes its topics.
+        may_park: the client of a long poll may wait without a greenlet.
     """
 
     feeds: Feeds
@@ -91,6 +93,7 @@ class Source:
     max_age_s: int
     opened: OpenRead
     describe: Callable[[Position], tuple[Position, Mapping[str, Topic]]]
+    may_park: bool = False
 
     def chunk(
         self,
@@ -111,15 +114,16 @@ class Source:
 
         Raises:
             KafkasseError: see Chunks.resolve() and Chunks.read(), or the access of the visitor has ended.
+            ReadWaits: the read waits, and the client may park.
         """
         # Without a kept chunk of a topic that was recreated since.
         key = self.key, position.topics, offset, since, frozenset(contradictions(position, topics))
 
-        def read(clients: Clients) -> Chunk:
-            chunk = self._read(offset, position, topics, since, must_wait, clients)
+        def read(shared: SharedRead) -> Chunk:
+            chunk = self._read(offset, position, topics, since, must_wait, shared)
             return chunk if position.starts else replace(chunk, is_full=False)
 
-        return self.opened.wait_for(lambda: self.shared.get(key, read, self.address, must_wait))
+        return self.opened.wait_for(lambda: self.shared.get(key, read, self.address, must_wait, self.may_park))
 
     def first(
         self, finite: FiniteRead, position: Position, topics: Mapping[str, Topic], since: int | None, is_head: bool
@@ -141,11 +145,6 @@ class Source:
         """Return the chunk at an offset of an earlier chunk. At the end of the log, wait for records."""
         return self.chunk(offset, *self.describe(stream_offset.parse(offset)), must_wait=True)
 
-    def count(self, chunk: Chunk) -> None:
-        """Count a chunk that is sent. The rows of a snapshot, which has no body, are counted one by one."""
-        if chunk.elements:
-            self.opened.count(chunk.elements, chunk.size)
-
     def start(self, position: Position, topics: Mapping[str, Topic], offset: str, since: int | None) -> Start:
         """Return where a read starts. See Chunks.resolve()."""
         start_at = StartAt.LATEST if offset == NOW else StartAt.EARLIEST
@@ -158,17 +157,17 @@ class Source:
         topics: Mapping[str, Topic],
         since: int | None,
         must_wait: bool,
-        clients: Clients,
+        shared: SharedRead,
     ) -> Chunk:
         start = self.start(position, topics, offset, since)
         if not (position.starts or offset in (BEGINNING, NOW)):
             raise offset_gone("The stream has no topic of this offset.", [], start.offset_of(start.ids))
         if must_wait and not start.has_records:
-            return self._wait(start)
+            return self._wait(start, shared)
         try:
-            return self.feeds.chunks.read(start, self.encoder, self.selector, clients, self.route.newest_by)
+            return self.feeds.chunks.read(start, self.encoder, self.selector, shared, self.route.newest_by)
         except TopicsChanged as change:
-            return self._read(offset, position, {**topics, **change.topics}, since, must_wait, clients)
+            return self._read(offset, position, {**topics, **change.topics}, since, must_wait, shared)
 
     def _snapshot(self, position: Position, topics: Mapping[str, Topic]) -> tuple[Chunk, Iterable[bytes]]:
         """Return the snapshot of a route, which is one chunk.
@@ -198,7 +197,7 @@ class Source:
             before = b",\n"
         yield b"]"
 
-    def _wait(self, start: Start) -> Chunk:
+    def _wait(self, start: Start, shared: SharedRead) -> Chunk:
         """Return the records at the end of the log, as soon as there are some, or an empty chunk after LONG_POLL_S.
 
         Raises:
@@ -212,7 +211,9 @@ class Source:
         position, topics = self.describe(stream_offset.parse(stream_offset.of(start.ids)))
         reader = self.feeds.open(self.route, position, topics, self.encoder, None, self.address, self.selector)
         try:
-            lines = reader.begin() or wait_for_lines(reader)
+            if not (lines := reader.begin()):
+                shared.begin_to_wait()
+                lines = wait_for_lines(reader)
             ids = reader.ids or start.ids
             if any(offset < start.ids.offsets.get(partition, 0) for partition, offset in ids.offsets.items()):
                 self.feeds.chunks.resolve(position, topics, StartAt.EARLIEST)  # raises OffsetGone after a truncation
@@ -261,8 +262,29 @@ def respond(source: Source, finite: FiniteRead, chunk: Chunk, body: Iterable[byt
         # Without If-Match: its response, with status 412, could replace a chunk in a cache.
         response.make_conditional({name: text for name, text in request.environ.items() if name != "HTTP_IF_MATCH"})
     if response.status_code == HTTPStatus.OK:
-        source.count(chunk)
+        _count(source.opened, chunk)
     return response
+
+
+def _count(opened: OpenRead, chunk: Chunk) -> None:
+    """Count a chunk that is sent. The rows of a snapshot, which has no body, are counted one by one."""
+    if chunk.elements:
+        opened.count(chunk.elements, chunk.size)
+
+
+def waiting_headers(max_age_s: int, offset: str) -> dict[str, str]:
+    """Return the headers of a response to a long poll that waits, as far as they are known. Its chunk is not full."""
+    age = {} if offset == NOW else {"Cache-Control": _cache_control(max_age_s, is_full=False, is_live=True)}
+    return HEADERS | age
+
+
+def poll_answer(opened: OpenRead, chunk: Chunk, cursor: str) -> Answer:
+    """Return the rest of a response to a long poll that has waited, and count its records."""
+    headers = _chunk_headers(chunk, next_cursor(time.time(), cursor))
+    if chunk.is_empty and chunk.is_up_to_date:
+        return Answer("204 NO CONTENT", headers, _ONLY_WITH_CONTENT, ())
+    _count(opened, chunk)
+    return Answer(OK, headers | {"Content-Length": str(chunk.size)}, frozenset(), _pieces(chunk.parts))
 
 
 def _cache_control(max_age_s: int, is_full: bool, is_live: bool) -> str:
@@ -273,12 +295,17 @@ def _cache_control(max_age_s: int, is_full: bool, is_live: bool) -> str:
     return age if is_live else f"{age}, stale-while-revalidate={min(max_age_s, STALE_S)}"
 
 
-def _response(chunk: Chunk, body: Iterable[bytes], cursor: str | None) -> Response:
-    headers = HEADERS | {"Stream-Next-Offset": chunk.next_offset}
+def _chunk_headers(chunk: Chunk, cursor: str | None) -> dict[str, str]:
+    headers = {"Stream-Next-Offset": chunk.next_offset}
     if chunk.is_up_to_date:
         headers["Stream-Up-To-Date"] = "true"
     if cursor is not None:
         headers["Stream-Cursor"] = cursor
+    return headers
+
+
+def _response(chunk: Chunk, body: Iterable[bytes], cursor: str | None) -> Response:
+    headers = HEADERS | _chunk_headers(chunk, cursor)
     if cursor is not None and chunk.is_empty and chunk.is_up_to_date:
         response = current_app.response_class(status=204, headers=headers)
         del response.headers["Content-Type"]
@@ -302,7 +329,7 @@ def _event_parts(source: Source, chunk: Chunk, body: Iterable[bytes], cursor: st
     while True:
         unsent = b""
         if not chunk.is_empty:
-            source.count(chunk)
+            _count(source.opened, chunk)
             for piece in body:
                 if unsent:
                     yield unsent

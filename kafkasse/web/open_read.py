@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from gevent import Timeout, get_hub, getcurrent, spawn
@@ -35,6 +36,7 @@ class OpenRead:
 
     Attributes:
         run: runs a function in the event loop, and returns its result.
+        on_close: functions that release() calls; see call_on_close().
     """
 
     can_serve = False  # our worker sends the response as that of any app
@@ -55,9 +57,10 @@ class OpenRead:
         self._registry = registry
         self._unauthorized = unauthorized
         self.run = run
-        self._on_close: list[Callable[[], object]] = []
+        self.on_close: tuple[Callable[[], object], ...] = ()
         self._loop = get_hub().loop
-        self._waiting: Any = None  # the greenlet inside wait_for()
+        self._on_interrupt: Callable[[], object] | None = None  # ends what waits
+        self._timer: Any = None
         self._end_reason: EndReason | None = None
         self._is_closed = False
         registry.add(self)
@@ -70,7 +73,7 @@ class OpenRead:
 
     def call_on_close(self, call: Callable[[], object]) -> None:
         """Call a function in the event loop when the read is closed."""
-        self._on_close.append(call)
+        self.on_close += (call,)
 
     def count(self, records: int, size: int) -> None:
         """Count records that are sent, and their bytes."""
@@ -92,7 +95,7 @@ class OpenRead:
         """
         self._check()
         left_s = self._expires_at - time.time()
-        self._waiting = getcurrent()
+        self._on_interrupt = partial(getcurrent().throw, _Ended)
         try:
             with Timeout(left_s if left_s < MAX_TIMEOUT_S else None, _Ended):
                 result = read()
@@ -100,9 +103,18 @@ class OpenRead:
             self._end_reason = self._end_reason or EndReason.ACCESS_EXPIRED
             raise self._error() from None
         finally:
-            self._waiting = None
+            self._on_interrupt = None
         self._check()
         return result
+
+    def call_at_end(self, call: Callable[[], object]) -> None:
+        """Call a function in the event loop when the access of the visitor ends. It must not wait."""
+        self._on_interrupt = call
+        if (left_s := self._expires_at - time.time()) < MAX_TIMEOUT_S:
+            self._timer = self._loop.timer(max(0.0, left_s))
+            self._timer.start(self._interrupt, update=True)
+        if self._end_reason is not None:
+            call()
 
     def end(self, reason: EndReason = EndReason.RECONNECT) -> None:
         """End the read soon. Any thread may call this."""
@@ -111,8 +123,8 @@ class OpenRead:
             self._loop.run_callback_threadsafe(self._interrupt)
 
     def _interrupt(self) -> None:
-        if self._waiting is not None:
-            self._waiting.throw(_Ended)
+        if self._on_interrupt is not None:
+            self._on_interrupt()
 
     def _check(self) -> None:
         if self.has_ended:
@@ -143,7 +155,11 @@ class OpenRead:
         """Release everything, unless this has happened. Call this in the event loop."""
         if not self._is_closed:
             self._is_closed = True
+            self._on_interrupt = None
+            if self._timer is not None:
+                self._timer.close()
             self._registry.discard(self)
             self._on_end(self.info, StreamEnd(self._end_reason or reason, "", self._records, self._bytes))
-            for call in self._on_close:
+            calls, self.on_close = self.on_close, ()
+            for call in calls:
                 call()  # may switch greenlets

@@ -36,12 +36,20 @@ from kafkasse.errors import (
 from kafkasse.feed import Feeds, Reader
 from kafkasse.feed.chunks import Chunk, Start
 from kafkasse.feed.feeds import ring_limits
-from kafkasse.feed.shared_chunks import SharedChunks
+from kafkasse.feed.shared_chunks import ReadWaits, SharedChunks, SharedRead
 from kafkasse.feed.start import resolve
 from kafkasse.log import Log, Partition, Topic
 from kafkasse.process import runtime
 from kafkasse.process.limits import StreamLimits, TrustedProxies, subscriber
-from kafkasse.process.open_streams import OPENED_KEY, OPERATIONS_KEY, EndReason, StreamEnd, StreamInfo, streams
+from kafkasse.process.open_streams import (
+    OPENED_KEY,
+    OPERATIONS_KEY,
+    PARK_KEY,
+    EndReason,
+    StreamEnd,
+    StreamInfo,
+    streams,
+)
 from kafkasse.process.stream_services import stream_services
 from kafkasse.process.telemetry import request_id, traces
 from kafkasse.records.encoder import Encoder
@@ -57,13 +65,14 @@ from kafkasse.web.headers import ALL_METHODS, DEFAULT_HEADERS, READ_METHODS, STR
 from kafkasse.web.host_session import keep_unchanged_session
 from kafkasse.web.id_size import check_id_size, check_offset_size
 from kafkasse.web.identify import Identifier, open_tickets
+from kafkasse.web.long_poll import Answer, LongPoll
 from kafkasse.web.observer import Observer
 from kafkasse.web.open_read import FINITE_READ, OpenRead
 from kafkasse.web.public_url import FORWARDED_PREFIX, PublicUrl, public_url
 from kafkasse.web.request import MAX_ACCEPT_CHARS, FiniteRead, Live, StreamRequest, is_finite_read, parse_request
 from kafkasse.web.revocations import Revocations
 from kafkasse.web.stream import Stream, with_jitter
-from kafkasse.web.stream_response import UNCOMPRESSED, stream_response_class
+from kafkasse.web.stream_response import UNCOMPRESSED, PollResponse, poll_response_class, stream_response_class
 from kafkasse.web.throttle import RejectionThrottle
 from kafkasse.web.wsgi_server import WsgiServer, is_test_client
 
@@ -219,7 +228,7 @@ class StreamService:
         except Exception as error:
             opening.fail(type(error).__name__, getattr(error, "status", 500))
             raise
-        if not isinstance(response.response, Stream):
+        if isinstance(response, PollResponse) or not isinstance(response.response, Stream):
             opening.end()
         return response
 
@@ -447,7 +456,7 @@ class StreamService:
             self._server.check(environ)
         run = self._server.runner(environ)
 
-        def read() -> tuple[finite_reads.Source, Chunk | None, Iterable[bytes]]:
+        def read() -> tuple[finite_reads.Source, Chunk | SharedRead | None, Iterable[bytes]]:
             feeds, position, topics = self._enter(opening)
             opened = self._open_read(opening, run)
             try:
@@ -455,6 +464,8 @@ class StreamService:
                 if finite.live is Live.EVENTS and not is_head:
                     return source, None, event_poll.read(source, position, topics, opening.parsed.since)
                 return source, *source.first(finite, position, topics, opening.parsed.since, is_head)
+            except ReadWaits as waiting:
+                return source, waiting.read, ()
             except BaseException:
                 opened.release(EndReason.ERROR)
                 raise
@@ -463,6 +474,8 @@ class StreamService:
         try:
             if chunk is None:
                 response = event_poll.respond(body, opening.parsed.content_type)
+            elif isinstance(chunk, SharedRead):
+                response = self._poll_response(source, finite, chunk, opening)
             else:
                 response = finite_reads.respond(source, finite, chunk, body)
             if not response.cache_control.public:  # a client may have chosen the prefix in the links; see public_url()
@@ -470,19 +483,51 @@ class StreamService:
         except BaseException:
             source.opened.close()
             raise
+        if isinstance(response, PollResponse):
+            return response
         response.call_on_close(source.opened.close)
+        self._limit_write(response, environ, route)
+        return response
+
+    def _limit_write(self, response: Response, environ: Mapping[str, Any], route: Route) -> None:
         if (client := environ.get("gunicorn.socket")) is not None:
             client.settimeout(self._endpoints[route.name].settings.write_timeout_s)  # gunicorn has none
             response.call_on_close(lambda: client.settimeout(None))  # the next request may come later
+
+    def _poll_response(
+        self, source: finite_reads.Source, finite: FiniteRead, read: SharedRead, opening: Opening
+    ) -> PollResponse:
+        """Return the response to a long poll that waits."""
+        headers = finite_reads.waiting_headers(source.max_age_s, finite.offset)
+        create = poll_response_class(current_app.response_class)  # type: ignore[arg-type]  # a class is hashable
+        response: PollResponse = create(headers=headers, content_type=finite_reads.JSON_TYPE)
+        fail = partial(self._failed_poll, self.problem_types())
+        timeout_s = self._endpoints[opening.route.name].settings.write_timeout_s
+        poll = LongPoll(source.opened, read, finite.cursor, finite_reads.poll_answer, fail, timeout_s)
+        response.start(poll, lambda: self._limit_write(response, opening.environ, opening.route))
         return response
+
+    def _failed_poll(self, problem_types: str, info: StreamInfo, error: Exception) -> Answer:
+        """Return the error of a long poll that has waited. The request may have been released."""
+        if not isinstance(error, KafkasseError):
+            self.observer.failed(info.request_id, error)
+            error = KafkasseError(UNEXPECTED)
+        if error.status != UNAVAILABLE:
+            error = self._too_many(info.client, may_wait=True) or error
+        self._report(error, info.request_id, info.route, info.client)
+        response = self._problem(error, problem_types, info.request_id)
+        headers = {**response.headers, "Content-Length": str(len(response.data))}
+        replaced = {name.lower() for name in headers} | {"cross-origin-resource-policy"}
+        return Answer(response.status, headers, replaced, (response.data,))
 
     def _open_read(self, opening: Opening, run: Callable[[Callable[[], Any]], Any]) -> OpenRead:
         """Return a finite read that was entered. Its release() undoes that."""
 
-        def unauthorized(detail: str) -> Unauthorized:
-            return Unauthorized(detail, self._guards.challenges([opening.visitor.guard], "invalid_token", detail))
+        info, guard = opening.info, opening.visitor.guard  # without the request, because the read may wait for long
 
-        info = opening.info
+        def unauthorized(detail: str) -> Unauthorized:
+            return Unauthorized(detail, self._guards.challenges([guard], "invalid_token", detail))
+
         opened = OpenRead(info, opening.visitor, streams, unauthorized, run, self._read_closed)
         self.observer.opened(info, FINITE_READ)
         opening.environ.setdefault(OPENED_KEY, []).append(ref(opened))
@@ -491,7 +536,10 @@ class StreamService:
     def _source(self, feeds: Feeds, opening: Opening, opened: OpenRead) -> finite_reads.Source:
         """Return the records of a finite read."""
         self._revocations.add(opened, opening.visitor)
-        route, selection = opening.route, opening.selection
+        route, selection, finite = opening.route, opening.selection, opening.parsed.finite
+        is_poll = finite is not None and finite.live is Live.LONG_POLL
+        # A hook for errors may need the request.
+        may_park = is_poll and PARK_KEY in opening.environ and self.config.hooks.on_connect_error is None
         return finite_reads.Source(
             feeds,
             self._shared_chunks,
@@ -503,6 +551,7 @@ class StreamService:
             0 if route.access else self._endpoints[route.name].settings.shared_cache_s,
             opened,
             lambda position: self._describe(feeds, route, position, time.monotonic()),
+            may_park,
         )
 
     def check_ready(self) -> None:
@@ -571,8 +620,11 @@ class StreamService:
 
     def throttle(self) -> TooManyRejections | None:
         """Wait until the current request may be rejected. Return the error to send instead, if any; see web/throttle.py."""
+        return self._too_many(self._client_address(), self._server.has_loop(request.environ))
+
+    def _too_many(self, client: str, may_wait: bool) -> TooManyRejections | None:
         try:
-            self._throttle.delay(subscriber(self._client_address()), may_wait=self._server.has_loop(request.environ))
+            self._throttle.delay(subscriber(client), may_wait)
         except TooManyRejections as error:
             return error
         return None
@@ -586,14 +638,17 @@ class StreamService:
 
     def reject(self, error: KafkasseError) -> Any:
         """Return the response to a request that gets no stream."""
-        self.record_rejection(error.status, type(error).__name__)
+        self._report(error, request_id.request_id(request.environ), _endpoint_name(), self._client_address())
+        response = self._response_of_hook(error)
+        return self._with_cors(self.problem_response(error)) if response is None else response
+
+    def _report(self, error: KafkasseError, own_id: str, route: str, client: str) -> None:
+        self.observer.rejected(own_id, route, client, error.status, type(error).__name__)
         if error.status >= 500:
             self._call_handler("event.error", error)
         # The Kafka adapter has logged the errors that kafka-python caused.
         if isinstance(error, ConfigurationError) and not _has_foreign_cause(error):
             self.observer.misconfigured(error.detail)
-        response = self._response_of_hook(error)
-        return self._with_cors(self.problem_response(error)) if response is None else response
 
     def record_rejection(self, status: int, error: str) -> None:
         """Count and log the current request, which gets no stream. `error` is the name of a class."""
@@ -602,7 +657,11 @@ class StreamService:
 
     def problem_response(self, error: KafkasseError) -> Response:
         """Return an error as a response with the error's status."""
-        problem = error.problem(self.problem_types()) | {"request_id": request_id.request_id(request.environ)}
+        return self._problem(error, self.problem_types(), request_id.request_id(request.environ))
+
+    @staticmethod
+    def _problem(error: KafkasseError, problem_types: str, own_id: str) -> Response:
+        problem = error.problem(problem_types) | {"request_id": own_id}
         body = json.dumps(problem, ensure_ascii=False) + "\n"
         headers = error.headers | {"Link": f'<{problem["type"]}>; rel="help"'}
         response = Response(body, error.status, headers, content_type="application/problem+json")

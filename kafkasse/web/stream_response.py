@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from flask import Response
 from werkzeug.datastructures import Headers
 
+from kafkasse.process.open_streams import PARK_KEY
+from kafkasse.web.long_poll import LongPoll
 from kafkasse.web.stream import Stream
 
 # With Content-Encoding, Flask-Compress does not buffer the body. get_wsgi_response() removes the header.
@@ -56,6 +58,68 @@ class _StreamResponse(_Base):
         return body, status, [header for header in headers if header not in UNCOMPRESSED.items()]
 
 
+class PollResponse(_Base):
+    """The response to a long poll that waits. A hook that needs more than the headers makes it wait in its greenlet."""
+
+    _poll: LongPoll | None = None  # until the response is complete
+    _prepare: Callable[[], object]  # called before the response is completed here
+
+    def start(self, poll: LongPoll, prepare: Callable[[], object]) -> None:
+        """Let the response wait for this poll. It has the headers of status 200."""
+        self._poll, self._prepare = poll, prepare
+        super().call_on_close(poll.opened.close)
+
+    def call_on_close(self, func: Callable[[], Any]) -> Callable[[], Any]:
+        if self._poll is None:
+            return super().call_on_close(func)
+        self._poll.opened.call_on_close(func)
+        return func
+
+    def _complete(self) -> None:
+        poll, self._poll = self._poll, None
+        if poll is not None:
+            self._prepare()
+            answer = poll.answer()
+            for name in answer.replaced:
+                self.headers.pop(name, None)
+            self.headers.update(answer.headers)
+            self.status, self.response = answer.status, list(answer.body)
+
+    def __call__(self, environ: Any, start_response: Any) -> Any:
+        """Return the poll if no middleware needs the status or the headers."""
+        poll = self._poll
+        if poll is None or start_response != environ[PARK_KEY]:
+            self._complete()
+            return super().__call__(environ, start_response)
+        poll.headers, poll.start_response = self.headers.to_wsgi_list(), start_response
+        environ[PARK_KEY] = poll
+        return poll
+
+
+def _of_complete(name: str) -> Any:
+    """Return an attribute of PollResponse that a response has only when it is complete."""
+
+    def get(response: PollResponse) -> Any:
+        response._complete()
+        return parent.__get__(response) if (parent := _parent(response)) else response.__dict__[name]
+
+    def set(response: PollResponse, value: Any) -> None:
+        response._complete()
+        if parent := _parent(response):
+            parent.__set__(response, value)
+        else:
+            response.__dict__[name] = value
+
+    def _parent(response: PollResponse) -> Any:
+        return getattr(super(PollResponse, type(response)), name, None)
+
+    return property(get, set)
+
+
+for _name in ("response", "status", "status_code"):
+    setattr(PollResponse, _name, _of_complete(_name))
+
+
 @cache
 def stream_response_class(base: type[Response]) -> type[Response]:
     """Return the class of the responses of streams in an app whose response class is `base`.
@@ -64,3 +128,9 @@ def stream_response_class(base: type[Response]) -> type[Response]:
     """
     has_werkzeugs_headers = base.get_wsgi_headers is Response.get_wsgi_headers
     return type("StreamResponse", (_StreamResponse, base), {"_has_werkzeugs_headers": has_werkzeugs_headers})
+
+
+@cache
+def poll_response_class(base: type[Response]) -> Any:
+    """Return the class of the responses to long polls that wait. See stream_response_class()."""
+    return type("PollResponse", (PollResponse, base), {})

@@ -8,12 +8,15 @@ from dataclasses import replace
 
 import gevent
 import pytest
+from gevent.event import Event
 
 from kafkasse.errors import OffsetGone, ServerFull, TooManySelections
 from kafkasse.feed import shared_chunks
 from kafkasse.feed.chunks import Chunk
-from kafkasse.feed.shared_chunks import ENTRY_BYTES, SharedChunks
+from kafkasse.feed.shared_chunks import ENTRY_BYTES, ReadWaits, SharedChunks, SharedRead
 from kafkasse.feed.slots import Clients
+from kafkasse.process.event_loop import turns_given_by
+from tests.support.waiting import wait_until
 
 FULL = Chunk((b"x" * 2_000,), "b10.x", is_full=True, is_up_to_date=False, elements=1)
 LAST = replace(FULL, is_full=False, is_up_to_date=True)
@@ -153,3 +156,31 @@ def test_a_chunk_is_not_kept_for_longer_than_its_age(monkeypatch):
 
     shared.get("key", read, "")
     assert (2, ENTRY_BYTES + 2_005) == (read.count, shared.bytes)
+
+
+def test_clients_of_a_read_that_waits_park_and_are_answered_in_turn():
+    """One read answers all of them, and an answer that fails does not affect the others."""
+    shared, ended, turns = SharedChunks(1), Event(), list[bool]()
+    reads, answers = list[SharedRead](), list[Chunk | None]()
+
+    def read(waiting: SharedRead) -> Chunk:
+        waiting.begin_to_wait()
+        ended.wait()
+        return LAST
+
+    def park(number: int) -> None:
+        with pytest.raises(ReadWaits) as waits:
+            shared.get("key", read, "", must_wait=True, may_park=True)
+        reads.append(waits.value.read)
+        reads[0].park(lambda: answers.append(reads[0].chunk if number else [][0]))
+
+    with turns_given_by(turns.append):
+        gevent.joinall([gevent.spawn(park, number) for number in range(5)], raise_error=True)
+        assert (1, [False] * 5, []) == (len(set(reads)), turns, answers)
+        ended.set()
+        wait_until(lambda: len(turns) == 10)
+
+    assert [LAST] * 4 == answers
+    assert [True] * 5 == turns[5:]
+    reads[0].park(lambda: answers.append(None))
+    assert [None] == answers[4:]

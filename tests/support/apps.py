@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
+import math
+import os
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import gevent
 from flask import Flask, Response, request
 
+from kafkasse.access import Visitor
 from kafkasse.app import blueprint, create_app
 from kafkasse.config import Config
 from kafkasse.log.memory import MemoryLog
+from kafkasse.process.open_streams import streams
+from kafkasse.records.encoder import Encoder
 from kafkasse.records.frame.hooks import TopicRecord
+from kafkasse.web.finite_reads import Source
 
 
 def in_memory() -> Flask:
@@ -100,4 +109,77 @@ def event_streams() -> Flask:
 
     app = Flask("event_streams")
     app.register_blueprint(blueprint(Config.load(deserializer=deserialize)), url_prefix="/v2/stream")
+    return app
+
+
+def polled() -> Any:
+    """An app for tests of long polls of the topic `t`, whose log is in memory unless KAFKASSE_CONFIG is set.
+
+    The query of a request selects hooks and middleware. `/append?value=…&key=…&times=…` writes a record. `/counts` returns
+    the numbers of greenlets, waiting polls, reads at the end of the log, and encoded batches.
+    """
+    calls = Counter[str]()
+    log = MemoryLog()
+    log.create("t")
+
+    def counted(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            calls[name] += 1
+            return method(*arguments)
+
+        return call
+
+    Source._wait = counted("reads", Source._wait)  # type: ignore[method-assign]
+    Encoder.encode_piece = counted("encoded", Encoder.encode_piece)  # type: ignore[method-assign]
+
+    def visitor(request: Any) -> Visitor | None:
+        user = request.headers.get("X-User", "")
+        expires_at = time.time() + 1 if "expires" in request.args else math.inf
+        return Visitor(name=user, claims={"sub": user}, expires_at=expires_at) if user else None
+
+    me = {"path": "/me", "topics": ["t"], "access": ["session"], "where": {"key": "{claims.sub}"}}
+    in_kafka = "KAFKASSE_CONFIG" in os.environ
+    app = create_app(Config.load(guards={"session": visitor}, routes={"me": me}), None if in_kafka else log)
+
+    def append() -> Response:
+        value = json.dumps(request.args["value"] * int(request.args.get("times", 1)))
+        log.append("t", value.encode(), key=request.args.get("key", "").encode())
+        return Response(status=204)
+
+    def counts() -> dict[str, int]:
+        gc.unfreeze()  # get_objects() omits frozen objects, and the worker has frozen those that live long
+        greenlets = sum(isinstance(thing, gevent.Greenlet) and not thing.dead for thing in gc.get_objects())
+        return {"greenlets": greenlets, "waiting": len(streams), **calls}
+
+    app.add_url_rule("/append", view_func=append)
+    app.add_url_rule("/counts", view_func=counts)
+
+    def hook(response: Response) -> Response:
+        match request.args.get("hook"):
+            case "status":
+                response.headers["X-Seen"] = str(response.status_code)
+            case "body":
+                response.headers["X-Seen"] = str(len(response.get_data()))
+            case "header":
+                response.headers["X-Seen"] = "header"
+                response.set_cookie("seen", "1")
+            case "close":
+                response.call_on_close(lambda: app.logger.error("The hook was called."))
+            case "stuck":
+                response.call_on_close(gevent.event.Event().wait)
+            case "replace":
+                response.data = b"replaced"
+        return response
+
+    app.after_request(hook)
+    serve = app.wsgi_app
+
+    def middleware(environ: dict[str, Any], start_response: Any) -> Any:
+        if "middleware=body" in environ["QUERY_STRING"]:
+            return (part for part in serve(environ, start_response))
+        if "middleware=start" in environ["QUERY_STRING"]:
+            return serve(environ, lambda status, headers, *_: start_response(status, [*headers, ("X-Seen", status)]))
+        return serve(environ, start_response)
+
+    app.wsgi_app = middleware  # type: ignore[method-assign]
     return app

@@ -62,10 +62,10 @@ def while_waiting(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object])
     """Call `action` once, when a long poll has started to wait."""
     wait = finite_reads.Source._wait
 
-    def wait_and_act(source: finite_reads.Source, start: Any) -> Any:
+    def wait_and_act(*arguments: Any) -> Any:
         monkeypatch.setattr(finite_reads.Source, "_wait", wait)
         gevent.spawn_later(SOON_S, action)
-        return wait(source, start)
+        return wait(*arguments)
 
     monkeypatch.setattr(finite_reads.Source, "_wait", wait_and_act)
 
@@ -453,12 +453,12 @@ def test_a_long_poll_ends_when_the_server_stops(client, monkeypatch):
     assert [0, 1, 2] == numbers(client.get("/t?offset=-1&live=long-poll"))
 
 
-def test_a_long_poll_of_many_partitions():
+def test_a_long_poll_of_many_partitions(monkeypatch):
     """A stream may have 2,500 partitions."""
     log = MemoryLog()
     log.create("t", 2_500)
     client = client_of(log, None)
-    append_soon(log)
+    while_waiting(monkeypatch, lambda: log.append("t", b'{"n":3}'))
 
     assert [3] == numbers(client.get("/t?offset=now&live=long-poll"))
 
