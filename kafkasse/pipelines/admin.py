@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -52,15 +52,16 @@ class Admin:
         """Return the names of all topics except Kafka's internal topics."""
         return {str(name) for name in self._admin.listTopics().names().get()}
 
-    def topic_ids(self, topics: Iterable[str]) -> list[str]:
-        """Return Kafka's topic IDs (22 characters each). A recreated topic has a new ID.
+    def topic_ids(self, sources: Iterable[str], sinks: Collection[str] = ()) -> list[str]:
+        """Return Kafka's topic IDs (22 characters each), first of the sources. A recreated topic has a new ID.
 
         Raises:
             CommandError: a topic does not exist, or Kafka rejects the request.
             DependencyUnavailable: Kafka does not respond.
         """
-        described = self._admin.describeTopics(list(topics)).topicNameValues()
-        return [str(_description(topic, described[topic]).topicId()) for topic in topics]
+        topics = [*sources, *sinks]
+        described = self._admin.describeTopics(topics).topicNameValues()
+        return [str(_description(topic, described[topic], is_sink=topic in sinks).topicId()) for topic in topics]
 
     def check_access(self, sources: Iterable[str], sinks: Iterable[str]) -> None:
         """Check that the user may read the sources and write the sinks. Brokers before Kafka 2.3 do not report this.
@@ -147,13 +148,13 @@ class Admin:
                 future.get()
 
 
-def _description(topic: str, future: Any) -> Any:
+def _description(topic: str, future: Any, *, is_sink: bool = False) -> Any:
     try:
         return future.get()
     except Py4JJavaError as error:
         cause = error.java_exception.getCause()
         if cause.getClass().getSimpleName() == "UnknownTopicOrPartitionException":
-            raise failures.missing_topic(topic) from error
+            raise failures.missing_topic(topic, is_sink=is_sink) from error
         reason = f"Kafka cannot describe the topic {topic}: {cause.getMessage()}"
         is_temporary = "RetriableException" in _class_names(cause) and "Authentication" not in cause.toString()
         raise (DependencyUnavailable(reason) if is_temporary else CommandError(reason)) from error

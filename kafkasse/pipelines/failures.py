@@ -109,11 +109,10 @@ def _python_error(reason: str) -> str:
     return next((line for line in lines if line and not line[0].isspace()), "an exception of Python")
 
 
-def missing_topic(topic: str) -> CommandError:
-    """Return the error for a topic that does not exist."""
-    return CommandError(
-        f"the topic {topic} does not exist; create it first, for example with: kafkasse topics create {topic}"
-    )
+def missing_topic(topic: str, *, is_sink: bool) -> CommandError:
+    """Return the error for a topic that does not exist. A sink should be compacted: else Kafka deletes the results."""
+    command = f"kafkasse topics create {topic}{' --config cleanup.policy=compact' if is_sink else ''}"
+    return CommandError(f"the topic {topic} does not exist; create it first, for example with: {command}")
 
 
 def slots_needed(reason: str) -> int:

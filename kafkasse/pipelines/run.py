@@ -43,7 +43,7 @@ class Run:
         A recreated topic has a new ID, so the offsets and the state of the old topic are not used for it.
         """
         with self.admin() as admin:
-            ids = admin.topic_ids([*self.pipeline.source_topics, *self.pipeline.sink_topics])
+            ids = admin.topic_ids(self.pipeline.source_topics, self.pipeline.sink_topics)
         return f"{self.directory.rstrip('/')}/{'-'.join([self.pipeline.name, *ids])}"
 
     def checkpoint(self) -> str:

@@ -101,8 +101,8 @@ class DeclaredQuery:
     def warnings(self) -> list[str]:
         """What `kafkasse pipeline check` warns of."""
         return [
-            f"the window of {name} also counts rows that a later record of their key corrects or removes; "
-            "to count only the latest row of each key, add latest: true"
+            f"`window`{'' if name == 'sink' else f' of {name}'} also counts rows that a later record of their key corrects "
+            "or removes; to count only the latest row of each key, add latest: true"
             for name, query in self.queries.items()
             if "window" in query and "latest" not in query
         ]

@@ -76,14 +76,16 @@ def test_says_which_modes_accept_the_query(spark, pipeline, stages, realtime, mi
 def test_warns_of_a_window_that_counts_corrected_records():
     """An aggregate cannot take a record back."""
     source = DeclaredSource({})
-    query = DeclaredQuery({"all": {"window": {}, "latest": True}, "hourly": {"window": {}}}, {"orders": source}, {})
-    pipeline = Pipeline("x", {"orders": "orders"}, query, {"all": "all", "hourly": "hourly"})
+    queries = {"all": {"window": {}, "latest": True}, "hourly": {"window": {}}, "sink": {"window": {}}}
+    query = DeclaredQuery(queries, {"orders": source}, {})
+    pipeline = Pipeline("x", {"orders": "orders"}, query, {name: name for name in queries})
 
     lines = list(text(pipeline, Explanation("", [], {})))
 
-    warning = "the window of hourly also counts rows that a later record of their key corrects or removes"
+    warning = "also counts rows that a later record of their key corrects or removes"
     warning += "; to count only the latest row of each key, add latest: true"
-    assert [f"  warning: {warning}"] == [line for line in lines if "warning" in line]
+    names = ("`window` of hourly", "`window`")
+    assert [f"  warning: {name} {warning}" for name in names] == [line for line in lines if "warning" in line]
 
 
 @pytest.mark.long

@@ -157,11 +157,13 @@ def test_a_second_run_with_the_same_checkpoint_is_rejected(runs):
 
 
 def test_a_missing_topic_is_reported(runs):
-    """The error names the topic, and the topic is not created."""
+    """The error names the topic and a command, which creates a compacted sink. The topic is not created."""
     missing = f"{runs.topics.sink}-2"
 
-    with pytest.raises(CommandError, match=f"the topic {missing} does not exist"):
-        runs.once(runs.pipeline(copy, sink=missing))
+    for role, settings in (("source", ""), ("sink", " --config cleanup.policy=compact")):
+        error = f"the topic {missing} does not exist.* topics create {missing}{settings}$"
+        with pytest.raises(CommandError, match=error):
+            runs.once(runs.pipeline(copy, **{role: missing}))
 
 
 class Operations:
