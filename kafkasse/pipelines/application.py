@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,7 +114,8 @@ class _StatusObserver:
         self.status.enter(state, reason)
         self._write(wait=state in (PipelineState.STOPPED, PipelineState.FAILED))
         if state is PipelineState.RUNNING:
-            self._ready()
+            with suppress(OSError):  # nobody reads stdout any more
+                self._ready()
 
     def progressed(self, progress: dict[str, Any]) -> None:
         """Update the status after a commit of the pipeline's query, or of the query that writes the dead letters."""
@@ -191,7 +192,7 @@ class _PipelineApplication:
         except AnalysisException as error:
             raise CommandError(f"Spark rejects the query of the pipeline {self.pipeline.name}: {error}") from error
         except (PySparkException, Py4JJavaError) as error:  # for example, the cluster has removed the application
-            raise Crashed(f"Spark failed: {failures.first_line_of(error)}") from error
+            raise failures.unexpected(error) from error
 
     def _attempt(self, run: Run) -> None:
         self.observer.use(run)

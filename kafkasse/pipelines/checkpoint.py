@@ -118,13 +118,17 @@ def new_manifest(pipeline: Pipeline, generation: int) -> CheckpointManifest:
 
 def last_commit(files: Files, checkpoint: str) -> NextOffsets:
     """Return the offsets of the last commit, or {} if there was none."""
-    batches = [int(name) for name in files.names(f"{checkpoint}/commits") if name.isdecimal()]
-    text = files.read(f"{checkpoint}/offsets/{max(batches)}") if batches else None
+    batch = _last_batch(files, checkpoint)
+    text = None if batch is None else files.read(f"{checkpoint}/offsets/{batch}")
     offsets: NextOffsets = {}
     for line in (text or "").splitlines()[2:]:  # the version, the metadata, and one line for each source
         if line.startswith("{"):
             offsets |= next_offsets.of_topics(json.loads(line))
     return offsets
+
+
+def _last_batch(files: Files, checkpoint: str) -> int | None:
+    return max((int(name) for name in files.names(f"{checkpoint}/commits") if name.isdecimal()), default=None)
 
 
 def start_offsets(files: Files, checkpoint: str) -> NextOffsets:
@@ -153,4 +157,13 @@ def skipped(files: Files, checkpoint: str) -> Skipped:
 
 def last_commit_ms(files: Files, checkpoint: str, manifest: CheckpointManifest) -> int:
     """Return the time of the last commit, or of the first start if there was none, in milliseconds since the epoch."""
-    return files.changed_at_ms(f"{checkpoint}/commits") or manifest.created_at_ms
+    batch = _last_batch(files, checkpoint)
+    text = None if batch is None else files.read(f"{checkpoint}/offsets/{batch}")
+    if text is None:
+        return manifest.created_at_ms
+    began_at_ms = int(json.loads(text.splitlines()[1])["batchTimestampMs"])
+    # The files of a copied checkpoint have the time of the copy, so the duration is about 0.
+    planned_at_ms, committed_at_ms = (
+        files.changed_at_ms(f"{checkpoint}/{log}/{batch}") for log in ("offsets", "commits")
+    )
+    return min(committed_at_ms or began_at_ms, began_at_ms + max(0, (committed_at_ms or 0) - (planned_at_ms or 0)))

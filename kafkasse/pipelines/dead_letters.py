@@ -25,7 +25,7 @@ from kafkasse.pipelines.checkpoint import of_dead_letters
 from kafkasse.pipelines.pipeline import Pipeline
 from kafkasse.pipelines.run import Run
 from kafkasse.pipelines.skipped_records import Skipped
-from kafkasse.pipelines.supervisor import backoff_s
+from kafkasse.pipelines.supervisor import StopRequests, backoff_s
 
 INTERVAL_S = 5.0
 POLL_INTERVAL_S = 1.0
@@ -64,12 +64,15 @@ def letters(bad: DataFrame, topic: str, max_bytes: int) -> DataFrame:
 
 
 @contextmanager
-def running(run: Run, checkpoint: str, topic: str, max_bytes: int, skipped: Skipped) -> Iterator[None]:
+def running(
+    run: Run, checkpoint: str, topic: str, max_bytes: int, skipped: Skipped, stop: StopRequests
+) -> Iterator[None]:
     """Write the dead letters of the pipeline until the block ends. In mode `once`, wait until all are written.
 
     Args:
         max_bytes: the size of its largest record.
         skipped: the records that are not read, because they are dead letters already.
+        stop: a stop request ends the waiting; the next run writes the rest.
     """
     pipeline = run.pipeline
     bad = bad_records(pipeline, topics.read_all(run.spark, run.kafka, pipeline, skipped))
@@ -84,8 +87,8 @@ def running(run: Run, checkpoint: str, topic: str, max_bytes: int, skipped: Skip
     thread.start()
     try:
         yield
-        if pipeline.mode == "once":
-            thread.join()
+        while pipeline.mode == "once" and thread.is_alive() and not stop.wait(0.0):
+            thread.join(POLL_INTERVAL_S)
     finally:
         writer.stopped.set()
         thread.join(STOP_TIMEOUT_S)

@@ -16,7 +16,7 @@ CHANGED_STATE = (
     "STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
     "STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY",
 )
-KAFKA_ERRORS = "org.apache.kafka.common.errors."
+KAFKA_ERRORS, KAFKA_CONSUMER = "org.apache.kafka.common.errors.", "org.apache.kafka.clients.consumer."
 # Other classes than Kafka's have some of these names too. For example, Spark has a TimeoutException for a lost executor.
 NO_KAFKA = ("TimeoutException", "DisconnectException", "BrokerNotAvailableException", "NetworkException")
 REGISTRY = re.compile(  # the messages of SchemaRegistry.java
@@ -26,6 +26,7 @@ REGISTRY = re.compile(  # the messages of SchemaRegistry.java
 DATA_ERROR = re.compile(
     r"\[(?!KAFKA_)([A-Z][\w.]+)\](?:(?!\n\tat |\nCaused by: ).)*? SQLSTATE: (?:22|P0001)", re.DOTALL
 )
+PY4J = "An error occurred while calling "  # the first line of Py4JJavaError; the next one is ": " and Java's exception
 PYTHON_EXCEPTION, TRACEBACK = "[PYTHON_EXCEPTION]", "Traceback (most recent call last):"
 NO_DATA_ERRORS = (
     KAFKA_ERRORS,
@@ -68,13 +69,27 @@ def explain(reason: str, *, committed: bool) -> CommandError | Interrupted:
             "recompute all results"
         )
     for name, sentence in PERMANENT.items():
-        if KAFKA_ERRORS + name in reason:
+        if KAFKA_ERRORS + name in reason or KAFKA_CONSUMER + name in reason:
             return CommandError(sentence)
     if registry := REGISTRY.search(reason):
         return CommandError(registry[1]) if registry[2] == "rejects" else DependencyUnavailable(registry[1])
-    if any(KAFKA_ERRORS + name in reason for name in NO_KAFKA):
+    if _is_without_kafka(reason):
         return DependencyUnavailable("Kafka does not respond")
     return Crashed(f"Spark ended the query: {first_line(reason)}", committed=committed, data_error=data_error(reason))
+
+
+def unexpected(error: Exception) -> Interrupted:
+    """Return the error for an exception of Spark or of a Kafka client outside of a query."""
+    reason = first_line_of(error)
+    return (
+        DependencyUnavailable("Kafka does not respond")
+        if _is_without_kafka(reason)
+        else Crashed(f"Spark failed: {reason}")
+    )
+
+
+def _is_without_kafka(reason: str) -> bool:
+    return any(KAFKA_ERRORS + name in reason for name in NO_KAFKA)
 
 
 def data_error(reason: str) -> str:
@@ -143,7 +158,7 @@ def too_few_slots(needed: int, slots: int, *, local: bool) -> CommandError | Dep
 def first_line_of(error: Exception) -> str:
     """Return the first line of an exception of Spark, whose text is in the JVM and may be lost with it."""
     try:
-        return first_line(str(error))
+        return first_line(str(error).partition(PY4J)[2].partition("\n: ")[2] or str(error))
     except Exception:  # noqa: BLE001 - any error of the connection to the JVM
         return "its JVM has ended"
 

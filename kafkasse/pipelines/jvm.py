@@ -8,6 +8,7 @@ spark-submit reads it.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -115,12 +116,18 @@ class Jvm:
         path = ":".join([spark_classpath(), *classpath, *configuration])
         options = [*OPTIONS, *MODULE_OPTIONS, f"-Djava.io.tmpdir={self._directory}", *options, "-cp", path]
         file = runtime.write_options(self._directory / "options", options)
-        words = (word for name, value in settings.items() for word in ("--conf", f"{name}={value}"))
+        properties = self._directory / "spark.properties"  # other users see a command line, but not this file
+        properties.touch(mode=0o600)
+        properties.write_text(
+            "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in settings.items()), "utf-8"
+        )
         return [
             str(runtime.java_executable()),
             f"@{file}",
             "org.apache.spark.deploy.SparkSubmit",
-            *words,
+            "--properties-file",
+            str(properties),
+            "--load-spark-defaults",
             "pyspark-shell",
         ]
 
@@ -145,6 +152,11 @@ class Jvm:
             if self.wait(EXIT_TIMEOUT_S) is None:
                 self._process.kill()
                 self._process.wait()
+
+
+def _escaped(text: str) -> str:
+    """Escape a name or a value of a Java properties file."""
+    return re.sub(r"[\\\s=:]", lambda character: f"\\u{ord(character[0]):04x}", text)
 
 
 def _ignore_signals() -> None:

@@ -76,10 +76,16 @@ class CheckpointManifest:
             CommandError: the state does not fit. The message names the difference and the possible solutions.
         """
         if changed := self.changes(pipeline, state):
+            advice = (
+                "Undo the change, or use another --checkpoint, which writes only the results of new records"
+                if pipeline.latest_sources
+                else "Run it with --rebuild to compute all results again beside the running version and then switch over, "
+                "or undo the change, or use another --checkpoint, which writes all results again, from the oldest to the "
+                "newest"
+            )
             raise CommandError(
                 f"the pipeline {pipeline.name} cannot continue with the checkpoint {checkpoint}: {'; '.join(changed)}. "
-                "Run it with --rebuild to compute all results again beside the running version and then switch over, or "
-                "undo the change, or use another --checkpoint, which writes all results again, from the oldest to the newest"
+                f"{advice}"
             )
 
 
@@ -105,7 +111,8 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str =
         old, new = before.get(name), after.get(name)
         at = f"{path}.{name}" if path else name
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            added_allowed = name == FIELDS or path.endswith(FIELDS)
+            # A sink or a source may have any name.
+            added_allowed = (name == FIELDS and path != "query.queries") or path in (FIELDS, f"query.{FIELDS}")
             yield from differences(old, {kept: new[kept] for kept in new if kept in old} if added_allowed else new, at)
         elif isinstance(old, list) and isinstance(new, list) and name in (FIELDS, SELECT):
             if removed := [entry for entry in old if entry not in new]:

@@ -231,6 +231,11 @@ class Pipeline:
         return {source.topic: source}
 
     @property
+    def latest_sources(self) -> list[str]:
+        """The topics that a run without a checkpoint reads from their ends. A rebuild would find no records there."""
+        return [source.topic for source in self.sources.values() if source.start == "latest"]
+
+    @property
     def sinks(self) -> dict[str, str]:
         """The topic of each sink by the name of the sink, which is the topic unless the sinks are named."""
         if isinstance(self.sink, Mapping):

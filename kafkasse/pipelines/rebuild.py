@@ -2,7 +2,7 @@
 
     1. old version ─▶ sink               new version ─▶ sink.rebuild-1, with its own checkpoint, until it has caught up
     2. the old version ends              new version ─▶ sink.rebuild-1, until it has caught up again
-    3. sink.rebuild-1 ─▶ sink: the latest result of each key, and a tombstone for each key that has none
+    3. sink.rebuild-1 ─▶ sink: the latest result of each key, and a tombstone for each key of the pipeline that has none
     4. new version ─▶ sink
 
 The records of the new version have a higher generation (contract.GENERATION), so all of them are newer than those of the old
@@ -52,6 +52,12 @@ def rebuild(run: Run, stop: StopRequests) -> bool:
     first = run.first_checkpoint()
     if run.files.read(f"{first}/{FILE}") is None:
         return True  # the first run computes everything anyway
+    if latest := run.pipeline.latest_sources:
+        raise CommandError(
+            f"the pipeline {run.pipeline.name} cannot be rebuilt, because it reads {', '.join(latest)} with start: latest; "
+            "the rebuild would read no record and remove all results from the sinks. Set another start, or use another "
+            "--checkpoint"
+        )
     return _Rebuild(run, first, stop).run_steps()
 
 
@@ -101,7 +107,7 @@ class _Rebuild:
         with self.run.admin() as admin:
             for sink in sinks:
                 _create_like(admin, sink, f"{sink}{suffix}")
-        with start.started(self.run, new, staging=suffix) as query:
+        with start.started(self.run, new, self.stop, staging=suffix) as query:
             logger.info("rebuild: reading the sources from the start")
             if not self._catch_up(query):
                 return False
@@ -203,11 +209,18 @@ class _Rebuild:
         return [text for text in markers if text is not None]
 
     def _copy(self, staging: str, sink: str, generation: int) -> None:
-        """Write the latest results of the new version to the sink, and a tombstone for each key that it does not have."""
+        """Write the latest results of the new version to the sink, and a tombstone for each old result without a new one."""
         new = _latest(self.run, staging)
-        gone = _latest(self.run, sink).where("value IS NOT NULL").join(new, "key", "left_anti")
+        # Other pipelines and producers may write other keys.
+        prefix = f"{self.pipeline.name}/"
+        is_own = F.exists(
+            "headers",
+            lambda header: (header["key"] == contract.PIPELINE) & header["value"].cast("string").startswith(prefix),
+        )
+        gone = _latest(self.run, sink).where(is_own & F.col("value").isNotNull()).join(new, "key", "left_anti")
         headers = contract.own_headers(self.pipeline, F.lit(generation * contract.GENERATION))
         tombstones = gone.select("key", F.lit(None).cast("binary").alias("value"), headers.alias("headers"))
+        logger.info("rebuild: %d keys of %s have no result any more and get tombstones", tombstones.count(), sink)
         with self.run.admin() as admin:
             limit = admin.max_bytes([sink])[sink]
         options = topics.connector({"max.request.size": str(limit + contract.RECORD_OVERHEAD_BYTES)} | self.run.kafka)

@@ -83,7 +83,7 @@ class Attempt:
     def _run_query(self) -> bool:
         """Run the query. Returns whether to start it again."""
         spark, pipeline, path = self.run.spark, self.run.pipeline, self.run.checkpoint()
-        with listening(spark) as listener, start.started(self.run, path) as query:
+        with listening(spark) as listener, start.started(self.run, path, self.stop) as query:
             self.observer.started(checkpoint.last_commit(self.run.files, path))
             if not wait_until_running(spark, query, pipeline.mode, self.stop):
                 return False

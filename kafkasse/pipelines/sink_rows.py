@@ -13,7 +13,9 @@ from pyspark.sql import functions as F
 from kafkasse.errors import CommandError
 from kafkasse.pipelines.pipeline import Pipeline
 
-OPTIONAL_COLUMNS = ("version", "position", "headers")
+# A result of one record. Its version, an offset, can be compared only with those of the same source partition.
+VERSIONED_BY = "_partition"
+OPTIONAL_COLUMNS = ("version", "position", "headers", VERSIONED_BY)
 
 
 def sink_rows(pipeline: Pipeline, read: Callable[[], Mapping[str, DataFrame]]) -> DataFrame:

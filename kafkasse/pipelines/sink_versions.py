@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import tables
 from kafkasse.pipelines.admin import Admin
-from kafkasse.pipelines.contract import GENERATION, VERSION
+from kafkasse.pipelines.contract import GENERATION, SOURCE, VERSION
+from kafkasse.pipelines.sink_rows import VERSIONED_BY
 from kafkasse.pipelines.topics import connector
 
 MAX_CLOCK_DIFFERENCE_MS = 60_000  # between the file system of the checkpoint and the machines that write to Kafka
@@ -29,15 +30,18 @@ def written_versions(spark: SparkSession, kafka: dict[str, str], topics: list[st
         time_ms: in milliseconds since the epoch.
 
     Returns:
-        Rows of `written_topic`, `written_key` and `written_version`.
+        Rows of `written_topic`, `written_key`, `written_version` and `written_of_partitions`: the highest version by source
+        partition, of records that were computed from one partition.
     """
     start = {
         "startingTimestamp": str(max(0, time_ms - MAX_CLOCK_DIFFERENCE_MS)),
         "startingOffsetsByTimestampStrategy": "latest",
     }
     versions = _versions(spark, kafka, ",".join(topics), start)
-    newest = versions.groupBy(F.col("topic").alias("written_topic"), F.col("key").alias("written_key")).agg(
-        F.max("version").alias("written_version")
+    of_partitions = versions.groupBy("topic", "key", "partition").agg(F.max("version").alias("version"))
+    newest = of_partitions.groupBy(F.col("topic").alias("written_topic"), F.col("key").alias("written_key")).agg(
+        F.max("version").alias("written_version"),
+        F.map_from_entries(F.collect_list(F.struct("partition", "version"))).alias("written_of_partitions"),
     )
     objects = tables.as_json(newest).collect()
     return tables.of_json([row[0] for row in objects], newest) if objects else None
@@ -81,19 +85,25 @@ def next_generation(spark: SparkSession, kafka: dict[str, str], topics: list[str
 
 def _versions(spark: SparkSession, kafka: dict[str, str], topics: str, start: dict[str, str]) -> DataFrame:
     reader = spark.read.format("kafka").options(**connector(kafka), **start).option("includeHeaders", "true")
-    header = F.filter("headers", lambda record_header: record_header["key"] == VERSION)
-    version = F.element_at(header, -1)["value"].cast("string").try_cast("bigint")
+    version = _header(VERSION).try_cast("bigint")
+    position = F.from_json(_header(SOURCE), "map<string,bigint>")
+    partition = F.when(F.size(position) == 1, F.map_keys(position)[0]).otherwise("")
     records = reader.option("subscribe", topics).load().where("key IS NOT NULL AND headers IS NOT NULL")
-    return (
-        records.where(F.size(header) > 0).select("topic", "key", version.alias("version")).where("version IS NOT NULL")
+    return records.select("topic", "key", version.alias("version"), partition.alias("partition")).where(
+        "version IS NOT NULL"
     )
+
+
+def _header(name: str) -> Column:
+    headers = F.filter("headers", lambda header: header["key"] == name)
+    return F.try_element_at(headers, F.lit(-1))["value"].cast("string")
 
 
 def only_newer(rows: DataFrame, written: DataFrame, generation: int, staging: str = "") -> DataFrame:
     """Return the rows that are newer than the written record of their key.
 
     Args:
-        rows: `topic`, `key`, `value` and `version`.
+        rows: `topic`, `key`, `value` and `version`. VERSIONED_BY: compare the row only with those of this partition.
         written: the result of written_versions().
         generation: the generation of the rows; see contract.records().
         staging: the end of the names of the topics that are written during a rebuild.
@@ -103,5 +113,9 @@ def only_newer(rows: DataFrame, written: DataFrame, generation: int, staging: st
     )
     joined = rows.join(F.broadcast(written), same_key, "left")
     version = F.col("version") + F.lit(generation * GENERATION)
-    is_newer = F.col("written_version").isNull() | F.col("version").isNull() | (version > F.col("written_version"))
+    newest = F.col("written_version")
+    if VERSIONED_BY in rows.columns:
+        of_partition = F.try_element_at("written_of_partitions", F.col(VERSIONED_BY).cast("string"))
+        newest = F.when(F.col(VERSIONED_BY).isNull(), newest).otherwise(of_partition)
+    is_newer = newest.isNull() | F.col("version").isNull() | (version > newest)
     return joined.where(is_newer).drop(*written.columns)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from kafkasse.errors import CommandError
 from kafkasse.pipelines.next_offsets import NextOffsets
 
 FILE = "kafkasse-skipped.json"  # in the directory of the checkpoint: {"orders": {"0": [17, 18]}}
@@ -28,16 +29,24 @@ class Skipped:
 
     @classmethod
     def parse(cls, text: str | None) -> Skipped:
-        """Parse the content of the file. None: the file does not exist."""
-        content = json.loads(text) if text else {}
-        return cls(
-            frozenset(
-                (topic, int(partition), offset)
-                for topic, partitions in content.items()
-                for partition, offsets in partitions.items()
-                for offset in offsets
+        """Parse the content of the file. None: the file does not exist.
+
+        Raises:
+            CommandError: the content is damaged.
+        """
+        try:
+            return cls(
+                frozenset(
+                    (topic, int(partition), int(offset))
+                    for topic, partitions in json.loads(text or "{}").items()
+                    for partition, offsets in partitions.items()
+                    for offset in offsets
+                )
             )
-        )
+        except (AttributeError, TypeError, ValueError) as error:
+            raise CommandError(
+                f"the file {FILE} in the checkpoint is damaged ({error}); delete it, and the pipeline finds them again"
+            ) from error
 
     def text(self) -> str:
         """Return the content of the file."""

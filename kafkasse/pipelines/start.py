@@ -18,17 +18,18 @@ from kafkasse.pipelines.manifest import RecordedState
 from kafkasse.pipelines.operators import json_state
 from kafkasse.pipelines.run import Run
 from kafkasse.pipelines.skipped_records import Skipped
-from kafkasse.pipelines.supervisor import DependencyUnavailable
+from kafkasse.pipelines.supervisor import DependencyUnavailable, StopRequests
 
 MAX_REASON_CHARACTERS = 300
 LETTER_OVERHEAD_BYTES = 65_536  # a dead letter has more headers than its record
 
 
 @contextmanager
-def started(run: Run, checkpoint: str, staging: str = "") -> Iterator[StreamingQuery]:
+def started(run: Run, checkpoint: str, stop: StopRequests, staging: str = "") -> Iterator[StreamingQuery]:
     """Run the queries of a pipeline until the block ends. Yields the query that writes the sinks.
 
     Args:
+        stop: see dead_letters.running().
         staging: during a rebuild, the end of the names of the topics that are written instead of the sinks. The rebuild
             holds the lease.
 
@@ -49,7 +50,7 @@ def started(run: Run, checkpoint: str, staging: str = "") -> Iterator[StreamingQ
                 f"Kafka or the file system of the checkpoint does not respond: {reason}"
             ) from error
         run = replace(run, kafka=with_request_size(run.kafka, max_bytes))
-        with dead_letters.running(run, checkpoint, letters, max_bytes[letters], skipped):
+        with dead_letters.running(run, checkpoint, letters, max_bytes[letters], skipped, stop):
             query = topics.write(records, run.kafka, run.pipeline, checkpoint)
             try:
                 with nullcontext() if staging else lease.held(run.files, checkpoint, query):

@@ -17,7 +17,7 @@ from itertools import accumulate
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegralType
@@ -28,6 +28,7 @@ from kafkasse.pipelines.avro_records import AvroSource
 from kafkasse.pipelines.json_records import Type
 from kafkasse.pipelines.operators import ranked
 from kafkasse.pipelines.operators.latest import key_changes
+from kafkasse.pipelines.sink_rows import VERSIONED_BY
 
 WATERMARK = "1 minute"
 # Columns of each row besides its fields. Expressions may use them.
@@ -177,7 +178,7 @@ class DeclaredQuery:
                     raise
                 raise CommandError(reason) from error
         schema = ", ".join(f"`{field}` {type_.sql}" for field, type_ in types.items())
-        reader = spark.read.option("header", True).option("enforceSchema", False)
+        reader = spark.read.option("header", True).option("enforceSchema", False).option("mode", "FAILFAST")
         return (reader.schema(schema) if schema else reader).csv(str(table.path))
 
 
@@ -207,6 +208,9 @@ CASE substring(value, 1, 1) WHEN X'00' THEN substring(value, 6) WHEN X'01' THEN 
 """
 
 
+_MALFORMED = re.compile(r"MALFORMED_RECORD_IN_PARSING.*(\[.*\])")
+
+
 def _enriched(rows: DataFrame, step: Mapping[str, Any], table: DataFrame) -> DataFrame:
     on = {step["on"]: step["on"]} if isinstance(step["on"], str) else step["on"]
     _require(table.columns, on.values(), f"the table {step['table']}")
@@ -215,7 +219,13 @@ def _enriched(rows: DataFrame, step: Mapping[str, Any], table: DataFrame) -> Dat
     both = [name for name in added if name in rows.columns]
     if both:
         raise CommandError(f"the table {step['table']} and the rows both have the column {both[0]}; rename one of them")
-    unique = tables.local(table.dropDuplicates(list(on.values())))
+    try:
+        unique = tables.local(table.dropDuplicates(list(on.values())))
+    except (PySparkException, Py4JJavaError) as error:
+        malformed = _MALFORMED.search(private_spark.error_text(rows.sparkSession, error))
+        if malformed is None:
+            raise
+        raise CommandError(f"the row {malformed[1]} of the table {step['table']} does not fit its columns") from error
     keys = [F.col(f"`{name}`").alias(f"_{step['table']}_{number}") for number, name in enumerate(on.values())]
     side = unique.select(*keys, *(f"`{name}`" for name in added))
     conditions = [F.col(f"`{name}`") == F.col(f"_{step['table']}_{number}") for number, name in enumerate(on)]
@@ -245,6 +255,7 @@ def _records(rows: DataFrame) -> DataFrame:
         F.when(F.col(PRESENT), F.to_json(_object(rows), JSON_OPTIONS)).alias("value"),
         (F.col(OFFSET) + 1).alias("version"),
         F.create_map(PARTITION, OFFSET).alias("position"),
+        F.col(PARTITION).alias(VERSIONED_BY),
     )
 
 

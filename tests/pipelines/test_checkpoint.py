@@ -5,6 +5,7 @@ A change that does not fit the checkpoint is rejected, with the difference and t
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline, lease
+from kafkasse.pipelines import Pipeline, Source, checkpoint, lease
 from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.manifest import CheckpointManifest, differences, plain_settings
 from kafkasse.pipelines.skipped_records import Skipped
@@ -52,6 +53,22 @@ def test_another_n_is_rejected():
         "with --rebuild to compute all results again beside the running version and then switch over, or undo the change, "
         "or use another --checkpoint, which writes all results again, from the oldest to the newest"
     )
+
+
+def test_a_rebuild_is_not_recommended_if_it_would_read_no_record():
+    changed = replace(pipeline(n=5), source=Source("countries", start="latest"))
+
+    with pytest.raises(CommandError, match="Undo the change, or use another --checkpoint, which writes only") as error:
+        manifest(pipeline(n=3)).check(changed, {}, CHECKPOINT)
+
+    assert "--rebuild" not in error.value.detail
+
+
+@pytest.mark.parametrize("sink", ["fields", "largest-fields"])
+def test_a_sink_may_have_the_name_of_a_setting_to_which_entries_can_be_added(sink):
+    before, after = (pipeline(queries={sink: {"top": {"n": 1} | more}}) for more in ({}, {"order": "ascending"}))
+
+    assert [f'query.queries.{sink}.top.order was null and is "ascending" now'] == manifest(before).changes(after, {})
 
 
 @pytest.mark.parametrize(
@@ -114,6 +131,39 @@ def test_settings_must_be_plain_data():
     """A function in the settings could not be compared with that of another run."""
     with pytest.raises(CommandError, match="must be plain data"):
         plain_settings(pipeline(n=query))
+
+
+class LocalFiles:
+    """Files of this machine, as kafkasse.pipelines.files.Files reads them."""
+
+    def read(self, path: str) -> str | None:
+        return Path(path).read_text() if Path(path).exists() else None
+
+    def names(self, path: str) -> list[str]:
+        return [file.name for file in Path(path).glob("*")]
+
+    def changed_at_ms(self, path: str) -> int:
+        return int(Path(path).stat().st_mtime * 1000)
+
+
+@pytest.mark.parametrize(
+    ("planned_at_s", "committed_at_s", "expected_ms"),
+    [(10, 17, 17_000), (13, 17, 14_000), (1000, 1000, 10_000), (1001, 1000, 10_000)],
+    ids=["micro-batch", "real-time mode", "copy", "copy in another order"],
+)
+def test_the_time_of_the_last_commit_is_that_of_the_original(tmp_path, planned_at_s, committed_at_s, expected_ms):
+    """A copy of a checkpoint has the times of the copying. The sinks may contain newer results than the original."""
+    for log, at_s, text in (
+        ("offsets", planned_at_s, 'v1\n{"batchTimestampMs":10000}\n{}'),
+        ("commits", committed_at_s, "v1\n{}"),
+    ):
+        (tmp_path / log).mkdir()
+        (tmp_path / log / "7").write_text(text)
+        os.utime(tmp_path / log / "7", (at_s, at_s))
+    written = replace(manifest(pipeline()), created_at_ms=5000)
+
+    assert expected_ms == checkpoint.last_commit_ms(cast(Files, LocalFiles()), str(tmp_path), written)
+    assert 5000 == checkpoint.last_commit_ms(cast(Files, LocalFiles()), str(tmp_path / "new"), written)
 
 
 class SharedFiles:
@@ -192,6 +242,12 @@ def test_the_list_of_skipped_records_contains_the_offsets_of_each_topic():
     assert SKIPPED == Skipped.parse(SKIPPED.text())
     assert Skipped() == Skipped.parse(None) == Skipped.parse(Skipped().text())
     assert ({0: [3, 17], 10: [5]}, {}) == (SKIPPED.offsets("orders"), SKIPPED.offsets("nix"))
+
+
+@pytest.mark.parametrize("text", ['{"orders": {"0": [1', "[]", '{"orders": [1]}', '{"orders": {"0": [null]}}'])
+def test_a_damaged_list_of_skipped_records_is_an_error(text):
+    with pytest.raises(CommandError, match=r"the file kafkasse-skipped\.json in the checkpoint is damaged"):
+        Skipped.parse(text)
 
 
 def test_a_skipped_record_that_is_added_twice_is_one_record():

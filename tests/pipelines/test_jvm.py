@@ -48,6 +48,16 @@ def test_the_docs_explain_the_versions_of_spark_and_its_connector():
         assert version in docs
 
 
+def test_other_users_cannot_see_the_settings(tmp_path):
+    """They see the command line of each process. A setting may contain a password."""
+    command = jvm.Jvm(tmp_path)._command({"spark.hadoop.fs.s3a.secret.key": "secret"}, [], [])
+
+    assert "secret" not in " ".join(command)
+    properties = Path(command[command.index("--properties-file") + 1])
+    assert "spark.hadoop.fs.s3a.secret.key=secret\n" == properties.read_text()
+    assert 0o600 == properties.stat().st_mode & 0o777
+
+
 PREFIX = "kafkasse-test-"
 HOLD = """
 import sys, time

@@ -6,13 +6,16 @@ import signal
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import Mock
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import failures, metrics, supervisor
+from kafkasse.pipelines import application, dead_letters, failures, metrics, supervisor
+from kafkasse.pipelines.catalog import TOPN
+from kafkasse.pipelines.skipped_records import Skipped
 from kafkasse.pipelines.status import Status, ended_at_ms
 from kafkasse.pipelines.supervisor import (
     Crashed,
@@ -341,6 +344,62 @@ def test_an_error_that_the_query_raises_may_be_caused_by_a_record(reason, kind):
 def test_an_error_with_another_cause_is_not_caused_by_a_record(reason):
     """A lack of memory, a lost executor, Kafka or a service may cause the error, so no record may become a dead letter."""
     assert "" == failures.data_error(reason)
+
+
+PY4J = """An error occurred while calling z:org.apache.kafka.clients.admin.AdminClient.create.
+: org.apache.kafka.common.KafkaException: Failed to create new KafkaAdminClient
+\tat org.apache.kafka.clients.admin.KafkaAdminClient.createInternal
+Caused by: {cause}
+"""
+TIMEOUT = "org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment. Call: listTopics"
+
+
+def test_an_error_of_a_kafka_client_names_its_cause():
+    """The first line of Py4J's exception only names the call."""
+    cause = "org.apache.kafka.common.config.ConfigException: Invalid value SASL_SLL"
+
+    assert f"Spark failed: {cause}" == str(failures.unexpected(Exception(PY4J.format(cause=cause))))
+    without_cause = "An error occurred while calling o1.x.\n: java.lang.IllegalArgumentException: y\n\tat z"
+    assert "java.lang.IllegalArgumentException: y" == failures.first_line_of(Exception(without_cause))
+
+
+def test_a_kafka_client_that_times_out_is_not_a_crash():
+    """Kafka accepts connections, but does not respond."""
+    assert isinstance(failures.unexpected(Exception(PY4J.format(cause=TIMEOUT))), DependencyUnavailable)
+
+
+def test_records_that_kafka_deleted_are_a_final_error():
+    """This exception is not in the package of Kafka's other errors."""
+    reason = "x\nCaused by: org.apache.kafka.clients.consumer.OffsetOutOfRangeException: Fetch position is out of range"
+
+    error = failures.explain(reason, committed=True)
+
+    assert isinstance(error, CommandError)
+    assert "use a new --checkpoint" in error.detail
+
+
+def test_a_pipeline_runs_without_a_reader_of_its_output(monkeypatch):
+    """Its stdout may be a pipe that nobody reads any more, or a file on a full disk."""
+    ready = Mock(side_effect=BrokenPipeError)
+
+    application._StatusObserver(TOPN, None, ready).report(PipelineState.RUNNING, "")
+
+    ready.assert_called_once()
+
+
+def test_a_stop_request_ends_the_wait_for_dead_letters(monkeypatch):
+    """Mode `once` waits until they are written. The next run writes those that cannot be written now."""
+    for name in ("bad_records", "letters", "topics"):
+        monkeypatch.setattr(dead_letters, name, Mock(**{"connector.return_value": {}}))
+    written = Mock(side_effect=RuntimeError("TopicAuthorizationException"))
+    monkeypatch.setattr(dead_letters._Writer, "_run_once", written)
+    run: Any = Mock(**{"pipeline.mode": "once"})
+    stop = StopRequests()
+
+    with dead_letters.running(run, "/checkpoint", "t", 1, Skipped(), stop):
+        stop.signals.put(signal.SIGTERM)
+
+    written.assert_called()
 
 
 def test_a_reason_names_the_exception_of_python():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -15,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.pipelines import Pipeline, rebuild
-from kafkasse.pipelines.catalog import TOPN
+from kafkasse.pipelines.catalog import TOPN, find
 from kafkasse.pipelines.json_records import TEXT, json_objects
 from kafkasse.pipelines.run import Run
 from kafkasse.pipelines.runner import Attempt
@@ -36,6 +37,12 @@ def codes(records: DataFrame) -> DataFrame:
     return json_objects(records, {"code": TEXT}, "code").select("key", F.col("code").alias("value"))
 
 
+def defined(path: Path, **definition: Any) -> Pipeline:
+    """The pipeline that a file defines."""
+    path.write_text(json.dumps({"pipelines": {"defined": definition}}))
+    return find(str(path))
+
+
 class Runs:
     """The topics, the checkpoint directory and the session of a test."""
 
@@ -54,7 +61,7 @@ class Runs:
         return Run(self.spark, pipeline, self.topics.kafka, str(self.directory))
 
     def running(self, pipeline: Pipeline) -> AbstractContextManager[StreamingQuery]:
-        return started(self.of(pipeline), self.checkpoint(pipeline))
+        return started(self.of(pipeline), self.checkpoint(pipeline), StopRequests())
 
     def once(self, pipeline: Pipeline) -> None:
         """Run a query of mode `once` until it has ended."""

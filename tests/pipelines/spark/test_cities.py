@@ -18,6 +18,7 @@ from kafkasse.pipelines import Pipeline, Source
 from kafkasse.pipelines.catalog import find
 from kafkasse.pipelines.run import Run
 from kafkasse.pipelines.start import started
+from kafkasse.pipelines.supervisor import StopRequests
 from tests.pipelines.spark.rows import START, kafka_rows
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "cities"
@@ -78,7 +79,7 @@ def test_the_largest_cities_follow_all_updates(spark, topics, tmp_path):
         return expected == {country: [city["id"] for city in ranking] for country, ranking in cities.items()}
 
     run = Run(spark, running, topics.kafka, str(tmp_path))
-    with started(run, run.checkpoint()):
+    with started(run, run.checkpoint(), StopRequests()):
         topics.read(is_expected)
 
 

@@ -12,9 +12,8 @@ import pytest
 from pyspark.sql import DataFrame
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline, Source, private_spark, session
-from kafkasse.pipelines.catalog import find
-from tests.pipelines.spark.runs import Runs, copy
+from kafkasse.pipelines import Pipeline, Source, jvm, private_spark, session
+from tests.pipelines.spark.runs import Runs, copy, defined
 from tests.pipelines.topics import read
 from tests.support.waiting import wait_until
 
@@ -99,11 +98,6 @@ def test_real_time_mode_reads_several_sources_and_writes_several_sinks(runs):
     assert {("a", b"1"), ("c", b"3")} == set(odd)
 
 
-def defined(path: Path, **definition: Any) -> Pipeline:
-    path.write_text(json.dumps({"pipelines": {"defined": definition}}))
-    return find(str(path))
-
-
 @pytest.mark.long
 def test_a_field_can_be_added(runs, tmp_path):
     """The pipeline continues with its checkpoint. The field is null in rows that were read before.
@@ -172,3 +166,14 @@ def test_spark_knows_the_settings(spark):
     assert [f"{prefix}.changelogCheckpointing.enabled", f"{prefix}.allowFAllocate"] == unknown
     assert parsed.enableChangelogCheckpointing()
     assert not parsed.allowFAllocate()
+
+
+@pytest.mark.parametrize("value", ["a=b c:d", "C:\\new\\users", " #é\t\n!"])
+def test_sparks_launcher_reads_the_settings(spark, value):
+    """It reads them from a file of Java properties."""
+    java: Any = private_spark.java(spark)
+    properties = java.java.util.Properties()
+    properties.load(java.java.io.StringReader(f"{jvm._escaped('spark.a b')}={jvm._escaped(value)}\n"))
+
+    assert value == properties.getProperty("spark.a b")
+    assert "false" == java.java.lang.System.getProperty("spark.sql.adaptive.enabled")

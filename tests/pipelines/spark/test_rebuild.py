@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline, rebuild
+from kafkasse.pipelines import Pipeline, Source, rebuild
 from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.contract import GENERATION
 from kafkasse.pipelines.files import Files
@@ -209,6 +210,28 @@ def test_a_stop_request_ends_a_rebuild(runs, new):
     runs.topics.send((b"a", b"2"))
     with runs.running(version(runs, "old")):
         assert b"2 old" == values(runs, 2)[-1]
+
+
+@pytest.mark.long
+def test_writes_no_tombstones_for_keys_of_others(runs, new):
+    """Another pipeline or producer may write to the same sink."""
+    for headers in ([("kafkasse-pipeline", b"named-too/1")], []):
+        runs.topics.cluster.send(runs.topics.sink, b"x", key=b"%d" % len(headers), headers=headers)
+
+    assert runs.rebuild(new)
+
+    runs.topics.send((b"a", b"2"))
+    with runs.running(new):
+        assert [b"1 old", b"x", b"x", b"1 new", b"2 new"] == values(runs, 5)
+
+
+@pytest.mark.long
+def test_a_pipeline_that_starts_with_the_newest_record_cannot_be_rebuilt(runs, new):
+    """The rebuild would read no record, and so write a tombstone for each key."""
+    latest_only = replace(new, source=Source(runs.topics.source, start="latest"))
+
+    with pytest.raises(CommandError, match=f"it reads {runs.topics.source} with start: latest"):
+        runs.rebuild(latest_only)
 
 
 def test_the_first_run_needs_no_rebuild(runs):

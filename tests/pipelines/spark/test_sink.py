@@ -11,9 +11,10 @@ from pyspark.sql import functions as F
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import private_spark, sink_versions
-from kafkasse.pipelines.contract import GENERATION, VERSION
+from kafkasse.pipelines.contract import GENERATION, SOURCE, VERSION
 from kafkasse.pipelines.files import Files
-from tests.pipelines.spark.runs import codes
+from kafkasse.pipelines.sink_rows import VERSIONED_BY
+from tests.pipelines.spark.runs import codes, defined
 from tests.pipelines.topics import Topics, country, fields, top
 from tests.support.waiting import wait_until
 
@@ -153,6 +154,44 @@ def test_finds_the_highest_version_of_each_key(spark, topics):
     assert [(topics.sink, KEY, GENERATION + 7)] == [(row[0], bytes(row[1]), row[2]) for row in versions.collect()]
     assert "ExistingRDD" not in private_spark.plan(versions)  # how Spark names rows from Python
     assert (0, 2) == (first_generation, sink_versions.next_generation(spark, topics.kafka, [topics.sink]))
+
+
+def test_compares_the_offsets_of_one_source_partition(spark, topics):
+    """A result of one record has an offset as its version. The results of operators have versions that all compare."""
+    for version, position in ((11, b'{"0":10}'), (3, b'{"1":2}'), (1, b"damaged")):
+        headers = [(VERSION, b"%d" % version), (SOURCE, position)]
+        topics.cluster.send(topics.sink, b"x", key=KEY, headers=headers)
+    given = [(0, 11), (0, 12), (1, 3), (1, 4), (2, 1), (None, 11), (None, 12)]
+    rows = spark.createDataFrame(given, f"{VERSIONED_BY} INT, version BIGINT").withColumns(
+        {"topic": F.lit(topics.sink), "key": F.lit(KEY)}
+    )
+    written = sink_versions.written_versions(spark, topics.kafka, [topics.sink], 0)
+
+    assert written is not None
+    newer = sink_versions.only_newer(rows, written, 0)
+
+    assert [(0, 12), (1, 4), (2, 1), (None, 12)] == [
+        (row[0], row[1]) for row in newer.select(VERSIONED_BY, "version").collect()
+    ]
+
+
+@pytest.mark.long
+def test_a_restart_writes_the_results_of_another_source(runs, tmp_path):
+    """The second source has a lower offset than the record of the key in the sink."""
+    topics = runs.topics
+    other = topics.cluster.create(f"{topics.source}-other", 3)
+    sources = {
+        name: {"topic": topic, "schema": {"properties": {"n": {}}}}
+        for name, topic in (("a", topics.source), ("b", other))
+    }
+    pipeline = defined(tmp_path / "pipelines.yaml", sources=sources, sink=topics.sink, mode="once")
+    topics.send(*((b"a", b"{}") for _ in range(3)))
+    runs.once(pipeline)
+    topics.cluster.send(other, b"{}", key=b"a")
+
+    runs.once(pipeline)
+
+    assert 4 == len(runs.results(4))
 
 
 def test_an_older_checkpoint_does_not_start(runs):

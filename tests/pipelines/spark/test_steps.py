@@ -276,6 +276,7 @@ def test_enrich_adds_the_columns_of_tables(run):
         ("csv", "shop.csv", r"\[PATH_NOT_FOUND\] .*/shop.csv"),
         ("csv", "empty.csv", "the table shops of the query have no column id"),
         ("csv", "shops.csv", r"the table shops of the query have no column id \(did you mean ids\?\)"),
+        ("csv", "short.csv", r"the row \[y,null\] of the table shops does not fit its columns"),
         ("csv", "twice.csv", "the table shops of the query have no column id .*id0, name, ID2"),
         ("parquet", "shop.parquet", r"\[PATH_NOT_FOUND\]"),
         ("parquet", "shops.csv", ".*/shops.csv is not a Parquet file"),
@@ -283,7 +284,12 @@ def test_enrich_adds_the_columns_of_tables(run):
 )
 def test_an_unusable_table_is_an_error(run, format_, path, reason):
     """The error names the step of the query that needs the table."""
-    for name, text in (("empty", ""), ("shops", "ids,name\nx,Ann\n"), ("twice", "id,name,ID\nx,Ann,y\n")):
+    for name, text in (
+        ("empty", ""),
+        ("shops", "ids,name\nx,Ann\n"),
+        ("twice", "id,name,ID\nx,Ann,y\n"),
+        ("short", "id,name\nx,Ann\ny\n"),
+    ):
         (run.directory / f"{name}.csv").write_text(text)
     enrich = [{"table": "shops", "on": {"customer": "id"}}]
 
