@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -88,7 +89,8 @@ def serving(address: str | None, status: Status) -> Iterator[int]:
     try:
         if not host:
             raise ValueError("it has no host")
-        server = ThreadingHTTPServer((host.strip("[]"), int(port)), _handler(status))
+        server_class = _IPv6Server if host.startswith("[") else ThreadingHTTPServer
+        server = server_class((host.strip("[]"), int(port)), _handler(status))
     except (OSError, ValueError, OverflowError) as error:
         raise CommandError(f"cannot serve metrics at {address} ({error}); --metrics-bind is HOST:PORT") from error
     Thread(target=server.serve_forever, name="metrics", daemon=True).start()
@@ -97,6 +99,10 @@ def serving(address: str | None, status: Status) -> Iterator[int]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+class _IPv6Server(ThreadingHTTPServer):
+    address_family = socket.AF_INET6
 
 
 def _handler(status: Status) -> type[BaseHTTPRequestHandler]:

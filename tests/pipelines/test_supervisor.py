@@ -224,14 +224,15 @@ def test_the_record_is_plain_data(status):
     assert not [name for name in record if name.startswith("_")]
 
 
-def test_serves_metrics_and_readiness(status):
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_serves_metrics_and_readiness(status, host):
     """Prometheus reads all metrics; a probe gets 503 until the pipeline processes records."""
-    with metrics.serving("127.0.0.1:0", status) as port:
+    with metrics.serving(f"{host}:0", status) as port:
         with pytest.raises(HTTPError, match="503"):
-            urlopen(f"http://127.0.0.1:{port}/-/ready")
+            urlopen(f"http://{host}:{port}/-/ready")
         status.enter(PipelineState.RUNNING, "")
-        ready = urlopen(f"http://127.0.0.1:{port}/-/ready").read()
-        text = urlopen(f"http://127.0.0.1:{port}/-/metrics").read().decode()
+        ready = urlopen(f"http://{host}:{port}/-/ready").read()
+        text = urlopen(f"http://{host}:{port}/-/metrics").read().decode()
 
     assert b"running\n" == ready
     assert 'kafkasse_pipeline_state{pipeline="topn",state="running"} 1.0' in text
