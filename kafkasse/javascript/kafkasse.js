@@ -6,6 +6,7 @@
 // Without the option `shared`, each tab is a leader. kafkasse.d.ts describes the interface.
 
 const BACKOFF_MS = 1000; // before the first retry, until the server sends `retry:`
+const MIN_BACKOFF_MS = 100; // if the server sends `retry: 0`; not for the first wait
 const MAX_BACKOFF_MS = 30_000;
 const MAX_WAIT_MS = 300_000; // caps `retry:` and Retry-After
 const TIMEOUT_MS = 60_000; // a connection that is silent for longer is dead: heartbeats are more frequent
@@ -21,6 +22,7 @@ const SETTLE_MS = 3000; // how long a leader is new: other tabs wait for it to c
 const MAX_EVENT_CHARS = 16 * 2 ** 20;
 const MAX_UNREAD = 1000; // events that the leader reads ahead
 const MAX_BEHIND = 10_000; // events that wait for a slow tab
+const EVENT_CHARS = 2 ** 14; // Events may wait if they have fewer characters on average.
 const MAX_RECENT = 1000; // events that the leader can repeat for a tab that was reloaded
 const MAX_RECENT_CHARS = 2 ** 20;
 const MAX_KEYS = 10_000; // rows that the leader keeps for tabs that open later
@@ -85,6 +87,7 @@ export class Stream {
   #taken = ""; // the ID of the last event that the caller has received
   #received = ""; // the ID of the last event in the inbox
   #inbox = [];
+  #inboxChars = 0;
   #waiting = []; // functions that wake up the callers of #until()
   #closing = new AbortController();
   #session = null; // aborted when the page enters the back/forward cache
@@ -100,7 +103,7 @@ export class Stream {
   #retryMs = BACKOFF_MS;
   #skipsWait = false;
   #fallback = new Fallback();
-  #count = 0; // events of this connection
+  #hasEvents = false; // more than the position with which a stream starts, even if an error follows
   #hasReceived = false; // a part of the body
   #isSilent = false;
 
@@ -144,6 +147,7 @@ export class Stream {
     try {
       const start = this.#options.lastEventId || (await this.#store?.load()) || "";
       this.#position = this.#taken = this.#received = start;
+      if (this.#over) return; // while the position was loaded
       this.#listen();
       this.#start();
       for (;;) {
@@ -152,6 +156,7 @@ export class Stream {
         const event = this.#inbox.shift();
         this.#notify();
         if (event instanceof Error) throw event;
+        this.#inboxChars -= event.data.length;
         this.#taken = event.id || this.#taken;
         yield event;
         await this.commit(event); // The caller asks for the next event, so it has processed this one.
@@ -163,8 +168,8 @@ export class Stream {
 
   async commit({ id }) {
     if (!id || id === this.#position) return;
-    this.#position = id;
     await this.#store?.save(id);
+    this.#position = id;
   }
 
   close() {
@@ -176,6 +181,7 @@ export class Stream {
   }
 
   retry() {
+    if (this.#over) return;
     if (!this.#leads) return this.#channel?.postMessage({ retry: true });
     this.#skipsWait = true;
     this.#notify();
@@ -202,15 +208,16 @@ export class Stream {
   #start() {
     const { signal } = (this.#session = new AbortController());
     const { shared } = this.#options;
-    if (!shared || !globalThis.navigator?.locks) return this.#lead(signal);
+    const lead = (name) => this.#lead(signal, name).catch((error) => this.#deliver(error));
+    if (!shared || !globalThis.navigator?.locks) return lead();
     const name = `kafkasse ${shared === true ? "" : shared} ${this.#url}`;
     const channel = (this.#channel = new BroadcastChannel(name));
     channel.onmessage = ({ data }) => this.#receive(data);
     const aborted = new Promise((resolve) => signal.addEventListener("abort", resolve));
     aborted.then(() => channel.close());
     // The tab keeps the lock until #lead() returns.
-    const leading = navigator.locks.request(name, { signal }, () => Promise.race([this.#lead(signal, name), aborted]));
-    leading.catch(() => this.#lead(signal)); // The browser permits no locks, for example in a sandboxed frame.
+    const leading = navigator.locks.request(name, { signal }, () => Promise.race([lead(name), aborted]));
+    leading.catch(() => lead()); // The browser permits no locks, for example in a sandboxed frame.
     this.#join();
   }
 
@@ -239,12 +246,13 @@ export class Stream {
       const ms = Math.max(Date.now() - startedAt, MIN_POLL_MS);
       const isSilent = this.#isSilent || (failure.status === 504 && ms >= MIN_GATEWAY_TIMEOUT_MS);
       this.#fallback.ended(isSilent, this.#hasReceived, ms);
-      if (polls && failure.hasEnded && this.#count > Number(ms < MIN_EMPTY_POLL_MS)) {
+      if (polls && failure.hasEnded && (this.#hasEvents || (this.#hasReceived && ms >= MIN_EMPTY_POLL_MS))) {
         this.#failures = 0;
         if (this.#fallback.polls) await this.#sleep(startedAt + MIN_POLL_MS - Date.now(), signal);
         continue;
       }
-      if (isSilent) failure = new Failure(`Nothing arrived.${this.#fallback.polls ? " The next requests are long polls." : ""}`);
+      if (this.#isSilent) failure = new Failure("Nothing arrived.");
+      if (this.#fallback.polls && !polls) failure.message += " The next requests are long polls.";
       if (failure instanceof StreamError) return this.#fail(failure.problem);
       if (failure instanceof ReferenceError) return this.#deliver(failure);
       const refreshes = failure.status === 401 && this.#canRefresh;
@@ -266,10 +274,9 @@ export class Stream {
   /** Read one response. Returns or throws the reason why it ended. */
   async #connect(signal) {
     const { polls } = this.#fallback;
-    if (!polls || this.#state?.state !== "open") this.#setState({ state: "connecting" });
-    this.#count = 0;
-    this.#hasReceived = this.#isSilent = false;
+    this.#hasEvents = this.#hasReceived = this.#isSilent = false;
     const controller = (this.#connection = new AbortController());
+    if (!polls || this.#state?.state !== "open") this.#setState({ state: "connecting" });
     this.#heardAt = Date.now();
     const silence = this.#options.timeoutMs ?? TIMEOUT_MS;
     const first = polls ? silence : Math.min(silence, FIRST_EVENT_MS);
@@ -336,6 +343,7 @@ export class Stream {
     const reader = body.getReader();
     const decoder = new TextDecoder();
     const parser = new Parser(this.#received);
+    let hasStarted = false;
     for (;;) {
       const { value, done } = await reader.read().catch(() => {
         throw new Failure("The connection was lost.");
@@ -348,12 +356,16 @@ export class Stream {
         const isError = event.type === "error";
         this.#publish(isError ? { type: "position", data: "{}", id: event.id } : event);
         if (isError) throw this.#failure(parseProblem(event.data), null);
-        if (++this.#count > 1) this.#failures = 0; // Every stream starts with a position, even if an error follows.
+        if (hasStarted || event.type !== "position") {
+          this.#hasEvents = true;
+          this.#failures = 0;
+        }
+        hasStarted = true;
       }
       this.#retryMs = parser.retryMs ?? this.#retryMs;
-      if (this.#inbox.length > MAX_UNREAD) {
+      if (this.#isBehind(MAX_UNREAD)) {
         this.#heardAt = Infinity; // Nothing is read, so silence is normal.
-        await this.#until(() => this.#inbox.length <= MAX_UNREAD || signal.aborted);
+        await this.#until(() => !this.#isBehind(MAX_UNREAD) || signal.aborted);
         this.#heardAt = Date.now();
       }
     }
@@ -375,7 +387,8 @@ export class Stream {
   }
 
   async #wait({ message, retryAfterMs = 0 }, signal) {
-    const backoffMs = Math.min(MAX_BACKOFF_MS, this.#retryMs * 2 ** this.#failures++);
+    const baseMs = Math.max(this.#retryMs, this.#failures && MIN_BACKOFF_MS);
+    const backoffMs = Math.min(MAX_BACKOFF_MS, baseMs * 2 ** this.#failures++);
     const requestedMs = Math.min(MAX_WAIT_MS, Math.max(this.#retryMs, retryAfterMs));
     // Jitter: if all clients reconnected at the same moment, they could overload the server again.
     const waitMs = Math.max(backoffMs, requestedMs) * (1 + Math.random() / 2);
@@ -400,19 +413,33 @@ export class Stream {
 
   #accept(event) {
     this.#received = event.id;
-    if (this.#channel) this.#remember(event);
     this.#deliver(event);
+    if (this.#channel) this.#try(() => this.#remember(event));
+  }
+
+  /** Call a function of the application. Its loop throws the exception. */
+  #try(call) {
+    try {
+      call();
+    } catch (error) {
+      this.#deliver(error);
+    }
   }
 
   #deliver(event) {
     this.#inbox.push(event instanceof Error ? event : new StreamEvent(event));
+    this.#inboxChars += event.data?.length || 0; // An error has no data.
     this.#notify();
+  }
+
+  #isBehind(maxEvents) {
+    return this.#inbox.length > maxEvents || this.#inboxChars > maxEvents * EVENT_CHARS;
   }
 
   #setState(state) {
     if (this.#leads) this.#channel?.postMessage({ state });
     this.#state = state;
-    this.#options.onState?.(state);
+    this.#try(() => this.#options.onState?.(state));
   }
 
   #fail(problem) {
@@ -444,8 +471,9 @@ export class Stream {
       this.#setState(state);
     } else if (this.#joined && event) {
       this.#accept(event);
-      if (this.#inbox.length > MAX_BEHIND) {
+      if (this.#isBehind(MAX_BEHIND)) {
         this.#inbox = [];
+        this.#inboxChars = 0;
         this.#join();
       }
     } else if (event?.id === this.#received) {

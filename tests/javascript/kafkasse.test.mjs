@@ -145,6 +145,39 @@ test("A poll without events is not repeated at once.", async () => {
   assert.deepEqual(["The server ended the stream."], reasons.slice(1));
 });
 
+/** Stop the clock. Returns a function that delays a response. */
+function stopClock(t) {
+  let now = 0;
+  mock.method(Date, "now", () => now);
+  t.after(() => mock.restoreAll());
+  return (seconds, respond) => (response) => {
+    now += 1000 * seconds;
+    respond(response);
+  };
+}
+
+for (const [name, text, seconds] of [["a quiet topic", "", 8], ["a busy topic", message(6), 0]]) {
+  test(`Long polls of ${name} need no position events.`, async (t) => {
+    const takes = stopClock(t);
+    const poll = takes(seconds, sends(`retry: 1000\n\nid: 5\n\n${text}`, "ends"));
+    script = [takes(5, answers(504)), poll, poll, answers(404)];
+    const reasons = [];
+
+    await assert.rejects(openHasty({ lastEventId: "5" }, reasons).run({}), { status: 404 });
+
+    assert.deepEqual(["no: 504 The next requests are long polls."], reasons);
+  });
+}
+
+test("After a 504 of a proxy, the stream waits as long as Retry-After says.", async (t) => {
+  script = [stopClock(t)(5, answers(504, { "Retry-After": "40" }))];
+  const waitMs = await new Promise((resolve) => {
+    open({ onState: ({ state, retryAt }) => state === "retrying" && resolve(retryAt - Date.now()) }).run({});
+  });
+
+  assert.ok(waitMs >= 40_000);
+});
+
 test("A token that expires between two long polls is replaced without a wait.", async () => {
   const reasons = [];
   script = [blocked.headers, sends(START + message(1), "ends"), answers(401), sends(START + message(2))];
@@ -253,6 +286,12 @@ test("An event resets the wait.", async () => {
   script = [sends(start, "ends"), sends(start + message(1), "ends")];
 
   assert.deepEqual([2500, 2500], await waits(2));
+});
+
+test("The field `retry: 0` disables only the first wait.", async () => {
+  script = [sends(START.replace("retry: 1", "retry: 0") + message(1), "ends"), answers(503)];
+
+  assert.deepEqual([0, 200, 400, 800].map((ms) => 1.25 * ms), await waits(4));
 });
 
 test("A server that cannot be reached is retried.", async () => {
@@ -422,6 +461,18 @@ test("run() waits for a handler before it delivers the next event and stores the
   assert.deepEqual(["save 0", "start 1", "end 1", "save 1", "start 2", "end 2"], seen.slice(0, 6));
 });
 
+test("A position that could not be stored can be committed again.", async () => {
+  const saved = [];
+  const errors = [new Error("the disk is full")];
+  const save = async (id) => (errors.length ? Promise.reject(errors.pop()) : saved.push(id));
+  const stream = open({ store: { load() {}, save } });
+
+  await assert.rejects(stream.commit({ id: "1" }), /disk is full/);
+  await stream.commit({ id: "1" });
+
+  assert.deepEqual([["1"], "1"], [saved, stream.position]);
+});
+
 test("A stream can be read only once.", async () => {
   script = [sends(START + message(1))];
   const stream = open();
@@ -489,11 +540,106 @@ test("A slow reader stops the server from sending more, and loses nothing.", asy
   assert.equal(count, seen);
 });
 
+test("A slow reader stops the server from sending more large events.", async () => {
+  const count = 100;
+  let sent = 0;
+  const body = new ReadableStream({
+    pull(controller) {
+      controller.enqueue(new TextEncoder().encode(message(++sent, "x".repeat(2 ** 20))));
+      if (sent === count) controller.close();
+    },
+  });
+  const fetch = async () => new Response(body, { headers: STREAM });
+  const ids = [];
+  for await (const event of open({ fetch })) {
+    ids.push(event.id);
+    if (ids.length === 1) for (let turn = 0; turn < 1000; turn++) await new Promise(setImmediate);
+    if (ids.length === 1) assert.ok(sent < 20, `${sent} megabytes are in memory`);
+    if (ids.length === count) break;
+  }
+
+  assert.deepEqual(Array.from({ length: count }, (_, at) => String(at + 1)), ids);
+});
+
 test("close() ends the loop, also while the stream waits.", async () => {
   script = [answers(503, { "Retry-After": "100" })];
   const stream = open({ onState: ({ state }) => state === "retrying" && stream.close() });
 
   await stream.run({});
+});
+
+test("A stream that is closed while it loads its position does not connect.", async () => {
+  const urls = [];
+  const fetch = (url) => urls.push(url) && Promise.reject(new Error());
+  const running = open({ fetch }).run({});
+  streams[0].close();
+
+  await running;
+  await new Promise(setImmediate);
+
+  assert.deepEqual([], urls);
+});
+
+test("A stream that is closed while it connects sends no request.", async () => {
+  const aborted = [];
+  const fetch = (url, { signal }) => aborted.push(signal.aborted) && Promise.reject(new Error());
+  const stream = open({ fetch, onState: ({ state }) => state === "connecting" && stream.close() });
+
+  await stream.run({});
+  await new Promise(setImmediate);
+
+  assert.deepEqual([true], aborted);
+});
+
+for (const failing of ["connecting", "open", "retrying"]) {
+  test(`The loop throws an exception of onState at ${failing}.`, async () => {
+    script = [failing === "retrying" ? answers(503) : sends(START)];
+    const onState = ({ state }) => {
+      if (state === failing) throw new Error(`a mistake at ${state}`);
+    };
+
+    await assert.rejects(open({ onState }).run({}), { message: `a mistake at ${failing}` });
+  });
+}
+
+/** The locks of a browser. Node 20 has none. `query` replaces the method of this name. */
+function useLocks(t, query = async () => ({ pending: [] })) {
+  const original = Object.getOwnPropertyDescriptor(globalThis, "navigator");
+  const request = async (name, { signal }, granted) => granted();
+  Object.defineProperty(globalThis, "navigator", { value: { locks: { request, query } }, configurable: true });
+  t.after(() => {
+    if (original) Object.defineProperty(globalThis, "navigator", original);
+    else delete globalThis.navigator;
+  });
+}
+
+test("retry() after close() has no effect.", async (t) => {
+  const stream = open({ shared: true });
+  useLocks(t, async () => stream.close());
+  await stream.run({});
+
+  stream.retry();
+});
+
+test("The loop throws an exception of `key` after it has received the record.", async (t) => {
+  useLocks(t);
+  script = [sends(START + message(1, '{"a":"b"}') + message(2, "null") + message(3))];
+  const ids = [];
+  const stream = open({ shared: true, key: (event) => event.json().a });
+
+  await assert.rejects(stream.run({ message: ({ id }) => ids.push(id) }), TypeError);
+
+  assert.deepEqual(["1", "2"], ids);
+  assert.equal("2", stream.position);
+  assert.equal(1, requests.length);
+});
+
+test("A tab that has had the lock does not read without it.", async (t) => {
+  useLocks(t, () => Promise.reject(new Error("no locks")));
+  script = [sends(START)];
+
+  await assert.rejects(open({ shared: true }).run({}), { message: "no locks" });
+  assert.deepEqual([], requests);
 });
 
 test("The events of a stream are typed, and json() parses their data.", async () => {
