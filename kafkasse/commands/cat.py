@@ -6,6 +6,7 @@ Events go to stdout. Messages about the connection go to stderr.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -13,7 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import click
@@ -39,19 +40,23 @@ Exit codes:
   0    --max events were printed, or the reader of the pipe has exited
   1    an error that a retry would not fix
   2    wrong usage
-  130  Ctrl-C or SIGTERM
+  130  Ctrl-C, SIGTERM or SIGHUP
 """
 
 
 def _json(event: Event) -> str:
     """Return an event on one line. Data that is JSON is copied, so that numbers keep their digits."""
-    try:
-        json.loads(event.data)
-        data = event.data.replace("\n", " ")  # outside of strings, where JSON allows line breaks
-    except (ValueError, RecursionError):
-        data = json.dumps(event.data, ensure_ascii=False)
+    data = json.dumps(event.data, ensure_ascii=False)
+    if event.type != "base64":  # which may also be a valid number
+        with suppress(ValueError, RecursionError):
+            json.loads(event.data, parse_constant=_reject)
+            data = event.data.replace("\n", " ")  # outside of strings, where JSON allows line breaks
     names = {"type": event.type, "id": event.id}
     return json.dumps(names, ensure_ascii=False, separators=(",", ":"))[:-1] + f',"data":{data}}}'
+
+
+def _reject(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON, but Python's json accepts it")
 
 
 OUTPUTS: dict[str, Callable[[Event], str]] = {
@@ -135,13 +140,15 @@ def command(
 ) -> None:
     """Print the stream at URL.
 
-    The command reconnects after every interruption and resumes after the last event that it printed. On Ctrl-C or
-    SIGTERM, it prints how to resume later, and ends. Messages about the connection go to stderr. The output has colors
-    only on a terminal, and NO_COLOR=1 disables them.
+    The command reconnects after every interruption and resumes after the last event that it printed. On Ctrl-C,
+    SIGTERM or SIGHUP, it prints how to resume later, and ends. Messages about the connection go to stderr. The output has
+    colors only on a terminal, and NO_COLOR=1 disables them.
     """
     if last_event_id and (since or position_file):
         raise click.UsageError("--last-event-id cannot be combined with --since or --position-file.")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as after Ctrl-C, save the position
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, signal.default_int_handler)  # as after Ctrl-C, save the position
     if cookies:
         headers = [*headers, ("Cookie", "; ".join(f"{name}={value}" for name, value in cookies))]
     position = Position(position_file, last_event_id)
@@ -175,7 +182,7 @@ class Position:
     def __init__(self, file: Path | None, start: str) -> None:
         self.file = file
         self.id = start
-        self._saved_at_s = time.monotonic()
+        self._saved_at_s = -math.inf  # the topic may be quiet after the first event, so save its position at once
         if file:
             self.id = self._read(file)
 

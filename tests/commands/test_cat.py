@@ -115,6 +115,8 @@ def test_rejects_what_cannot_work(cat, words, code, sentence):
         ('{"area":25.00,"id":9007199254740993}', '{"area":25.00,"id":9007199254740993}'),
         ('{"a":\ndata: 1}', '{"a": 1}'),
         ("not JSON", '"not JSON"'),
+        ('{"a":NaN}', r'"{\"a\":NaN}"'),  # only Python reads it as JSON
+        ("-Infinity", '"-Infinity"'),
     ],
 )
 def test_json_output_contains_the_data_as_json(cat, serve, data, member):
@@ -124,6 +126,13 @@ def test_json_output_contains_the_data_as_json(cat, serve, data, member):
     done = cat(server.url, "--max", "1", "-o", "json")
 
     assert f'{{"type":"message","id":"7","data":{member}}}\n' == done.out
+
+
+def test_json_output_contains_base64_as_text(cat, serve):
+    """It may also be a valid number."""
+    server = serve(Sends(b"id: 7\nevent: base64\ndata: 1e10\n\n"))
+
+    assert '{"type":"base64","id":"7","data":"1e10"}\n' == cat(server.url, "--max", "1", "-o", "json").out
 
 
 def test_a_position_file_continues_where_the_last_run_stopped(cat, serve, tmp_path):
@@ -191,9 +200,9 @@ def test_rejects_another_file_as_position_file(cat, tmp_path, text):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_stores_the_position_when_it_is_stopped(serve, tmp_path, stop):
-    """The next run neither repeats nor omits an event that was printed before Ctrl-C or SIGTERM.
+    """The next run neither repeats nor omits an event that was printed before Ctrl-C, SIGTERM or SIGHUP.
 
     Each event is printed as soon as it arrives.
     """
@@ -209,6 +218,27 @@ def test_stores_the_position_when_it_is_stopped(serve, tmp_path, stop):
     # The signal may arrive after the event was printed and before its ID was stored. Then the event is repeated.
     assert file.read_text().strip() in (ID % 1, ID % 2)
     assert f"resume with: kafkasse cat {server.url} --position-file {file}" == log.splitlines()[-1]
+
+
+def test_stores_the_first_position_at_once(tmp_path):
+    """The topic may be quiet until the command is killed. Otherwise, the next run would start at the route's default."""
+    file = tmp_path / "position"
+
+    Position(file, "").printed("1")
+
+    assert "1\n" == file.read_text()
+
+
+@pytest.mark.processes
+def test_nohup_works(serve):
+    """It starts the command with SIGHUP ignored."""
+    server = serve(Sends(event(0)))
+
+    with process("cat", server.url, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) as running:
+        assert "0\n" == running.stdout.readline()
+        running.send_signal(signal.SIGHUP)
+        server.connections[0].sendall(chunk(event(1)))
+        assert "1\n" == running.stdout.readline()
 
 
 @pytest.mark.parametrize(("variables", "colored"), [({}, True), ({"NO_COLOR": "1"}, False)])
