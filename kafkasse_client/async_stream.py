@@ -30,7 +30,13 @@ Token = str | Callable[[bool], str | Awaitable[str]]
 Headers = Mapping[str, str] | Callable[[bool], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 
 # Errors that a retry may fix. Other exceptions of aiohttp, such as InvalidURL, go to the caller.
-_NETWORK_ERRORS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, ConnectionError)
+_NETWORK_ERRORS = (
+    aiohttp.ClientConnectionError,
+    aiohttp.ClientPayloadError,
+    aiohttp.ClientResponseError,  # the response is not HTTP
+    TimeoutError,
+    ConnectionError,
+)
 
 
 class AsyncStream:
@@ -108,8 +114,8 @@ class AsyncStream:
     async def commit(self, event: Event) -> None:
         """Save the position of an event now, for example before you leave the loop."""
         if event.id and event.id != self._core.position:  # the rows of a snapshot have no ID
-            self._core.position = event.id
             await _result(self._save(event.id))
+            self._core.position = event.id
 
     def close(self) -> None:
         """End the iteration: at once while it waits for a retry, otherwise at the next event or heartbeat."""
@@ -120,36 +126,39 @@ class AsyncStream:
         headers = {**(more or {}), **self._core.request_headers()}
         if token := await self._ask(self._token):
             headers["Authorization"] = f"Bearer {token}"
-        timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=self._core.timeout_s(self._timeout_s))
+        silence_s = self._core.timeout_s(self._timeout_s)
+        timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=silence_s)
         parameters = self._core.request_parameters() or None
         try:
             async with session.get(self._url, params=parameters, headers=headers, timeout=timeout) as response:
-                await self._check(response)
+                await self._check(response, silence_s)
                 if not self._core.continues_polling:
                     self._on_state(State("open"))
-                async for chunk in response.content.iter_any():
+                while chunk := await _next_chunk(response, silence_s):
                     for event in self._core.receive(chunk):
                         if self._closed.is_set():
                             return
                         yield event
                     if self._closed.is_set():
                         return
+        except aiohttp.TooManyRedirects:
+            raise
         except aiohttp.ClientConnectorCertificateError as error:
             raise StreamError(f"the server's certificate cannot be verified: {error}") from error
         except aiohttp.ServerTimeoutError as error:
-            is_silence = "reading" in str(error)  # otherwise, the connection could not be opened in time
-            raise Silence("nothing arrived through the connection") if is_silence else Retryable(str(error)) from error
+            is_silence = str(error).startswith("Timeout on reading")  # otherwise, the connection was not opened in time
+            raise _silence() if is_silence else Retryable(str(error)) from error
         except _NETWORK_ERRORS as error:
             raise Retryable(f"the connection failed: {type(error).__name__}") from error
 
-    async def _check(self, response: aiohttp.ClientResponse) -> None:
+    async def _check(self, response: aiohttp.ClientResponse, silence_s: float) -> None:
         if response.ok:
             self._core.open(response.status, response.headers.get("Content-Type", ""))
             return
         body = b""
-        with suppress(*_NETWORK_ERRORS):
-            body = await response.content.read(MAX_PROBLEM_BYTES)
-        raise self._core.response_error(response.status, body, response.headers.get("Retry-After"))
+        with suppress(Silence, *_NETWORK_ERRORS):
+            body = await _next_chunk(response, silence_s)
+        raise self._core.response_error(response.status, body[:MAX_PROBLEM_BYTES], response.headers.get("Retry-After"))
 
     async def _ask(self, option: T | Callable[[bool], T | Awaitable[T]]) -> T:
         """Return the value of an option, which may be a function. If the function fails, the stream retries later."""
@@ -161,6 +170,21 @@ class AsyncStream:
             raise
         except Exception as error:  # the caller's code may raise anything, for example if the issuer is down
             raise Retryable(f"the token or the headers are not available: {error!r}") from error
+
+
+def _silence() -> Silence:
+    return Silence("nothing arrived through the connection")
+
+
+async def _next_chunk(response: aiohttp.ClientResponse, silence_s: float) -> bytes:
+    """Return the next bytes of the body, or b"" at its end. The timeout of aiohttp does not end after an invalid chunk."""
+    try:
+        async with asyncio.timeout(silence_s) as limit:
+            return await response.content.readany()
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise _silence() from error
 
 
 async def _result(value: Any) -> Any:

@@ -18,6 +18,7 @@ from kafkasse_client.sse import Event, EventTooLarge, Parser
 MAX_SILENCE_S = 60.0  # heartbeats are more frequent, so a connection that is silent for longer is dead
 CONNECT_TIMEOUT_S = 10.0
 DEFAULT_RETRY_S = 1.0  # between two connections, until the server sends `retry:`
+MIN_BACKOFF_S = 0.1  # if the server sends `retry: 0`; not for the first wait
 MAX_BACKOFF_S = 30.0
 MAX_RETRY_S = 300.0  # a cap on `retry:` and Retry-After, because a wrong value could make us wait for days
 MAX_DOUBLINGS = 10
@@ -103,10 +104,11 @@ class Core:
         self._parser = Parser()
         self._retry_s = DEFAULT_RETRY_S
         self._failures = 0
-        self._events = 0  # that this connection has received
         self._was_open = False  # whether an earlier connection was open
         self._is_open = False
         self._has_received = False  # a part of the body of this connection
+        self._has_started = False  # this connection has received an event
+        self._has_events = False  # more than the position with which a stream starts, even if an error follows
 
     def request_parameters(self) -> dict[str, str]:
         """Return the parameters to add to the query of the next request."""
@@ -118,8 +120,7 @@ class Core:
 
     def request_headers(self) -> dict[str, str]:
         """Return the headers that every request for the stream needs."""
-        self._is_open = self._has_received = False
-        self._events = 0  # also if there is no response
+        self._is_open = self._has_received = self._has_started = self._has_events = False
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
         return headers | {"Last-Event-ID": self.position} if self.position else headers
 
@@ -135,7 +136,7 @@ class Core:
             raise Retryable(reason) if self._was_open else StreamError(f"{reason}; check the URL", status)
         self._was_open = self._is_open = True
         self.wants_new_token = False
-        self._events = 0
+        self._has_started = self._has_events = False
         self._parser = Parser(last_event_id=self.position)
 
     def receive(self, chunk: bytes) -> Iterator[Event]:
@@ -152,9 +153,10 @@ class Core:
                 if event.type == "error":
                     yield Event("position", "{}", event.id)
                     raise self.stream_error(event)
-                self._events += 1
-                if self._events > 1:  # every stream starts with a position, even if an error follows
+                if self._has_started or event.type != "position":
+                    self._has_events = True
                     self.succeeded()
+                self._has_started = True
                 yield event
         except EventTooLarge as error:
             raise StreamError(str(error)) from None
@@ -216,8 +218,8 @@ class Core:
         return wait_s(self._failures - 1, self._retry_s, failure.retry_after_s)
 
     def _has_polled(self, failure: Retryable, open_s: float) -> bool:
-        least = 1 if open_s >= MIN_EMPTY_POLL_S else 2  # even an empty poll returns the position
-        return isinstance(failure, End) and self._events >= least
+        is_empty = self._has_received and open_s >= MIN_EMPTY_POLL_S
+        return isinstance(failure, End) and (self._has_events or is_empty)
 
     def succeeded(self) -> None:
         """Reset the backoff after a success."""
@@ -247,7 +249,7 @@ def retry_after_s(value: str, now: datetime) -> float | None:
         return float(value)
     try:
         return (parsedate_to_datetime(value) - now).total_seconds()
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
 
 
@@ -256,6 +258,7 @@ def wait_s(failures: int, retry_s: float, retry_after_s: float) -> float:
 
     The result is at least the time that the server requested, up to MAX_RETRY_S.
     """
-    backoff_s = min(MAX_BACKOFF_S, retry_s * 2.0 ** min(failures, MAX_DOUBLINGS))
+    base_s = max(retry_s, MIN_BACKOFF_S if failures else 0)
+    backoff_s = min(MAX_BACKOFF_S, base_s * 2.0 ** min(failures, MAX_DOUBLINGS))
     requested_s = min(MAX_RETRY_S, max(retry_s, retry_after_s))
     return max(backoff_s, requested_s) * random.uniform(1, 1.5)  # noqa: S311 - spreads the clients, not a secret

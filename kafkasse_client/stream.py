@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import requests
 from requests.auth import AuthBase
-from urllib3.exceptions import ReadTimeoutError
+from urllib3.exceptions import HTTPError, ReadTimeoutError
 
 from kafkasse_client.core import (
     CONNECT_TIMEOUT_S,
@@ -30,6 +30,8 @@ from kafkasse_client.stores import PositionStore, Save, load, save_of
 T = TypeVar("T")
 Token = str | Callable[[bool], str]
 Headers = Mapping[str, str] | Callable[[bool], Mapping[str, str]]
+
+MAX_PART_BYTES = 64 * 1024  # of a body that is not chunked
 
 # Errors that a retry may fix. Other exceptions of requests, such as InvalidURL, go to the caller.
 _NETWORK_ERRORS = (
@@ -124,15 +126,16 @@ class Stream:
     def commit(self, event: Event) -> None:
         """Save the position of an event now, for example before you leave the loop."""
         if event.id and event.id != self._core.position:  # the rows of a snapshot have no ID
-            self._core.position = event.id
             self._save(event.id)
+            self._core.position = event.id
 
     def close(self) -> None:
         """End the iteration: at once while it waits for a retry, otherwise at the next event or heartbeat. Thread-safe."""
         self._closed.set()
 
     def _connection(self) -> Iterator[Event]:
-        with self._open() as response:
+        with self._request() as response:
+            self._check(response)
             if not (self._closed.is_set() or self._core.continues_polling):
                 self._on_state(State("open"))
             for chunk in _chunks(response):
@@ -144,13 +147,13 @@ class Stream:
                 if self._closed.is_set():
                     return
 
-    def _open(self) -> requests.Response:
+    def _request(self) -> requests.Response:
         refresh = self._core.wants_new_token
         more: Mapping[str, str] | None = _ask(self._headers, refresh)
         headers = {**(more or {}), **self._core.request_headers()}
         token = _ask(self._token, refresh)
         try:
-            response = self._session.get(
+            return self._session.get(
                 self._url,
                 # Browsers send IDs as UTF-8; requests would encode a string as Latin-1.
                 headers={name: value.encode() for name, value in headers.items()},
@@ -161,14 +164,15 @@ class Stream:
             )
         except _NETWORK_ERRORS as error:
             raise _network_error(error) from error
+
+    def _check(self, response: requests.Response) -> None:
         if response.ok:
             self._core.open(response.status_code, response.headers.get("Content-Type", ""))
-            return response
-        with response:
-            body = b""
-            with suppress(*_NETWORK_ERRORS):
-                body = next(response.iter_content(MAX_PROBLEM_BYTES), b"")
-            raise self._core.response_error(response.status_code, body, response.headers.get("Retry-After"))
+            return
+        body = b""
+        with suppress(*_NETWORK_ERRORS):
+            body = next(response.iter_content(MAX_PROBLEM_BYTES), b"")
+        raise self._core.response_error(response.status_code, body, response.headers.get("Retry-After"))
 
 
 class _Bearer(AuthBase):
@@ -196,7 +200,8 @@ def _ask(option: T | Callable[[bool], T], refresh: bool) -> T:
 
 def _network_error(error: BaseException) -> StreamError | Retryable:
     """Return the error for an error of requests, with the reason of the first error that led to it."""
-    is_silence = isinstance(error, requests.ReadTimeout) or isinstance((*error.args, None)[0], ReadTimeoutError)
+    silences = (requests.ReadTimeout, ReadTimeoutError)
+    is_silence = isinstance(error, silences) or isinstance((*error.args, None)[0], silences)
     if is_silence:
         return Silence("nothing arrived through the connection")
     while cause := error.__cause__ or error.__context__:
@@ -211,9 +216,13 @@ def _network_error(error: BaseException) -> StreamError | Retryable:
 
 
 def _chunks(response: requests.Response) -> Iterator[bytes]:
-    # With None, requests returns each chunk of a chunked body as it arrives, but reads any other body to its end first.
-    size = None if getattr(response.raw, "chunked", False) else 1
+    is_chunked = getattr(response.raw, "chunked", False)
     try:
-        yield from response.iter_content(size)
-    except _NETWORK_ERRORS as error:
+        if is_chunked or not hasattr(response.raw, "read1"):  # of urllib3 2
+            # With None, requests returns each chunk of a chunked body as it arrives, but reads any other body to its end.
+            yield from response.iter_content(None if is_chunked else 1)
+            return
+        while part := response.raw.read1(MAX_PART_BYTES, decode_content=True):
+            yield part
+    except (*_NETWORK_ERRORS, HTTPError) as error:
         raise _network_error(error) from error

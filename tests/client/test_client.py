@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -13,14 +14,16 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import aiohttp
+import gevent.event
 import pytest
 import requests
 import responses
 
 from kafkasse_client import AsyncStream, Event, FileStore, State, Stream, StreamError, core, fallback
-from tests.client.script import START, Answers, Raw, Sends, failure, message, sent_ids
+from tests.client.script import HEAD, START, Answers, Raw, Sends, chunk, failure, message, sent_ids
 from tests.client.script import serve as serve
 from tests.support.docs import code
 from tests.support.server import ROOT
@@ -82,6 +85,21 @@ EACH_CUT = [Sends(WHOLE[:size], "breaks") for size in range(len(WHOLE))]
         pytest.param([Sends(WHOLE, "is reset"), Sends(message(2))], {}, ["1", "2"], {None, "1"}, id="is reset"),
         pytest.param([Raw(UNTIL_CLOSED + WHOLE), Sends(message(2))], {}, ["1", "2"], {None, "1"}, id="is not chunked"),
         pytest.param([Sends(WHOLE), Sends(message(2))], {"timeout_s": 0.1}, ["1", "2"], {None, "1"}, id="is silent"),
+        pytest.param(
+            [Raw(UNTIL_CLOSED + WHOLE, "stays"), Sends(message(2))],
+            {"timeout_s": 0.1},
+            ["1", "2"],
+            {None, "1"},
+            id="is silent and not chunked",
+        ),
+        pytest.param(
+            [Raw(UNTIL_CLOSED + WHOLE, "is reset"), Sends(message(2))],
+            {},
+            ["1", "2"],
+            {None, "1"},
+            id="is reset and not chunked",
+        ),
+        pytest.param([Raw(b"SSH-2.0\r\n\r\n"), Sends(WHOLE)], {}, ["1"], {None}, id="is not HTTP"),
         pytest.param([*EACH_CUT, Sends(message(1))], {}, ["1"], {None, "0"}, id="is cut at any byte"),
         pytest.param([Sends(b"id: 7\n\n", "ends"), Sends(message(8))], {}, ["8"], {None, "7"}, id="an ID without data"),
         pytest.param(
@@ -94,6 +112,58 @@ def test_reconnects_after_the_last_event(client, serve, script, options, receive
 
     assert received == ids(read(client(server.url, **options), len(received)))
     assert sent == set(sent_ids(server))
+
+
+def test_reconnects_after_an_invalid_chunk(client, serve):
+    """aiohttp does not wake its reader, so AsyncStream waits as long as for a silent connection."""
+    received = gevent.event.Event()
+
+    def send_invalid_chunk(connection: socket.socket) -> None:
+        connection.sendall(HEAD + chunk(WHOLE))
+        received.wait(60)
+        connection.sendall(b"not a length\r\n")
+
+    def handle(event: Event) -> None:
+        seen.append(event.id)
+        received.set()
+        if event.id == "2":
+            stream.close()
+
+    seen: list[str] = []
+    server = serve(send_invalid_chunk, Sends(message(2)))
+    stream = client(server.url, timeout_s=0.2)
+    run(stream, message=handle)
+
+    assert ["1", "2"] == seen
+
+
+def test_a_body_that_is_not_chunked_is_not_read_byte_by_byte(client, serve, monkeypatch):
+    sizes: list[int] = []
+    receive = core.Core.receive
+    monkeypatch.setattr(core.Core, "receive", lambda self, part: sizes.append(len(part)) or receive(self, part))
+    count = 100
+    server = serve(Raw(UNTIL_CLOSED + START + b"".join(map(message, range(1, count + 1))), "stays"))
+
+    read(client(server.url), count)
+
+    assert len(sizes) < count
+
+
+def test_a_connection_that_cannot_be_opened_in_time_is_not_silent():
+    """Long polls would not help. aiohttp's message contains the URL."""
+    error = aiohttp.ServerTimeoutError("Connection timeout to host http://127.0.0.1/readings")
+    reasons: list[str] = []
+
+    def close(state: State) -> None:
+        if state.name == "retrying":
+            reasons.append(state.reason)
+            stream.close()
+
+    session = mock.Mock(get=mock.Mock(side_effect=error))
+    stream = AsyncStream("http://127.0.0.1/readings", session=session, on_state=close)
+    run(stream)
+
+    assert [str(error)] == reasons
 
 
 @pytest.mark.parametrize("blocked", [Raw(b"", "stays"), Sends(b"")], ids=["no headers", "no body"])
@@ -321,6 +391,49 @@ def test_a_response_that_is_no_stream_is_an_error(client, serve):
 
     with pytest.raises(StreamError, match="not with an event stream"):
         run(client(server.url))
+
+
+def test_a_position_that_could_not_be_saved_can_be_committed_again(client):
+    saved: list[str] = []
+    errors = [OSError("the disk is full")]
+
+    def save(position: str) -> None:
+        if errors:
+            raise errors.pop()
+        saved.append(position)
+
+    def commit() -> None:
+        result = stream.commit(Event("message", "", "1"))
+        if result is not None:
+            asyncio.run(result)
+
+    stream = client("http://127.0.0.1", store=save)
+    with pytest.raises(OSError, match="the disk is full"):
+        commit()
+    commit()
+
+    assert (["1"], "1") == (saved, stream.position)
+
+
+def test_a_response_that_is_no_stream_is_closed_before_the_wait(serve):
+    """The response of a proxy may be endless."""
+    page = Raw(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html>", "stays")
+    closed = gevent.event.Event()
+
+    def send_page(connection: socket.socket) -> None:
+        page(connection)
+        closed.set()
+
+    def wait(state: State) -> None:
+        if state.name == "retrying" and "text/html" in state.reason:
+            assert closed.wait(60)
+            stream.close()
+
+    server = serve(Sends(START + message(1), "ends"), send_page)
+    stream = Stream(server.url, on_state=wait)
+    stream.run()
+
+    assert 2 == len(server.requests)
 
 
 def test_coroutine_functions_are_awaited(serve):

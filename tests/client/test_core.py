@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kafkasse_client.core import (
     MAX_BACKOFF_S,
     MAX_RETRY_S,
+    MIN_BACKOFF_S,
     Core,
     End,
     Retryable,
@@ -34,6 +35,7 @@ NOW = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
     [
         *[("5", 5), ("0", 0), (format_datetime(NOW + timedelta(seconds=90)), 90)],
         *[("", None), ("soon", None), ("-1", None), ("Fri, 99 Foo 2026 12:00:00 GMT", None)],
+        ("Fri, 31 Jan 2026 12:00:00 +99999999999999999", None),
     ],
 )
 def test_parses_retry_after(value, seconds):
@@ -69,6 +71,12 @@ def test_a_success_resets_the_wait(monkeypatch, received, open_s, waits_s):
         found.append(core.wait_s(Retryable("the server ended the stream"), open_s))
 
     assert waits_s == found
+
+
+def test_retry_0_disables_only_the_first_wait(monkeypatch):
+    monkeypatch.setattr("random.uniform", lambda least, most: least)
+
+    assert [0, 2 * MIN_BACKOFF_S, 4 * MIN_BACKOFF_S] == [wait_s(failures, 0, 0) for failures in range(3)]
 
 
 def test_a_page_of_a_proxy_is_temporary_after_the_stream_was_open():
@@ -132,7 +140,8 @@ def polling() -> Core:
 def polled(core: Core, received: bytes, open_s: float) -> float:
     core.request_headers()
     core.open(200, "text/event-stream")
-    list(core.receive(received))
+    if received:
+        list(core.receive(received))
     return core.wait_s(End(), open_s)
 
 
@@ -149,6 +158,14 @@ def test_polls_without_events_back_off(polling):
 
     assert not polling.continues_polling
     assert 1 <= waits[0] < waits[1] < waits[2]
+
+
+def test_polls_need_no_position_events(polling):
+    """Without them, a poll of a quiet topic contains only an ID, which may be the one of the request."""
+    assert 0 == polled(polling, b"retry: 2000\n\nid: 5\n\n", 8)
+    assert polling.continues_polling
+    assert 0 < polled(polling, b"retry: 2000\n\nid: 5\n\n" + message(6), 0) < 0.3
+    assert 1 <= polled(polling, b"", 8)
 
 
 def test_a_gateway_timeout_of_a_stream_is_a_silence():
