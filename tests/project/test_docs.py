@@ -200,6 +200,7 @@ TABLE = {
         "shop.pipelines:large_orders\n": "commands/test_pipeline.py::test_runs_the_pipeline_in_the_docs",
         "entry-points": "pipelines/test_pipeline.py::test_finds_a_pipeline_of_an_installed_package",
         "def paid(": "pipelines/spark/test_records.py::test_the_query_that_rejects_records",
+        "def count(": "pipelines/spark/test_records.py::test_the_pipeline_that_counts",
         "def largest_orders(": "pipelines/spark/test_records.py::test_the_query_with_an_operator",
     },
     "docs/proxies.md": {

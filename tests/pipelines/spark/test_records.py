@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import Pipeline, sink_rows
 from kafkasse.pipelines.dead_letters import bad_records
+from kafkasse.pipelines.explain import explain
 from kafkasse.pipelines.json_records import TEXT, WHOLE_NUMBER, json_objects, validate
 from tests.pipelines.spark.rows import kafka_rows
 
@@ -132,10 +133,15 @@ def test_a_query_that_returns_something_else_is_an_error(orders, returned, key, 
 
 def query(name: str) -> Any:
     """Return the function of the page with this name."""
-    (code,) = [code for code in re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S) if f"def {name}(" in code]
+    return sample(f"def {name}(")[name]
+
+
+def sample(part: str) -> dict[str, Any]:
+    """Run the code of the page that contains this text. Returns what it defines."""
+    (code,) = [code for code in re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S) if part in code]
     names: dict[str, Any] = {}
     exec(code, names)  # noqa: S102 - our own docs
-    return names[name]
+    return names
 
 
 def test_the_query_that_rejects_records(spark):
@@ -156,3 +162,16 @@ def test_the_query_with_an_operator(spark):
     *_, last = query("largest_orders")(rows).sort("version").collect()
 
     assert ("a", '[{"shop":"a","amount":7},{"shop":"a","amount":5}]') == (last.key, last.value)
+
+
+def test_the_pipeline_that_counts(spark):
+    """The version is the highest offset, so each record of a page increases it. The default mode accepts the query."""
+    views = sample("def count(")["views"]
+    rows = kafka_rows(spark, ("home", None), ("shop", None), ("home", None))
+
+    counts = sink_rows.sink_rows(views, lambda: {"events": rows}).sort("key").collect()
+
+    assert [("home", '{"page":"home","views":2}', 2), ("shop", '{"page":"shop","views":1}', 1)] == [
+        (row.key, row.value, row.version) for row in counts
+    ]
+    assert explain(spark, views).rejections[views.mode] is None
