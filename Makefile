@@ -16,6 +16,7 @@ help: ## list the commands
 ##@ Every day
 
 setup: $(VENV)/ready ## create the virtual environment
+	@$(if $(filter setup,$(MAKECMDGOALS)),echo "Ready. Next: make test-fast",:)
 
 demo: $(VENV)/demo ## run the demo: Kafka, a Spark pipeline and a web page
 	@$(VENV)/bin/kafkasse demo
