@@ -13,8 +13,7 @@ from typing import Any
 import gevent
 from gevent import get_hub
 
-from kafkasse.process.event_loop import take_turn
-
+CHECK_S = 0.001  # how often to check whether another request may be served
 _READABLE = 1  # libev's constant
 
 
@@ -23,10 +22,12 @@ class KeptConnections:
 
     Args:
         timeout_s: how long. Then the connection is closed.
+        may_serve: whether another request may be served now.
     """
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, may_serve: Callable[[], bool]) -> None:
         self._timeout_s = timeout_s
+        self._may_serve = may_serve
         self._watchers: dict[socket.socket, tuple[Any, Any]] = {}
         self._ready: deque[Callable[[], object]] = deque()
         self._is_serving = False
@@ -58,9 +59,10 @@ class KeptConnections:
             gevent.spawn(self._serve_ready)
 
     def _serve_ready(self) -> None:
-        """Start greenlets in turn: ten thousand clients may send requests at once, and each greenlet takes 15 KiB."""
+        """Start few greenlets at a time: ten thousand clients may send requests at once, and each greenlet takes 15 KiB."""
         while self._ready:
-            take_turn()
+            while not self._may_serve():
+                gevent.sleep(CHECK_S)
             gevent.spawn(self._ready.popleft())
             gevent.sleep(0)
         self._is_serving = False

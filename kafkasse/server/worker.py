@@ -96,7 +96,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
         mask_access_log(self.log)
         self._collections = ShortCollections(streams)
         self._listeners: list[SharedListener] = []
-        self._kept = KeptConnections(self.cfg.keepalive)
+        self._kept = KeptConnections(self.cfg.keepalive, lambda: self._waiting_connections < MAX_WAITING_CONNECTIONS)
         self._runner: Any = None  # the greenlet that is in gunicorn's loop
         self._control: Any = None
         self._reported_wrappers: set[tuple[str, bool]] = set()
@@ -250,7 +250,8 @@ class Worker(GeventWorker):  # type: ignore[misc]
             if can_give_away(response, environ):
                 environ[PARK_KEY] = start_response
             body = app(environ, start_response)
-            if body is environ.get(PARK_KEY):
+            # The poll keeps the environ for the access log. With the key, the environ would keep the poll.
+            if body is environ.pop(PARK_KEY, None):
                 log_access = partial(self._log_poll, response, environ, began_at) if is_logged else None
                 self._park(body, response, log_access)
                 raise StopIteration  # makes gunicorn release the connection: the poll owns the socket now
@@ -290,10 +291,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
 
     def _keep(self, listener_name: Any, addr: Any, client: Any) -> None:
         """Wait for the next request on a connection after a long poll."""
-        if len(self._kept) < self.worker_connections:
-            self._kept.add(client, partial(self._serve_again, listener_name, addr))
-        else:
-            client.close()
+        self._kept.add(client, partial(self._serve_again, listener_name, addr))
 
     def _serve_again(self, listener_name: Any, addr: Any, client: Any) -> None:
         (listener,) = (listener for listener in self._listeners if listener.getsockname() == listener_name)

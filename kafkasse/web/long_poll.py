@@ -56,8 +56,10 @@ class LongPoll:
     write_timeout_s: float
     headers: list[tuple[str, str]] = field(default_factory=list)  # those of status 200, with those of the app
     start_response: Any = None  # of the WSGI server
+    prepare: Callable[[], object] | None = None  # called before the greenlet of the request waits
     _head: bytes = b""  # the header fields of a parked client, until the response is sent
     _sent: tuple[str, int] = OK, 0  # the status, and the size of the body
+    _has_failed: bool = False
     _client: ClientSocket | None = None  # until the response was sent
     _watcher: Any = None
     _keep: Callable[[socket.socket], object] | None = None
@@ -68,11 +70,16 @@ class LongPoll:
         try:
             return self.succeed(self.opened, self.opened.wait_for(self.read.get), self.cursor)
         except Exception as error:  # noqa: BLE001 - fail() logs it
-            self.opened.release(EndReason.ERROR)
+            self._has_failed = True
+            if self._client is None:
+                self.opened.release(EndReason.ERROR)
             return self.fail(self.opened.info, error)
 
     def __iter__(self) -> Iterator[bytes]:
         """Wait in the greenlet of the request, because middleware has wrapped this body."""
+        prepare, self.prepare = self.prepare, None  # it refers to the response, which refers to this poll
+        if prepare is not None:
+            prepare()
         answer = self.answer()
         headers = [header for header in self.headers if header[0].lower() not in answer.replaced]
         self.start_response(answer.status, [*headers, *answer.headers.items()])
@@ -101,7 +108,7 @@ class LongPoll:
         fields = head.rstrip().split(b"\r\n")[1:]
         self._head = b"\r\n".join(field for field in fields if not field.lower().startswith(_SENT_LATER))
         self._keep, self._on_end = keep, on_end
-        self.headers, self.start_response = [], None
+        self.headers, self.start_response, self.prepare = [], None, None
         self._client = ClientSocket(client, self.write_timeout_s, self)
         self._client.parked = True
         self._watcher = get_hub().loop.io(self._client.socket.fileno(), _READABLE)
@@ -178,10 +185,11 @@ class LongPoll:
         if client is None:
             return
         self._watcher.close()
+        on_end, self._on_end = self._on_end, None
         try:
-            if self._on_end is not None:
-                self._on_end(*self._sent)
-            self.opened.release(reason)
+            if on_end is not None:
+                on_end(*self._sent)
+            self.opened.release(EndReason.ERROR if self._has_failed else reason)
         finally:
             if reason is EndReason.COMPLETE and self._keep is not None:
                 self._keep(client.socket)

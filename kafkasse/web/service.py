@@ -72,7 +72,13 @@ from kafkasse.web.public_url import FORWARDED_PREFIX, PublicUrl, public_url
 from kafkasse.web.request import MAX_ACCEPT_CHARS, FiniteRead, Live, StreamRequest, is_finite_read, parse_request
 from kafkasse.web.revocations import Revocations
 from kafkasse.web.stream import Stream, with_jitter
-from kafkasse.web.stream_response import UNCOMPRESSED, PollResponse, poll_response_class, stream_response_class
+from kafkasse.web.stream_response import (
+    UNCOMPRESSED,
+    PollResponse,
+    has_werkzeugs_response,
+    poll_response_class,
+    stream_response_class,
+)
 from kafkasse.web.throttle import RejectionThrottle
 from kafkasse.web.wsgi_server import WsgiServer, is_test_client
 
@@ -504,7 +510,8 @@ class StreamService:
         fail = partial(self._failed_poll, self.problem_types())
         timeout_s = self._endpoints[opening.route.name].settings.write_timeout_s
         poll = LongPoll(source.opened, read, finite.cursor, finite_reads.poll_answer, fail, timeout_s)
-        response.start(poll, lambda: self._limit_write(response, opening.environ, opening.route))
+        environ, route = opening.environ, opening.route
+        response.start(poll, lambda response: self._limit_write(response, environ, route))
         return response
 
     def _failed_poll(self, problem_types: str, info: StreamInfo, error: Exception) -> Answer:
@@ -537,9 +544,16 @@ class StreamService:
         """Return the records of a finite read."""
         self._revocations.add(opened, opening.visitor)
         route, selection, finite = opening.route, opening.selection, opening.parsed.finite
-        is_poll = finite is not None and finite.live is Live.LONG_POLL
-        # A hook for errors may need the request.
-        may_park = is_poll and PARK_KEY in opening.environ and self.config.hooks.on_connect_error is None
+        hooks = self.config.hooks
+        may_park = (
+            finite is not None
+            and finite.live is Live.LONG_POLL
+            and PARK_KEY in opening.environ
+            # These hooks may need the request.
+            and hooks.on_connect_error is None
+            and "event.error" not in hooks.kafka_event_handlers
+            and has_werkzeugs_response(current_app.response_class)
+        )
         return finite_reads.Source(
             feeds,
             self._shared_chunks,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from flask import Response
@@ -62,9 +62,10 @@ class PollResponse(_Base):
     """The response to a long poll that waits. A hook that needs more than the headers makes it wait in its greenlet."""
 
     _poll: LongPoll | None = None  # until the response is complete
-    _prepare: Callable[[], object]  # called before the response is completed here
+    _is_parked = False
+    _prepare: Callable[[Any], object]  # called with the response before a greenlet waits for it
 
-    def start(self, poll: LongPoll, prepare: Callable[[], object]) -> None:
+    def start(self, poll: LongPoll, prepare: Callable[[Any], object]) -> None:
         """Let the response wait for this poll. It has the headers of status 200."""
         self._poll, self._prepare = poll, prepare
         super().call_on_close(poll.opened.close)
@@ -76,9 +77,11 @@ class PollResponse(_Base):
         return func
 
     def _complete(self) -> None:
+        if self._is_parked:  # a function that is called when the response has ended
+            return
         poll, self._poll = self._poll, None
         if poll is not None:
-            self._prepare()
+            self._prepare(self)
             answer = poll.answer()
             for name in answer.replaced:
                 self.headers.pop(name, None)
@@ -88,10 +91,12 @@ class PollResponse(_Base):
     def __call__(self, environ: Any, start_response: Any) -> Any:
         """Return the poll if no middleware needs the status or the headers."""
         poll = self._poll
-        if poll is None or start_response != environ[PARK_KEY]:
+        if poll is None or start_response != environ.get(PARK_KEY):
             self._complete()
             return super().__call__(environ, start_response)
         poll.headers, poll.start_response = self.headers.to_wsgi_list(), start_response
+        poll.prepare = partial(self._prepare, self)
+        self._is_parked = True
         environ[PARK_KEY] = poll
         return poll
 
@@ -128,6 +133,12 @@ def stream_response_class(base: type[Response]) -> type[Response]:
     """
     has_werkzeugs_headers = base.get_wsgi_headers is Response.get_wsgi_headers
     return type("StreamResponse", (_StreamResponse, base), {"_has_werkzeugs_headers": has_werkzeugs_headers})
+
+
+def has_werkzeugs_response(base: type[Response]) -> bool:
+    """Return whether a response class has Werkzeug's functions for the server. Others may need the whole response."""
+    names = ("__call__", "get_wsgi_headers", "get_wsgi_response", "get_app_iter")
+    return all(getattr(base, name) is getattr(Response, name) for name in names)
 
 
 @cache

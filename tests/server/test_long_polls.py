@@ -122,6 +122,21 @@ def append(server: Server, value: str, key: str = "", times: int = 1) -> None:
 # The costs of a poll.
 
 
+@pytest.mark.parametrize("query", ["", "hook=status", "hook=close", "middleware=start", "middleware=body"])
+def test_a_poll_that_was_answered_leaves_no_object(server, connect, query):
+    """The worker collects objects that live long only every few minutes, so none may refer to itself."""
+    clients = [connect(f"/t?{query}") for _ in range(20)]
+    before = counts(server)["objects"]
+    for _ in range(3):
+        for client in clients:
+            client.poll()
+        wait_for_polls(server, len(clients))
+        append(server, "x")
+        assert all(client.receive().values for client in clients)
+
+    wait_until(lambda: counts(server)["objects"] <= before + 1)
+
+
 def test_polls_that_wait_have_no_greenlets_and_cause_one_wake_up(serve, cluster: Cluster, topic, connect):
     """Two hundred polls at one offset are answered by one read and one encoding, twice on the same connections."""
     server = serve(APP, max_streams_per_client=1_000, public=True)

@@ -23,6 +23,8 @@ from kafkasse.process.open_streams import streams
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.frame.hooks import TopicRecord
 from kafkasse.web.finite_reads import Source
+from kafkasse.web.long_poll import LongPoll
+from kafkasse.web.stream_response import PollResponse
 
 
 def in_memory() -> Flask:
@@ -116,7 +118,7 @@ def polled() -> Any:
     """An app for tests of long polls of the topic `t`, whose log is in memory unless KAFKASSE_CONFIG is set.
 
     The query of a request selects hooks and middleware. `/append?value=…&key=…&times=…` writes a record. `/counts` returns
-    the numbers of greenlets, waiting polls, reads at the end of the log, and encoded batches.
+    the numbers of greenlets, waiting polls, objects of polls, reads at the end of the log, and encoded batches.
     """
     calls = Counter[str]()
     log = MemoryLog()
@@ -148,8 +150,10 @@ def polled() -> Any:
 
     def counts() -> dict[str, int]:
         gc.unfreeze()  # get_objects() omits frozen objects, and the worker has frozen those that live long
-        greenlets = sum(isinstance(thing, gevent.Greenlet) and not thing.dead for thing in gc.get_objects())
-        return {"greenlets": greenlets, "waiting": len(streams), **calls}
+        things = gc.get_objects()
+        greenlets = sum(isinstance(thing, gevent.Greenlet) and not thing.dead for thing in things)
+        objects = sum(isinstance(thing, LongPoll | PollResponse) for thing in things)
+        return {"greenlets": greenlets, "waiting": len(streams), "objects": objects, **calls}
 
     app.add_url_rule("/append", view_func=append)
     app.add_url_rule("/counts", view_func=counts)
