@@ -154,6 +154,7 @@ TABLE = {
         "service.observer.render()": "project/test_docs.py::test_the_view_returns_metrics",
         "<tenant>": "extensions/test_extensions.py::test_the_example_of_prefixes_mounts_the_streams",
     },
+    "docs/finite-reads.md": {"jq -c": "project/test_docs.py::test_the_loop_of_finite_reads_ends_at_the_end_of_the_log"},
     "docs/hooks.md": {"def deserialize": "project/test_docs.py::test_the_hooks_work_as_described"},
     "docs/install.md": {
         "pip install ../kafkasse": "tutorial/test_tutorial.py::test_a_reader_who_follows_the_tutorial_gets_the_app",
@@ -587,6 +588,30 @@ def test_the_commands_in_the_docs_that_read_streams_print_records(tmp_path):
             while silent():
                 gevent.sleep(0.1)
         assert {} == silent()
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not (shutil.which("curl") and shutil.which("jq")), reason="curl or jq is not installed")
+def test_the_loop_of_finite_reads_ends_at_the_end_of_the_log(tmp_path):
+    """It prints the records of each chunk. Then the long poll returns the next records."""
+    script = example("docs/finite-reads.md", "jq -c")
+    with Server("tests.support.apps:samples()") as server:
+        output = subprocess.run(
+            ["bash", "-c", script.replace(":6917/", f":{server.port}/")],
+            cwd=tmp_path,
+            env={**os.environ, "no_proxy": "*"},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=True,
+        ).stdout
+
+    *lines, last = output.splitlines()
+    printed = [json.loads(line) for line in takewhile(lambda line: line.startswith("{"), lines)]
+    offsets = [record["_kafka"]["offset"] for record in [*printed, *json.loads(last)]]
+    assert len(printed) >= 20
+    assert list(range(len(offsets))) == offsets
+    assert len(offsets) > len(printed)
 
 
 # Names, tables and links.
