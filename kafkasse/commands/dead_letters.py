@@ -58,11 +58,10 @@ def replay(topic: str, kafka: Mapping[str, Any] | None, dry_run: bool) -> None:
     settings = Config.load(kafka=kafka).kafka_settings()
     try:
         with closing(connected(KafkaConsumer, settings, **_consumer_settings(topic))) as consumer:
-            letters = _Letters(consumer, topic)
             if dry_run:
-                _list(letters)
+                _list(_Letters(consumer, topic))
             else:
-                _replay(letters, topic, settings)
+                _replay(consumer, topic, settings)
     except ProducerFencedError as error:
         raise CommandError(f"another call replays {topic} now; wait until it has ended") from error
     except KafkaError as error:
@@ -120,9 +119,13 @@ class _Letters:
             yield [original for original in read if original]
 
     def _original(self, record: Any) -> Original | None:
-        last_headers = dict(record.headers[-HEADER_COUNT:])
-        texts = {name.removeprefix(PREFIX): (value or b"").decode() for name, value in last_headers.items()}
-        if reason := _reason_to_skip(last_headers, texts):
+        headers, last_headers = record.headers[:-HEADER_COUNT], record.headers[-HEADER_COUNT:]
+        texts = {
+            name.removeprefix(PREFIX): (value or b"").decode(errors="replace")
+            for name, value in last_headers
+            if name.startswith(PREFIX)
+        }
+        if reason := _reason_to_skip(texts) or _reason_not_to_send(record, headers):
             self.skipped[reason] += 1
             return None
         where = texts["topic"], int(texts["partition"]), int(texts["offset"])
@@ -130,15 +133,22 @@ class _Letters:
             self.skipped["they are duplicates"] += 1
             return None
         self._seen.add(where)
-        return Original(*where, record.key, record.value, record.headers[:-HEADER_COUNT], texts["reason"])
+        return Original(*where, record.key, record.value, headers, texts["reason"])
 
 
-def _reason_to_skip(last_headers: Mapping[str, bytes | None], texts: Mapping[str, str]) -> str:
-    if len(last_headers) != HEADER_COUNT or not all(name.startswith(PREFIX) for name in last_headers):
+def _reason_to_skip(texts: Mapping[str, str]) -> str:
+    if len(texts) != HEADER_COUNT:
         return "they are no dead letters"
     if not texts["partition"]:
         return "they are results, which the pipeline computes again from its sources"
     return "they are incomplete, because they were too large" if texts["omitted"] else ""
+
+
+def _reason_not_to_send(record: Any, headers: Headers) -> str:
+    """Return why kafka-python would reject a record."""
+    if record.key is None and record.value is None:
+        return "they have neither a key nor a value"
+    return "they have a header without a value" if any(value is None for _, value in headers) else ""
 
 
 def _list(letters: _Letters) -> None:
@@ -150,24 +160,34 @@ def _list(letters: _Letters) -> None:
     _report_skipped(letters)
 
 
-def _replay(letters: _Letters, topic: str, settings: Any) -> None:
+def _replay(consumer: KafkaConsumer, topic: str, settings: Any) -> None:
     replayed: Counter[str] = Counter()
     name = f"{GROUP_PREFIX}{topic}"
     more = {"transactional_id": name, "max_request_size": MAX_REQUEST_BYTES, "allow_auto_create_topics": False}
-    with (
-        closing(connected(KafkaProducer, settings, **more)) as producer,
-        Progress(f"replaying {topic}", letters.total) as bar,
-    ):
-        producer.init_transactions()
-        for batch in letters.batches():
-            _write(producer, batch, letters.positions, name)
-            replayed.update(original.topic for original in batch)
-            bar.show(letters.done, f"{replayed.total()} replayed")
+    with closing(connected(KafkaProducer, settings, **more)) as producer:
+        producer.init_transactions()  # before the position is read: it ends the transaction of another call
+        letters = _Letters(consumer, topic)
+        with Progress(f"replaying {topic}", letters.total) as bar:
+            for batch in letters.batches():
+                _check_partitions(consumer, batch)
+                _write(producer, batch, letters.positions, name)
+                replayed.update(original.topic for original in batch)
+                bar.show(letters.done, f"{replayed.total()} replayed")
     for source, count in sorted(replayed.items()):
         click.echo(f"{count} records written to {source}")
     if not replayed:
         click.echo("no dead letters to replay")
     _report_skipped(letters)
+
+
+def _check_partitions(consumer: KafkaConsumer, batch: list[Original]) -> None:
+    """Check that the partitions of the records exist. The producer would only time out."""
+    for topic, partition in sorted({(original.topic, original.partition) for original in batch}):
+        if partition not in (consumer.partitions_for_topic(topic) or ()):
+            raise CommandError(
+                f"dead letters belong to {topic} partition {partition}, which does not exist; create it, and call the "
+                "command again"
+            )
 
 
 def _write(producer: Any, batch: list[Original], positions: dict[Any, int], group: str) -> None:

@@ -192,6 +192,7 @@ def csv_rows(lines: Iterable[str], key: str | None) -> Iterator[Row]:
     Raises:
         BadRow: not CSV, the wrong number of fields, or a header that lacks the key or has a duplicate name.
     """
+    csv.field_size_limit(MAX_LINE_BYTES)  # instead of 128 KiB
     reader = csv.reader(lines, strict=True)
     line = 1
     try:

@@ -11,15 +11,17 @@ from typing import Any
 import click
 from kafka import KafkaConsumer, TopicPartition
 
-from kafkasse.commands.kafka_clients import connected, existing_topics
+from kafkasse.commands.kafka_clients import connected
 from kafkasse.commands.table import print_table
 from kafkasse.config import Config
 from kafkasse.errors import CommandError, did_you_mean
+from kafkasse.process.log_line import one_line
 from kafkasse.tools.progress import waiting
 
 IDLE_TIMEOUT_MS = 2000
 SILENT_AFTER_S = {"running": 30}  # it writes its status every 5 s, but not while it stops, which takes 20 s
 OTHERS_SILENT_AFTER_S = 60  # for example, while Spark starts
+MAX_REASON_CHARACTERS = 1000
 COLUMNS = ("PIPELINE", "STATE", "UPDATED", "LAG", "RESTARTS", "DEAD LETTERS", "REASON")
 
 
@@ -30,15 +32,17 @@ def show(topic: str, kafka: Mapping[str, Any] | None, as_json: bool) -> None:
         kafka: settings of kafka-python's client that override those of kafkasse, if there are any.
         as_json: whether to print JSON.
     """
-    config = Config.load(kafka=kafka)
-    existing = existing_topics(config)
-    if topic not in existing:
-        hint = did_you_mean(topic, existing)
-        raise CommandError(f"the topic {topic} does not exist{hint}; a pipeline with --status-topic {topic} creates it")
+    settings = Config.load(kafka=kafka).kafka_settings()
     with (
         waiting(f"reading the topic {topic}"),
-        closing(connected(KafkaConsumer, config.kafka_settings(), consumer_timeout_ms=IDLE_TIMEOUT_MS)) as consumer,
+        closing(connected(KafkaConsumer, settings, consumer_timeout_ms=IDLE_TIMEOUT_MS)) as consumer,
     ):
+        existing = consumer.topics()  # with the prefix: topic_prefix is a setting of the server, not of pipelines
+        if topic not in existing:
+            hint = did_you_mean(topic, existing)
+            raise CommandError(
+                f"the topic {topic} does not exist{hint}; a pipeline with --status-topic {topic} creates it"
+            )
         statuses = _latest(consumer, topic)
         for status in statuses:
             status["dead_letters_in_topic"] = _count(consumer, status.get("dead_letter_topic"))
@@ -96,4 +100,5 @@ def _row(status: dict[str, Any], now: datetime) -> tuple[str, ...]:
     lag = f"{status['lag_records']} records, {status['lag_s']:.0f} s"
     letters = status.get("dead_letters_in_topic")
     counts = str(status["restarts"]), str(status["dead_letters"] if letters is None else letters)
-    return status["pipeline"], state, f"{age_s:.0f} s ago", lag, *counts, status["reason"]
+    cells = status["pipeline"], state, f"{age_s:.0f} s ago", lag, *counts, status["reason"]
+    return tuple(one_line(cell, MAX_REASON_CHARACTERS) for cell in cells)

@@ -157,6 +157,12 @@ def test_keeps_the_digits_of_a_number(field, expected):
     assert row.value.decode() == f'{{"a":{expected},"b":"x"}}'
 
 
+def test_a_csv_field_may_be_larger_than_128_kib():
+    [row] = csv_rows(["a\n", "x" * 200_000], None)
+
+    assert 200_000 < len(row.value)
+
+
 @given(st.lists(st.lists(st.text(st.characters(codec="utf-8")), min_size=2, max_size=2), max_size=5))
 def test_converts_any_csv_file_without_loss(rows):
     """The JSON contains the text of each CSV field, and the key is the text of the key's column."""
@@ -197,6 +203,7 @@ def test_takes_the_key_from_a_member(text, key, expected):
     ("rows", "text", "key", "sentence"),
     [
         (csv_rows, b"a,b\n1,2\n1,2,3\n", None, "line 3 has 3 fields where the header has 2"),
+        (csv_rows, b'a\n"' + b"x\n" * (MAX_LINE_BYTES // 2) + b'x"', None, "line 2 is not CSV: field larger than"),
         (csv_rows, b"", None, "line 1 must name the columns"),
         (csv_rows, b"a,a\n", None, "line 1 names the column 'a' twice"),
         (csv_rows, b"a,b\n1,2\n", "c", "line 1 has no column 'c', only a, b"),

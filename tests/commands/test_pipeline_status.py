@@ -6,12 +6,15 @@ import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from kafka import KafkaProducer
+from kafka import KafkaProducer, TopicPartition
 from kafka.errors import KafkaTimeoutError
 
+from kafkasse.commands import dead_letters
 from kafkasse.pipelines.contract import DEAD_LETTER_HEADERS
 from kafkasse.pipelines.status import Status
 from kafkasse.pipelines.supervisor import PipelineState
@@ -25,7 +28,7 @@ Show = Callable[..., Done]
 def show(run: Run, cluster: Cluster, fresh_name: str) -> Show:
     cluster.create(fresh_name)
     words = ["--bootstrap-servers", cluster.bootstrap_servers, "--topic", fresh_name]
-    return lambda *more: run("pipeline", "status", *words, *more)
+    return lambda *more, **variables: run("pipeline", "status", *words, *more, **variables)
 
 
 def status(name: str, state: PipelineState, age: timedelta = timedelta(0), **more: Any) -> bytes:
@@ -74,6 +77,19 @@ def test_a_topic_with_other_records_is_an_error(cluster, show, fresh_name, value
 
     reason = f"a record in the topic {fresh_name} is not the status of a pipeline; choose the status topic with --topic"
     assert reason in err
+
+
+def test_the_prefix_of_the_servers_topics_does_not_apply(cluster, show, fresh_name):
+    cluster.send(fresh_name, status("a", PipelineState.RUNNING), key=b"a")
+
+    assert "running" in show(KAFKASSE_TOPIC_PREFIX=fresh_name[:2]).out
+
+
+def test_a_status_does_not_control_the_terminal(cluster, show, fresh_name):
+    """The reason of a failure may contain data."""
+    cluster.send(fresh_name, status("a", PipelineState.FAILED, reason="the value '\x1b]0;x\x07'"), key=b"a")
+
+    assert r"the value '\x1b]0;x\x07'" in show().out
 
 
 def test_a_missing_topic_is_an_error(show):
@@ -144,19 +160,73 @@ def test_an_interrupted_batch_is_replayed_once(world, monkeypatch):
     assert [b"\xff1"] == [record.value for record in world.records()]
 
 
+def test_two_calls_at_the_same_time_replay_each_dead_letter_once(world, monkeypatch):
+    """One call ends while the other one connects to Kafka."""
+    world.letter(1)
+    initialize = KafkaProducer.init_transactions
+
+    def initialize_after_another_call(producer: KafkaProducer) -> None:
+        monkeypatch.undo()
+        world.replay()
+        initialize(producer)
+
+    monkeypatch.setattr(KafkaProducer, "init_transactions", initialize_after_another_call)
+
+    assert "no dead letters to replay\n" == world.replay().out
+    assert [b"\xff1"] == [record.value for record in world.records()]
+
+
+@pytest.mark.parametrize(("partition", "deleted"), [(b"1", True), (b"7", False)])
+def test_a_source_that_no_longer_exists_is_an_error(world, partition, deleted):
+    """The dead letters wait until the topic exists again."""
+    world.letter(1, partition=partition)
+    if deleted:
+        world.cluster.delete(world.source)
+
+    assert f"{world.source} partition {partition.decode()}, which does not exist; create it" in world.replay().err
+
+
 def test_says_which_dead_letters_cannot_be_replayed(world):
     """Those without their complete record, results, duplicates, and other records."""
     world.letter(1, omitted=b"value")
     world.letter(2, partition=b"")
     world.letter(3)
     world.letter(3)
-    world.cluster.send(world.letters, b"x")
+    world.cluster.send(world.letters, b"x", headers=[("id", b"\xff")])
 
     result = world.replay()
 
     assert f"1 records written to {world.source}\n" in result.out
     for reason in ("incomplete", "results", "duplicates", "no dead letters"):
         assert f"1 not replayed: they are {reason}" in result.out
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({"value": None}, "they have neither a key nor a value"),
+        ({"value": b"x", "headers": [("trace", None)]}, "they have a header without a value"),
+    ],
+)
+def test_a_record_that_the_producer_rejects_does_not_stop_the_others(record, reason):
+    """Other clients write records that kafka-python cannot write."""
+    partition = TopicPartition("letters", 0)
+    last = [*zip(DEAD_LETTER_HEADERS, [b"bad", b"orders", b"0", b"1", b"2", None], strict=True)]
+    headers = [*record.get("headers", ()), *last]
+    consumer = Mock(
+        **{
+            "partitions_for_topic.return_value": {0},
+            "beginning_offsets.return_value": {partition: 0},
+            "end_offsets.return_value": {partition: 1},
+            "committed.return_value": None,
+            "poll.return_value": {partition: [SimpleNamespace(key=None, value=record["value"], headers=headers)]},
+            "position.return_value": 1,
+        }
+    )
+    letters = dead_letters._Letters(consumer, "letters")
+
+    assert [[]] == [*letters.batches()]
+    assert {reason: 1} == letters.skipped
 
 
 def test_a_dry_run_writes_nothing(world):
