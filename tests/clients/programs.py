@@ -116,9 +116,11 @@ def _cat(_: Path, directory: Path, url: str) -> Sequence[str]:
 
 
 def _curl(_: Path, directory: Path, url: str) -> Sequence[str]:
-    record = '''[ "$event" = message ] && printf '%s\\n' "$data"'''
+    record = '''[ "$event" = message ] && printf '%s\\n' "${data#?}"'''
     quoted = r'''"${id//\"/\\\"}" "${data//\"/\\\"}"'''
-    printed = f"""[ "$data" ] && printf '{{"event":"%s","id":"%s","data":"%s"}}\\n' "$event" {quoted}"""
+    printed = (
+        f"""data=${{data#?}}; [ "$data" ] && printf '{{"event":"%s","id":"%s","data":"%s"}}\\n' "$event" {quoted}"""
+    )
     script = docs_example("while IFS= read -r line")
     assert record in script
     script = script.replace("curl -sSN", "curl -sN")  # an error message could end up in the middle of an event

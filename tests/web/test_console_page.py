@@ -21,13 +21,15 @@ from kafkasse.app import create_app
 from kafkasse.config import Config
 from kafkasse.log.memory import MemoryLog
 from tests.chaos.network import Network
+from tests.client.script import Raw, ScriptedServer, Sends, message
 from tests.history import checker
 from tests.history.cluster import Witness, Writer
 from tests.history.payloads import StoredRecord, expected_event, expected_line
 from tests.support.client import Client, fetch
+from tests.support.docs import code
 from tests.support.examples import first_of
 from tests.support.firefox import Firefox
-from tests.support.server import KILLED, Server
+from tests.support.server import KILLED, ROOT, Server
 from tests.support.waiting import wait_until
 from tests.web.accessibility import violations
 from tests.web.conftest import AnyBrowser
@@ -64,6 +66,8 @@ PROGRAMS = {
     "javascript": ["node", "--input-type=module", "-"],
     "python": [sys.executable, "-"],
 }
+ASSETS = ROOT / "kafkasse/web/console/assets"
+EMPTY_LINES = b"event: message\ndata: \ndata: b\nid: 1\n\nevent: message\ndata: \nid: 2\n\n"
 OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
 
 
@@ -617,6 +621,72 @@ class TestCode:
             wait_until(lambda: b'"n": 7' in output.read_bytes())
 
         assert 1 == output.read_bytes().count(b'"n": 7')
+
+
+@pytest.mark.processes
+class TestPrograms:
+    """The programs of the console, without a browser, and that of the docs, against a server that follows a script."""
+
+    @pytest.fixture
+    def program(self, tmp_path):
+        """Returns a function that runs a program for a script of responses while the block runs."""
+
+        @contextmanager
+        def program(language: str, *script: Raw) -> Iterator[tuple[ScriptedServer, Path]]:
+            server = ScriptedServer(script)
+            options = {
+                "url": server.url,
+                "file": "t.position",
+                "lastEventId": "",
+                "startsAtEnd": True,
+                "isGuarded": False,
+            }
+            (tmp_path / "snippets.mjs").write_bytes((ASSETS / "snippets.js").read_bytes())
+            words = (
+                f'import {{ snippets }} from "./snippets.mjs"; console.log(snippets.{language}({json.dumps(options)}))'
+            )
+            command = ["node", "--input-type=module", "-e", words]
+            code = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+            with closing(server), running_program(PROGRAMS[language], code, tmp_path / "output"):
+                yield server, tmp_path / "output"
+
+        return program
+
+    def test_pages_of_a_proxy_do_not_move_the_position(self, program):
+        """A redirect to a login page, and a page with the status 200."""
+
+        def chunk(n: int) -> Raw:
+            return response("200 OK", f"[{n}]", f"Stream-Next-Offset: b{n}.x", "Content-Type: application/json")
+
+        pages = response("302 Found", "", "Location: /login"), response("200 OK", "<p>", "Content-Type: text/html")
+        with program("chunks", chunk(1), *pages, chunk(2), Raw(b"", "stays")) as (server, output):
+            wait_until(lambda: len(server.lines) == 5)
+
+        offsets = [re.search("offset=(.*?)&", line)[1] for line in server.lines]  # type: ignore[index]
+        assert ["now", "b1.x", "b1.x", "b1.x", "b2.x"] == offsets
+        assert "[1]\n[2]\n" == output.read_text()
+
+    def test_an_empty_line_is_a_part_of_the_data(self, program):
+        with program("curl", Sends(EMPTY_LINES + message(3))) as (_, output):
+            wait_until(lambda: b'"n"' in output.read_bytes())
+
+        assert 'message \nb\nmessage \nmessage {"n":3}\n' == output.read_text()
+
+    def test_an_empty_line_is_a_part_of_the_data_in_the_docs(self, tmp_path):
+        output = tmp_path / "output"
+        example = code("docs/clients.md", "bash")[0]
+        with (
+            closing(ScriptedServer([Sends(EMPTY_LINES + message(3))])) as server,
+            running_program(["bash", "-s", server.url, "position"], example, output),
+        ):
+            wait_until(lambda: b'"n"' in output.read_bytes())
+
+        assert '\nb\n\n{"n":3}\n' == output.read_text()
+
+
+def response(status: str, body: str, *fields: str) -> Raw:
+    head = "\r\n".join([f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *fields])
+    return Raw(f"{head}\r\n\r\n{body}".encode())
 
 
 @contextmanager

@@ -34,10 +34,10 @@ while true; do
     while IFS= read -r line; do
       case $line in
         'event: '*) event=\${line#event: } ;;
-        'data: '*) data="$data\${data:+$newline}\${line#data: }" ;;
+        'data: '*) data="$data$newline\${line#data: }" ;;
         'id: '*) id=\${line#id: } ;;
         '') # The event is complete.
-          [ -z "$data" ] || printf '%s %s\\n' "$event" "$data"
+          [ -z "$data" ] || printf '%s %s\\n' "$event" "\${data#?}"
           [ -z "$id" ] || { printf '%s\\n' "$id" > ${file}.new && mv ${file}.new ${file}; }
           event= data= ;;
       esac
@@ -94,18 +94,17 @@ for event in Stream(
 # ${about(file, "chunk, a JSON array")}
 # One chunk: curl -i${token} ${address(`offset=${start}`)}
 header() { tr -d '\\r' < ${headers} | awk -v name="$1:" 'tolower($1) == name { print $2 }'; }
-save() { header stream-next-offset > ${file}.new && mv ${file}.new ${file}; }
+save() { header stream-next-offset > ${file}.new && [ -s ${file}.new ] && mv ${file}.new ${file}; }
 cursor=
 while true; do
   offset=$(cat ${file} 2>/dev/null || echo ${start})
   if chunk=$(curl -sS --fail --max-time 60 -D ${headers}${token} \\
-      ${address("live=long-poll&offset=")}"$offset&cursor=$cursor"); then
+      ${address("live=long-poll&offset=")}"$offset&cursor=$cursor") && [ -n "$(header stream-next-offset)" ]; then
     [ -z "$chunk" ] || printf '%s\\n' "$chunk"
     save
     cursor=$(header stream-cursor)
-  elif grep -q '^HTTP/[0-9.]* 410' ${headers}; then
+  elif grep -q '^HTTP/[0-9.]* 410' ${headers} && save; then
     echo "Kafka no longer has the next records. Continuing after them." >&2
-    save
   else
     sleep 1
   fi
