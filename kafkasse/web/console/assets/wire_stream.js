@@ -23,7 +23,6 @@ export class WireStream {
   #shared;
   #handlers;
   #stream = null;
-  #positions;
   #hasConnected = false; // whether this tab, and not another one, has connected since start()
   #slot;
   #timer = 0;
@@ -44,7 +43,6 @@ export class WireStream {
     this.#open = open;
     this.#isJsonLines = isJsonLines;
     this.#shared = shared;
-    this.#positions = new LinePositions(lastEventId);
     this.#slot = slot;
     this.#handlers = handlers;
     this.lastEventId = lastEventId;
@@ -63,7 +61,8 @@ export class WireStream {
         this.#setState(stream, { state: "connecting" });
         // After a long wait, kafkasse.js has given up this request.
         if (signal.aborted) setTimeout(() => stream === this.#stream && stream.retry());
-        return this.#filtered(await this.#open(headers.get("Last-Event-ID") ?? "", signal));
+        const id = headers.get("Last-Event-ID") ?? "";
+        return this.#filtered(await this.#open(id, signal), id);
       },
       onState: (state) => this.#setState(stream, state),
     });
@@ -120,29 +119,30 @@ export class WireStream {
     if (state !== "closed") this.#handlers.state({ name: state, reason, retryAt });
   }
 
-  #filtered(response) {
+  #filtered(response, lastEventId) {
     if (!response.ok || !/^(text\/event-stream|application\/(x-ndjson|json))\b/.test(response.headers.get("Content-Type"))) return response;
-    const body = response.body.pipeThrough(new TextDecoderStream()).pipeThrough(this.#filter()).pipeThrough(new TextEncoderStream());
+    const body = response.body.pipeThrough(new TextDecoderStream()).pipeThrough(this.#filter(lastEventId)).pipeThrough(new TextEncoderStream());
     return new Response(body, { headers: { "Content-Type": "text/event-stream" } });
   }
 
-  #filter() {
+  #filter(lastEventId) {
+    const positions = new LinePositions(lastEventId); // of this request: after a pause, kafkasse.js may have received more lines
     let rest = "";
     return new TransformStream({
       transform: (text, controller) => {
         const split = splitFrames(rest + text, this.#isJsonLines);
         rest = split.rest;
-        const passed = split.frames.map((frame) => this.#wrap(frame)).join("");
+        const passed = split.frames.map((frame) => this.#wrap(frame, positions)).join("");
         if (passed) controller.enqueue(passed);
       },
     });
   }
 
-  #wrap(frame) {
+  #wrap(frame, positions) {
     const event = new StreamEvent(frame, this.#isJsonLines);
     if (event.type === null) return this.#isJsonLines ? ":\n\n" : `${frame}\n\n`;
-    if (this.#isJsonLines) this.#positions.add(event);
-    const id = this.#isJsonLines ? this.#positions.id : event.id;
+    if (this.#isJsonLines) positions.add(event);
+    const id = this.#isJsonLines ? positions.id : event.id;
     const type = event.type === "error" ? WIRE_ERROR : event.type;
     const wrapped = `event: ${type}\ndata: ${frame.replaceAll("\n", "\ndata: ")}\n${id ? `id: ${id}\n` : ""}\n`;
     return event.type === "error" ? `${wrapped}event: error\ndata: ${event.data.replaceAll("\n", "\ndata: ")}\n\n` : wrapped;
