@@ -141,7 +141,7 @@ class AsyncStream:
                         yield event
                     if self._closed.is_set():
                         return
-        except aiohttp.TooManyRedirects:
+        except aiohttp.TooManyRedirects:  # a ClientResponseError, but permanent
             raise
         except aiohttp.ClientConnectorCertificateError as error:
             raise StreamError(f"the server's certificate cannot be verified: {error}") from error
@@ -177,7 +177,7 @@ def _silence() -> Silence:
 
 
 async def _next_chunk(response: aiohttp.ClientResponse, silence_s: float) -> bytes:
-    """Return the next bytes of the body, or b"" at its end. The timeout of aiohttp does not end after an invalid chunk."""
+    """Return the next bytes of the body, or b"" at its end. After an invalid chunk, aiohttp would wait without end."""
     try:
         async with asyncio.timeout(silence_s) as limit:
             return await response.content.readany()

@@ -66,7 +66,10 @@ export interface StreamOptions {
   store?: PositionStore | Pick<Storage, "getItem" | "setItem">;
   /** Share one connection among the tabs of a browser. Only tabs with the same string share it, such as the tabs of one user. */
   shared?: boolean | string;
-  /** Returns the key of a `message` or `delete` event. A tab that opens later first receives the newest event of each key. */
+  /**
+   * Returns the key of a `message` or `delete` event. A tab that opens later first receives the newest event of each key.
+   * The loop throws the exceptions of this function and of `onState`.
+   */
   key?: (event: StreamEvent) => string | number | undefined;
   onState?: (state: State) => void;
   /**

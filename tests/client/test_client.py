@@ -436,6 +436,13 @@ def test_a_response_that_is_no_stream_is_closed_before_the_wait(serve):
     assert 2 == len(server.requests)
 
 
+def test_a_loop_of_redirects_is_an_error(client, serve):
+    server = serve(Raw(b"HTTP/1.1 302 Found\r\nLocation: /t\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"))
+
+    with pytest.raises((aiohttp.TooManyRedirects, requests.TooManyRedirects)):
+        run(client(server.url))
+
+
 def test_coroutine_functions_are_awaited(serve):
     """The asynchronous client accepts them for tokens, positions and handlers."""
     server = serve(Sends(START + message(1) + message(2)))
