@@ -362,7 +362,7 @@ def test_a_pattern_without_topics_is_logged_once(tmp_path, monkeypatch, caplog):
 
 
 def test_a_lost_log_is_logged(tmp_path, monkeypatch, caplog):
-    """A partition without other replicas may come back empty. The archive follows the log, as after a truncation."""
+    """A broker that has lost its disk returns an empty log. The archive then removes its own records of the partition."""
     directory = TopicDirectory(tmp_path, "t", "id")
     directory.commit(directory.read().append([ARCHIVED]))
     offsets = MagicMock()
@@ -379,7 +379,7 @@ def test_a_lost_log_is_logged(tmp_path, monkeypatch, caplog):
 
 
 def test_a_file_has_two_links_until_it_is_committed(tmp_path):
-    """So erase() can tell it from a file that was left behind, and does not remove it."""
+    """erase() removes a file that no commit lists, unless it has two links: the pipeline is about to commit it."""
     directory = TopicDirectory(tmp_path, "t", "id")
     with directory.staging_for(writer.STAGED) as staging:
         (staging / "file.parquet").write_bytes(b"PAR1")
