@@ -209,7 +209,10 @@ def test_stores_the_position_when_it_is_stopped(serve, tmp_path, stop):
     file = tmp_path / "position"
     server = serve(Sends(event(0) + event(1)))
 
-    with process("cat", server.url, "--position-file", str(file)) as running:
+    def handle_signal() -> None:
+        signal.signal(stop, signal.SIG_DFL)  # it is ignored under `nohup make test`
+
+    with process("cat", server.url, "--position-file", str(file), preexec_fn=handle_signal) as running:
         assert ["0\n", "1\n"] == [running.stdout.readline() for _ in range(2)]
         running.send_signal(stop)
         log = running.communicate(timeout=TIMEOUT_S)[1]
