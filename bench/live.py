@@ -62,7 +62,7 @@ LOADS = {
     "1000x200": Load(1000, 200, (*SHARED, TWO_WORKERS), goals={"cpu": 1.1, "p99": 30}),
     "1000x10": Load(1000, 10, goals={"cpu": 7.6}),
     "10000x20": Load(
-        10_000, 20, (KAFKASSE, TWO_WORKERS), seconds=6, goals={"p99": 100},
+        10_000, 20, (KAFKASSE, TWO_WORKERS, GO), seconds=6, goals={"p99": 100},
         limit="two cores for the server, the broker and the clients",
     ),
     "topics": Load(200, 500, seconds=20, topics=50, goals={"p99": 4}, limit="a fetch for nearly every record"),

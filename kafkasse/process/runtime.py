@@ -14,6 +14,7 @@ killed master.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import shutil
 import stat
@@ -85,12 +86,15 @@ def restore() -> None:
 
 
 def worker_exited(pid: int) -> None:
-    """Remove the socket and the gauges of a worker that has exited or was killed."""
+    """Remove the socket and the gauges of a worker that has exited or was killed. An error must not stop the master."""
     from kafkasse.process.telemetry import multiprocess
 
     if (path := folder()) is not None:
-        socket_path(path, pid).unlink(missing_ok=True)
-        multiprocess.mark_dead(pid)
+        try:
+            socket_path(path, pid).unlink(missing_ok=True)
+            multiprocess.mark_dead(pid)
+        except Exception as error:  # noqa: BLE001 - prometheus_client may raise any error if a file is damaged
+            logging.getLogger("gunicorn.error").warning("The metrics of the process %s are lost: %s", pid, error)
 
 
 def set_ready() -> None:

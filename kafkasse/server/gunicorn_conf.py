@@ -112,10 +112,7 @@ def child_exit(server: Any, worker: Any) -> None:
     """Remove the gauges and the socket of a worker that has exited or was killed."""
     from kafkasse.process import runtime
 
-    try:
-        runtime.worker_exited(worker.pid)
-    except Exception as error:  # noqa: BLE001 - metrics that cannot be read must not stop the server
-        server.log.warning("The metrics of the worker %s are lost: %s", worker.pid, error)
+    runtime.worker_exited(worker.pid)
 
 
 def on_exit(server: Any) -> None:

@@ -64,6 +64,7 @@ def _pin_file() -> tuple[Path, bytes | None] | None:
 
 def _problem(app: Any) -> str:
     """Return why the app cannot be loaded, or "" if it can. It is loaded in a child process, as a worker would load it."""
+    runtime.restore()
     reading, writing = os.pipe()
     child = fork_gevent()
     if not child:

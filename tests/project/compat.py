@@ -35,7 +35,6 @@ FAST = [
     "tests/test_app.py",
     "tests/server/test_gunicorn_internals.py",
     "tests/telemetry/test_metrics.py",
-    "tests/telemetry/test_multiprocess.py",
     "--ignore=tests/web/test_host_session.py",  # it needs Flask-Session, which needs a newer Flask than the lowest
 ]
 OLD_GEVENT = "gevent==23.9.1"  # with a new greenlet, its locks do not work while a worker exits
@@ -43,6 +42,7 @@ RESOLUTIONS = {"lowest": PYTHONS, "newest": PYTHONS, "old-gevent": ("3.11",)}
 SERVED = [
     "tests/server/test_streams.py",
     "tests/server/test_worker.py",
+    "tests/server/test_operations.py",
     "tests/project/test_deployment.py::test_an_existing_app_streams_to_each_customer_their_own_records",
 ]
 

@@ -192,5 +192,10 @@ def test_the_server_survives_the_loss_of_its_private_directory(start, tmp_path):
     with Client(server.port, "/t").ready():
         assert 1 == metric(server, "streams_open")
     assert list((tmp_path / "run").iterdir())
+
+    shutil.rmtree(folder)
+    second = server.worker
+    server.reload()
+    wait_until(lambda: server.workers() not in ([], [second]))
     server.stop()
     assert [] == list((tmp_path / "run").iterdir())
