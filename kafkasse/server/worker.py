@@ -35,7 +35,7 @@ from kafkasse.errors import ID_TOO_LONG_ADVICE, BadRequest, HeaderTooLarge, Kafk
 from kafkasse.process import control, runtime
 from kafkasse.process.event_loop import take_turn
 from kafkasse.process.open_streams import OPENED_KEY, OPERATIONS_KEY, PARK_KEY, streams
-from kafkasse.process.stream_services import reject_without_app
+from kafkasse.process.stream_services import reject_without_app, stream_services
 from kafkasse.process.telemetry.request_id import HEADER, new_id
 from kafkasse.server.gunicorn_internals import (
     MAX_HEADER_BYTES,
@@ -183,6 +183,8 @@ class Worker(GeventWorker):  # type: ignore[misc]
             self._serve_control(folder)
         self._collections.start()
         self._runner = gevent.getcurrent()
+        if (self.age - 1) % self.cfg.workers == 0:  # one worker after each start or reload, as all log the same
+            gevent.spawn(_reach_kafka)
         with suppress(_Stopped):
             super().run()
         self._runner = None
@@ -337,6 +339,11 @@ def _close_log_handlers() -> None:
     logging.shutdown() does not.
     """
     logging.config.dictConfig({"version": 1, "disable_existing_loggers": False})
+
+
+def _reach_kafka() -> None:
+    for service in list(stream_services):
+        service.reach_kafka()
 
 
 def _address(name: Any) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from sys import intern
@@ -175,10 +175,8 @@ class StreamService:
         self._open_log = open_log
         self._feeds: dict[str, Feeds] = {}  # by cluster
         self._feeds_locks = {route.cluster: BoundedSemaphore() for route in config.routes}
-        # The clusters of the routes. Empty as soon as one of them has answered; see check_ready().
-        self._clusters_to_reach = self._clusters = tuple(
-            {route.cluster for route in config.routes if route.topics or route.allowed}
-        )
+        self._clusters = sorted({route.cluster for route in config.routes if route.topics or route.allowed})
+        self._is_ready = False  # one of them has answered; see check_ready()
         self._ring_limits = ring_limits(config.feed)
         self._shared_chunks = SharedChunks(finite_reads.MAX_READ_S)
         self._routes = {route.name: route for route in config.routes}
@@ -582,40 +580,43 @@ class StreamService:
         """
         if streams.stopping:
             raise ServerStopping("This server is stopping. Retry after 1 s.", retry_after_s=1)
-        if runtime.is_ready():
-            self._clusters_to_reach = ()
+        self._is_ready = self._is_ready or runtime.is_ready()
         failure: KafkasseError | None = None
-        for cluster in self._clusters_to_reach:
-            try:
-                self._find_topics(cluster)
-            except KafkasseError as error:
-                failure = error
-            else:
-                self._clusters_to_reach = ()
-                runtime.set_ready()
+        for _, failure in () if self._is_ready else self._reach(request.environ):
+            if failure is None:
                 return
         if failure is not None:
             raise failure
 
     def cluster_states(self) -> list[dict[str, str]]:
         """Return the state of each Kafka cluster of the routes: `reachable`, or `unavailable` with the reason."""
-        states = []
-        for cluster in sorted(self._clusters):
+        return [
+            {"name": cluster, "state": "unavailable", "detail": failure.detail}
+            if failure
+            else {"name": cluster, "state": "reachable", "detail": ""}
+            for cluster, failure in self._reach(request.environ)
+        ]
+
+    def reach_kafka(self) -> None:
+        """Connect to Kafka before the first request. The adapter logs which clusters cannot be reached, and why."""
+        for _ in self._reach({OPERATIONS_KEY: False}):
+            pass
+
+    def _reach(self, environ: Mapping[str, Any]) -> Iterator[tuple[str, KafkasseError | None]]:
+        """Yield the name of each cluster of the routes, and the error if it does not answer."""
+        run, has_worker = self._server.runner(environ), OPERATIONS_KEY in environ
+        for cluster in self._clusters:
+            failure = None
             try:
-                self._find_topics(cluster)
-                states.append({"name": cluster, "state": "reachable", "detail": ""})
+                run(partial(self._topic_names, cluster, has_worker))
+                self._is_ready = True
+                runtime.set_ready()
             except KafkasseError as error:
-                states.append({"name": cluster, "state": "unavailable", "detail": error.detail})
-        return states
+                failure = error
+            yield cluster, failure
 
-    def _find_topics(self, cluster: str) -> None:
-        """Check that a cluster answers.
-
-        Raises:
-            KafkasseError: it does not.
-        """
-        has_worker = OPERATIONS_KEY in request.environ
-        self._server.runner(request.environ)(lambda: self._get_feeds(cluster, has_worker).topic_names(MAX_STATE_AGE_S))
+    def _topic_names(self, cluster: str, has_worker: bool) -> set[str]:
+        return self._get_feeds(cluster, has_worker).topic_names(MAX_STATE_AGE_S)
 
     def _ended_response(self, route: Route, parsed: StreamRequest) -> Response:
         """Return a stream that has ended: its client reconnects to another worker. After a 503, a browser would give up."""

@@ -37,6 +37,25 @@ def origins(processes: None) -> Iterator[Server]:
         yield server
 
 
+# Kafka.
+
+
+@pytest.mark.usefixtures("processes")
+def test_one_worker_reports_at_the_start_that_kafka_cannot_be_reached():
+    """Otherwise an operator would learn it from the first client. The line names the servers, and what to check."""
+    with socket.socket() as reserved:  # no process listens there
+        reserved.bind(("127.0.0.1", 0))
+        servers = f"127.0.0.1:{reserved.getsockname()[1]}"
+        environment = {"KAFKASSE_BOOTSTRAP_SERVERS": servers, "KAFKASSE_KAFKA_TIMEOUT_S": "1", "WEB_CONCURRENCY": "2"}
+        with Server(**environment) as server:
+            line = f"{servers}: Connection refused. If the brokers are running, check kafka.bootstrap_servers"
+            wait_until(lambda: line in server.log)
+            server.reload()
+            wait_until(lambda: server.log.count(line) == 2)
+
+    assert 2 == server.log.count("Kafka is unavailable.")
+
+
 # Turns.
 
 
