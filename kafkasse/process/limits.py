@@ -23,10 +23,10 @@ _ADDRESS = re.compile(
 
 
 class StreamLimits:
-    """Counts the open streams of one blueprint, or of one of its routes, in one process. A client is a subscriber().
+    """Counts the open streams of one blueprint, or of one of its routes, in one process. Clients are those of subscriber().
 
     Args:
-        max_per_client: the maximum for one client address.
+        max_per_client: the maximum for one client.
         whole: the limits of the blueprint, if these are the limits of a route. They count the same streams.
     """
 
@@ -34,11 +34,11 @@ class StreamLimits:
         self._max_streams = max_streams
         self._max_per_client = max_per_client
         self._whole = whole
-        self._open: dict[str, int] = {}  # by client address
+        self._open: dict[str, int] = {}  # by client
         self.count = 0
 
     def enter(self, client: str) -> None:
-        """Count a new stream of a client address.
+        """Count a new stream of a client.
 
         Raises:
             ServerFull: this worker has `max_streams` streams.
@@ -57,7 +57,7 @@ class StreamLimits:
         """Raise an error if the client may not open another stream; see enter()."""
         if self.count >= self._max_streams:
             raise ServerFull(f"{scope} has too many streams (max_streams={self._max_streams}). Retry later.")
-        if self._open.get(subscriber(client), 0) >= self._max_per_client:
+        if self._open.get(client, 0) >= self._max_per_client:
             raise TooManyStreams(
                 f"You have too many open streams (max_streams_per_client={self._max_per_client}). Close one, then retry."
             )
@@ -67,7 +67,6 @@ class StreamLimits:
         if self._whole is not None:
             self._whole.add(client, number)
         self.count += number
-        client = subscriber(client)
         self._open[client] = self._open.get(client, 0) + number
         if not self._open[client]:
             del self._open[client]

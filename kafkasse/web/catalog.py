@@ -31,8 +31,7 @@ from kafkasse.web.describe.asyncapi import asyncapi
 from kafkasse.web.describe.openapi import openapi
 from kafkasse.web.describe.security import schemes_of
 from kafkasse.web.describe.streams import StreamDescription, describe
-from kafkasse.web.headers import ALL_METHODS, DEFAULT_HEADERS
-from kafkasse.web.request import MAX_ACCEPT_CHARS
+from kafkasse.web.headers import ALL_METHODS, DEFAULT_HEADERS, MAX_ACCEPT_CHARS
 from kafkasse.web.service import ASYNCAPI_TYPE, OPENAPI_TYPE, PROBLEM_ENDPOINT, StreamService
 from kafkasse.web.value_schemas import ValueSchemas
 

@@ -15,10 +15,13 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 import zstandard
 from werkzeug.datastructures import Accept
+from werkzeug.http import parse_accept_header
+
+from kafkasse.web.headers import MAX_ACCEPT_CHARS
 
 ZSTD_LEVEL = 3
 GZIP_LEVEL = 3
@@ -114,10 +117,16 @@ IDENTITY = Coding()
 CODINGS: dict[str, type[Coding]] = {"zstd": Zstd, "gzip": Gzip}
 
 
-def negotiate(accept: Accept, offered: Sequence[str]) -> Coding:
-    """Return the coding for a request: one of the names `offered`, the first of them if the client has no preference."""
+def negotiate(accept: str, offered: Sequence[str]) -> Coding:
+    """Return the coding for an Accept-Encoding: one of the names `offered`, the first if the client has no preference."""
+    name = _best(accept, tuple(offered)) if len(accept) <= MAX_ACCEPT_CHARS else ""
+    return CODINGS[name]() if name else IDENTITY
+
+
+@lru_cache(maxsize=256)
+def _best(header: str, offered: tuple[str, ...]) -> str:
+    """Return the name of a coding, or "" for no coding. Cached, because most clients send one of a few headers."""
+    accept = parse_accept_header(header, Accept)
     qualities = {name: accept.quality(name) for name in offered}
     best = max(offered, key=lambda name: qualities[name], default="")
-    if not best or qualities[best] <= 0 or qualities[best] < accept.quality("identity"):
-        return IDENTITY
-    return CODINGS[best]()
+    return best if best and 0 < qualities[best] >= accept.quality("identity") else ""

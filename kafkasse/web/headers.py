@@ -16,6 +16,7 @@ READ_METHODS = "GET, HEAD, OPTIONS"
 # The methods of our URL rules, also those that we reject, because Flask's own 405 response lacks our JSON body.
 ALL_METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 ANY = "*"
+MAX_ACCEPT_CHARS = 2048  # of Accept and of Accept-Encoding; parsing 32 KB takes 50 ms
 # A page cannot read other headers of our responses, and needs none of them.
 _EXPOSED = {
     "Access-Control-Expose-Headers": "ETag, Link, Retry-After, Stream-Cursor, Stream-Next-Offset, Stream-Up-To-Date, "

@@ -69,7 +69,7 @@ from kafkasse.web.long_poll import Answer, LongPoll
 from kafkasse.web.observer import Observer
 from kafkasse.web.open_read import FINITE_READ, OpenRead
 from kafkasse.web.public_url import FORWARDED_PREFIX, PublicUrl, public_url
-from kafkasse.web.request import MAX_ACCEPT_CHARS, FiniteRead, Live, StreamRequest, is_finite_read, parse_request
+from kafkasse.web.request import FiniteRead, Live, StreamRequest, is_finite_read, parse_request
 from kafkasse.web.revocations import Revocations
 from kafkasse.web.stream import Stream, with_jitter
 from kafkasse.web.stream_response import (
@@ -105,13 +105,9 @@ class Opening(NamedTuple):
     parsed: StreamRequest
     selection: Selection
     address: str  # of the client
+    client: str  # whom the limits count: subscriber(address)
     environ: dict[str, Any]
     began_at: float  # when the request arrived, as in time.monotonic()
-
-    @property
-    def client(self) -> str:
-        """Whom the limits count."""
-        return subscriber(self.address)
 
     @property
     def info(self) -> StreamInfo:
@@ -360,14 +356,14 @@ class StreamService:
         is_finite, is_head = is_finite_read(current), current.method == "HEAD"
         (self._server.check_finite if is_finite or is_head else self._server.check)(current.environ)
         visitor, parsed, selection = self._parse(route, topics, parameters, is_finite)
-        opening = Opening(route, visitor, parsed, selection, self._client_address(), current.environ, began_at)
+        address = self._client_address()
+        opening = Opening(route, visitor, parsed, selection, address, subscriber(address), current.environ, began_at)
         if parsed.finite is not None:
             return self._finite_response(opening, parsed.finite)
         if streams.stopping and not is_head:
             return self._ended_response(route, parsed)
         compression = self._endpoints[route.name].settings.compression
-        is_short = len(current.headers.get("Accept-Encoding", "")) <= MAX_ACCEPT_CHARS
-        coding = negotiate(current.accept_encodings, compression) if compression and is_short else IDENTITY
+        coding = negotiate(current.headers.get("Accept-Encoding", ""), compression) if compression else IDENTITY
         if is_head:
             response = self._stream_response(route, parsed, (), coding, self.root)
             response.headers.update(self._server.runner(current.environ)(partial(self._find_end, opening)))
@@ -381,7 +377,7 @@ class StreamService:
             encoder, root, selector = self._encoder(feeds, opening), self.root, opening.selection.selector
             reader = feeds.open(route, position, topics, encoder, parsed.since, opening.client, selector)
         except BaseException:
-            self._endpoints[route.name].limits.leave(opening.address)
+            self._endpoints[route.name].limits.leave(opening.client)
             raise
         self._call_handler("ready", list(topics))
         info = opening.info
@@ -422,7 +418,7 @@ class StreamService:
         if parsed.finite is not None and parsed.finite.offset:
             check_offset_size(position, topics, parsed.finite.other_bytes, *self._server.max_request_line(environ))
         self._server.check_capacity(sum(service.limits.count for service in stream_services))
-        limits.enter(opening.address)
+        limits.enter(opening.client)
         return feeds, position, topics
 
     def _find_end(self, opening: Opening) -> Mapping[str, str]:
@@ -436,7 +432,7 @@ class StreamService:
             start = resolve(feeds.log, position, topics, opening.route.start, opening.parsed.since)
             return {} if start.pending else {"Stream-Next-Offset": feeds.chunks.end_offset(Start.of(start))}
         finally:
-            self._endpoints[opening.route.name].limits.leave(opening.address)
+            self._endpoints[opening.route.name].limits.leave(opening.client)
 
     def _describe(
         self, feeds: Feeds, route: Route, position: Position, since: float
@@ -624,14 +620,12 @@ class StreamService:
         return self._stream_response(route, parsed, [body], IDENTITY, self.root)
 
     def _stream_response(self, route: Route, parsed: StreamRequest, body: Any, coding: Coding, root: str) -> Response:
-        headers = STREAM_HEADERS | self.links(route, root) | ({} if coding.name else UNCOMPRESSED)
-        create = stream_response_class(current_app.response_class)  # type: ignore[arg-type]  # a class is hashable
-        response = create(body, headers=headers, content_type=parsed.content_type, direct_passthrough=True)
+        headers = STREAM_HEADERS | self.links(route, root)
+        headers |= {"Content-Encoding": coding.name} if coding.name else UNCOMPRESSED
         if self._endpoints[route.name].settings.compression:
-            response.vary.add("Accept-Encoding")
-        if coding.name:
-            response.content_encoding = coding.name
-        return response
+            headers["Vary"] = "Accept-Encoding"
+        create = stream_response_class(current_app.response_class)  # type: ignore[arg-type]  # a class is hashable
+        return create(body, headers=headers, content_type=parsed.content_type, direct_passthrough=True)
 
     def throttle(self) -> TooManyRejections | None:
         """Wait until the current request may be rejected. Return the error to send instead, if any; see web/throttle.py."""
@@ -731,12 +725,12 @@ class StreamService:
         return self._proxies.client(current.remote_addr or "", current.headers.get("X-Forwarded-For", ""))
 
     def _stream_closed(self, stream: Stream, end: StreamEnd) -> None:
-        self._endpoints[stream.info.route].limits.leave(stream.info.client)
+        self._endpoints[stream.info.route].limits.leave(subscriber(stream.info.client))
         self.observer.closed(stream.info, end)
         self._call_handler("disconnected", stream.topics)
 
     def _read_closed(self, info: StreamInfo, end: StreamEnd) -> None:
-        self._endpoints[info.route].limits.leave(info.client)
+        self._endpoints[info.route].limits.leave(subscriber(info.client))
         self.observer.read_closed(info, end, FINITE_READ)
 
     def _parse(
@@ -765,7 +759,9 @@ class StreamService:
 
     def _select(self, route: Route, visitor: Visitor, parameters: Mapping[str, str]) -> Selection:
         """Return the records that the route, the path parameters, the visitor's claims and the query select."""
-        query = parse_query(_request().args.items(multi=True), route.client_filters, route.sends)
+        current = _request()
+        arguments = current.args.items(multi=True) if current.query_string else ()
+        query = parse_query(arguments, route.client_filters, route.sends)
 
         def on_failure(view: RecordView, reason: str) -> None:
             self.observer.filter_failed(route.name, view.topic, view.partition, view.record.offset, reason)

@@ -10,7 +10,7 @@ import pytest
 
 from kafkasse.log import Partition
 from kafkasse.records.position import Place
-from kafkasse.web.request import MAX_ACCEPT_CHARS
+from kafkasse.web.headers import MAX_ACCEPT_CHARS
 from kafkasse_client.sse import Parser
 from tests.support.client import Client, numbers, value
 from tests.support.kafka import Cluster
