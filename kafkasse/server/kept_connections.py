@@ -13,7 +13,6 @@ from typing import Any
 import gevent
 from gevent import get_hub
 
-CHECK_S = 0.001  # how often to check whether another request may be served
 _READABLE = 1  # libev's constant
 
 
@@ -22,19 +21,20 @@ class KeptConnections:
 
     Args:
         timeout_s: how long. Then the connection is closed.
-        may_serve: whether another request may be served now.
+        may_serve: whether another request may be served now. Its argument is the number of requests whose greenlets have not
+            started.
     """
 
-    def __init__(self, timeout_s: float, may_serve: Callable[[], bool]) -> None:
+    def __init__(self, timeout_s: float, may_serve: Callable[[int], bool]) -> None:
         self._timeout_s = timeout_s
         self._may_serve = may_serve
         self._watchers: dict[socket.socket, tuple[Any, Any]] = {}
-        self._ready: deque[Callable[[], object]] = deque()
-        self._is_serving = False
+        self._ready: deque[tuple[socket.socket, Callable[[Any], object]]] = deque()
+        self._not_started = 0
 
     def __len__(self) -> int:
         """Return the number of connections."""
-        return len(self._watchers) + len(self._ready)
+        return len(self._watchers) + len(self._ready) + self._not_started
 
     def add(self, client: socket.socket, serve: Callable[[Any], object]) -> None:
         """Wait for a request, then call `serve` in a new greenlet with a socket of gevent."""
@@ -53,20 +53,28 @@ class KeptConnections:
 
     def _on_readable(self, client: socket.socket, serve: Callable[[Any], object]) -> None:
         self._stop_watching(client)
-        self._ready.append(lambda: serve(_with_gevent(client)))
-        if not self._is_serving:
-            self._is_serving = True
-            gevent.spawn(self._serve_ready)
+        self._ready.append((client, serve))
+        self.serve_waiting()
 
-    def _serve_ready(self) -> None:
-        """Start few greenlets at a time: ten thousand clients may send requests at once, and each greenlet takes 15 KiB."""
-        while self._ready:
-            while not self._may_serve():
-                gevent.sleep(CHECK_S)
-            gevent.spawn(self._ready.popleft())
-            gevent.sleep(0)
-        self._is_serving = False
+    def serve_waiting(self) -> None:
+        """Serve as many requests as may be served. Call this when another one may.
 
+        Ten thousand clients may send requests at once, and each greenlet takes 15 KiB.
+        """
+        while self._ready and self._may_serve(self._not_started):
+            self._not_started += 1
+            gevent.spawn(self._serve, *self._ready.popleft())
 
-def _with_gevent(client: socket.socket) -> Any:
-    return gevent.socket.socket(client.family, client.type, client.proto, client.detach())
+    def _serve(self, client: socket.socket, serve: Callable[[Any], object]) -> None:
+        self._not_started -= 1
+        serve(gevent.socket.socket(client.family, client.type, client.proto, client.detach()))
+
+    def close_idle(self) -> None:
+        """Close the connections on which no request has arrived."""
+        for client in list(self._watchers):
+            try:
+                client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                self._close(client)
+            except OSError:
+                continue  # the connection is broken, so its watcher is called

@@ -17,7 +17,6 @@ import json
 import logging.config
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -96,7 +95,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
         mask_access_log(self.log)
         self._collections = ShortCollections(streams)
         self._listeners: list[SharedListener] = []
-        self._kept = KeptConnections(self.cfg.keepalive, lambda: self._waiting_connections < MAX_WAITING_CONNECTIONS)
+        self._kept = KeptConnections(self.cfg.keepalive, self._may_start)
         self._runner: Any = None  # the greenlet that is in gunicorn's loop
         self._control: Any = None
         self._reported_wrappers: set[tuple[str, bool]] = set()
@@ -140,7 +139,12 @@ class Worker(GeventWorker):  # type: ignore[misc]
             take_turn()
         finally:
             self._waiting_connections -= 1
+        self._kept.serve_waiting()
         super().handle(listener, client, addr)
+
+    def _may_start(self, not_started: int) -> bool:
+        """Return whether another connection may wait for its turn. The greenlets of `not_started` ones have not started."""
+        return self._waiting_connections + not_started < MAX_WAITING_CONNECTIONS
 
     def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> None:
         """Handle one request, then yield to other greenlets, because the next request may have been pipelined."""
@@ -161,11 +165,11 @@ class Worker(GeventWorker):  # type: ignore[misc]
         """Create the server of a listener. gunicorn's run() calls this; it gives no access to servers of its own class."""
         ssl_args = {"ssl_context": ssl_context} if ssl_context else {}
         # A flood of clients must not lock out the operators.
-        limit = sys.maxsize if self._is_for_operators(listener.getsockname()) else MAX_WAITING_CONNECTIONS
+        is_for_operators = self._is_for_operators(listener.getsockname())
         server = SharedListener(
             listener,
             self.handle,
-            lambda not_started: self._waiting_connections + not_started < limit,
+            (lambda _: True) if is_for_operators else self._may_start,
             spawn=spawn,
             **ssl_args,
         )
@@ -229,7 +233,11 @@ class Worker(GeventWorker):  # type: ignore[misc]
             self._close_streams_at = time.monotonic() + self.cfg.graceful_timeout - CLOSE_BEFORE_KILL_S
             # In a new greenlet, because the signal may have interrupted the code that accepts a connection.
             gevent.spawn(self._close_listeners)
-            gevent.spawn_later(OPEN_AFTER_STOP_S, streams.drain)
+            gevent.spawn_later(OPEN_AFTER_STOP_S, self._drain)
+
+    def _drain(self) -> None:
+        streams.drain()
+        self._kept.close_idle()
 
     def _close_listeners(self) -> None:
         for listener in self._listeners:

@@ -400,3 +400,17 @@ def test_a_poll_ends_when_the_server_stops(processes):
         assert (204, True) == (response.status, response.will_close)
         assert b"" == client.socket.recv(1)
         client.close()
+
+
+def test_a_stop_closes_idle_connections_and_waits_for_a_response_in_progress(processes):
+    with Server(APP, GUNICORN_CMD_ARGS="--keep-alive 600 --graceful-timeout 600") as server:
+        idle, reading = Connection(server.port).poll(), Connection(server.port, "/t?", 131_072).poll()
+        wait_for_polls(server, 2)
+        append(server, "x" * 100, times=140_000)
+        idle.receive()
+        server.terminate()
+
+        assert b"" == idle.socket.recv(1)
+        assert ["x" * 14_000_000] == reading.receive().values
+        for client in (idle, reading):
+            client.close()

@@ -15,6 +15,7 @@ import pytest
 from gevent.pool import Pool
 from gunicorn.workers.ggevent import GeventWorker
 
+from kafkasse.server.kept_connections import KeptConnections
 from kafkasse.server.worker import MAX_WAITING_CONNECTIONS, Worker
 from tests.server.conftest import IN_MEMORY
 from tests.support.client import READ_TIMEOUT_S, Client, fetch
@@ -71,6 +72,7 @@ def test_each_turn_of_the_event_loop_handles_few_of_the_connections_that_arrive_
 
     monkeypatch.setattr(GeventWorker, method, parse)
     worker = Worker.__new__(Worker)
+    worker._kept = KeptConnections(1, worker._may_start)
     arguments = [SimpleNamespace(settimeout=lambda _: None)] * (3 if method == "handle" else 4)
 
     gevent.joinall([gevent.spawn(getattr(worker, method), *arguments) for _ in range(50)], raise_error=True)
@@ -94,6 +96,7 @@ def test_connections_wait_in_the_kernel_while_earlier_ones_wait_for_their_turn(m
     monkeypatch.setattr(GeventWorker, "handle", parse)
     worker = Worker.__new__(Worker)
     worker.cfg, worker._listeners = SimpleNamespace(workers=1), []
+    worker._kept = KeptConnections(1, worker._may_start)
     with ExitStack() as sockets:
         listener = sockets.enter_context(gevent.socket.create_server(("127.0.0.1", 0), backlog=CONNECTIONS))
         for _ in range(CONNECTIONS):
@@ -121,6 +124,7 @@ def test_busy_clients_do_not_lock_out_others(monkeypatch, lets_in):
     monkeypatch.setattr(GeventWorker, "handle_request", lambda *_: clock.compute())
     worker = Worker.__new__(Worker)
     worker.cfg, worker._listeners = SimpleNamespace(workers=1), []
+    worker._kept = KeptConnections(1, worker._may_start)
     if lets_in == "an operator":
         worker._waiting_connections = MAX_WAITING_CONNECTIONS
 
