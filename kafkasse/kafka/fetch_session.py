@@ -45,6 +45,7 @@ class FetchSession:
         self.positions: dict[FetchPosition, None] = {}
         self.deferred: dict[FetchPosition, None] = {}
         self._paused: dict[FetchPosition, None] = {}
+        self._to_forget: list[FetchPosition] = []  # those that were paused after the last request
         # Not yet sent to the session, or sent with another offset or limit.
         self._changed: dict[FetchPosition, None] = {}
         # By the topic and partition that responses contain: the partition, and the offset that was requested last.
@@ -84,6 +85,7 @@ class FetchSession:
         """Leave a partition out of requests until resume() or remove() is called."""
         del self.positions[position]
         self._paused[position] = None
+        self._to_forget.append(position)  # later, because it may be resumed before the next request
 
     def defer(self, position: FetchPosition) -> None:
         """As pause(). It comes after all others that are deferred."""
@@ -116,8 +118,10 @@ class FetchSession:
             newest_version: the newest version that the broker supports.
             options: the fields that do not depend on the partitions.
         """
-        for position in self._paused:
-            self._forget(position)
+        for position in self._to_forget:
+            if position in self._paused:
+                self._forget(position)
+        self._to_forget.clear()
         version = min(newest_version, BY_NAME) if self._without_topic_id else newest_version
         session_id, epoch = self._session
         if version != self._version and epoch > 0:
