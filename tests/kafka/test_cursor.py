@@ -264,7 +264,7 @@ def test_the_responses_of_all_brokers_together_are_bounded(cluster, opened):
     both = [broker.next_fetch() for broker in cluster.brokers]
     cursor.remove([at(1)])
     both[0].respond(partition_data(0))
-    cursor.poll(0.01)
+    start_poll(cursor)
     one = cluster.brokers[0].next_fetch()
 
     assert [DEFAULTS["max_fetch_bytes"] // 2] * 2 == [fetch.request.max_bytes for fetch in both]
