@@ -51,16 +51,7 @@ def letters(bad: DataFrame, topic: str, max_bytes: int) -> DataFrame:
     """
     example = F.format_string("%s partition %d offset %d: %s", "topic", "partition", "offset", "problem")
     observed = bad.observe(OBSERVED, F.count(F.lit(1)).alias("records"), F.max(example).alias("example"))
-    headers = F.concat(
-        F.coalesce(F.col("headers"), contract.no_headers()),
-        contract.dead_letter_headers(
-            F.col("problem"), F.col("topic"), F.col("partition"), F.col("offset"), F.col("timestamp")
-        ),
-    )
-    rows = observed.select(
-        F.lit(topic).alias("topic"), "key", "value", headers.alias("headers"), F.lit(True).alias("bad")
-    )
-    return contract.shorten_dead_letters(rows, max_bytes)
+    return contract.letters(observed, topic, max_bytes)
 
 
 @contextmanager

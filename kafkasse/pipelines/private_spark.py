@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 
 JAR = Path(__file__).parent / "operators" / "java" / "kafkasse-operators.jar"  # `make jar` compiles it
 GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"  # set if spark-submit started this process
+Argument: TypeAlias = int | str | StructType | Mapping[str, int]  # an argument of a constructor in Java
 
 
 def java(spark: SparkSession) -> Any:
@@ -128,7 +129,7 @@ def empty_stream(like: DataFrame) -> DataFrame:
 
 
 def transform_with_state(
-    rows: DataFrame, key: str, class_name: str, arguments: Sequence[int | StructType], output: StructType
+    rows: DataFrame, key: str, class_name: str, arguments: Sequence[Argument], output: StructType
 ) -> DataFrame:
     """Run a stateful processor that is written in Java.
 
@@ -156,7 +157,7 @@ def call(
     spark: SparkSession,
     name: str,
     class_name: str,
-    arguments: Sequence[str],
+    arguments: Sequence[Argument],
     output: StructType,
     columns: Sequence[Column],
 ) -> Column:
@@ -177,11 +178,20 @@ def _java_type(spark: SparkSession, schema: StructType) -> Any:
     return spark._jsparkSession.parseDataType(schema.json())
 
 
-def new_instance(spark: SparkSession, class_name: str, arguments: Sequence[int | str | StructType]) -> Any:
+def new_instance(spark: SparkSession, class_name: str, arguments: Sequence[Argument]) -> Any:
     context: Any = spark.sparkContext
     values = context._gateway.new_array(context._jvm.Object, len(arguments))
     for number, argument in enumerate(arguments):
-        values[number] = _java_type(spark, argument) if isinstance(argument, StructType) else argument
+        match argument:
+            case StructType():
+                values[number] = _java_type(spark, argument)
+            case Mapping():
+                converted = context._jvm.java.util.HashMap()
+                for name, value in argument.items():
+                    converted.put(name, value)
+                values[number] = converted
+            case _:
+                values[number] = argument
     return java_class(spark, class_name).getConstructors()[0].newInstance(values)
 
 

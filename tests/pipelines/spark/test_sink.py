@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import private_spark, sink_versions
+from kafkasse.pipelines import Pipeline, contract, private_spark, sink_versions
 from kafkasse.pipelines.contract import GENERATION, SOURCE, VERSION
 from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.sink_rows import VERSIONED_BY
@@ -106,6 +106,31 @@ def test_each_bad_record_becomes_a_dead_letter_with_its_bytes_and_position(runs)
     assert job
     stages = [tracker.getStageInfo(stage) for stage in job.stageIds]
     assert [1] == [stage.numTasks for stage in stages if stage]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "header", "kept", "omitted"),
+    [
+        (10, 300, 10, [True, True, True], None),
+        (10, 800, 10, [True, False, True], b"value"),
+        (800, 800, 10, [False, False, True], b"key"),
+        (10, 10, 800, [False, False, False], b"headers"),
+    ],
+)
+def test_a_dead_letter_omits_what_kafka_would_reject(spark, key, value, header, kept, omitted):
+    """Its value is omitted first, then its key, and then the other headers. The reason has at most 1,000 characters."""
+    schema = "topic STRING, key BINARY, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+    rows = spark.createDataFrame([("tops", bytes(key), bytes(value), [("trace", bytes(header))])], schema)
+    limits = {"tops": 300, "letters": 1000}
+    long = rows.withColumns({"problem": F.lit("é" * 1001), "partition": F.lit(3), "offset": F.lit(4)})
+
+    [row] = contract.records(rows, Pipeline("copy", "source", copy, "tops"), "letters", limits, 0).collect()
+    [letter] = contract.letters(long.withColumn("timestamp", F.current_timestamp()), "letters", 3000).collect()
+
+    headers = {entry.key: entry.value for entry in row.headers}
+    assert ("letters", kept) == (row.topic, [row.key is not None, row.value is not None, "trace" in headers])
+    assert omitted == headers["kafkasse-dead-letter-omitted"]
+    assert ("é" * 1000).encode() == {entry.key: entry.value for entry in letter.headers}[REASON]
 
 
 def numbered(records: DataFrame) -> DataFrame:
