@@ -29,9 +29,6 @@ sub vcl_recv {
 }
 
 sub vcl_backend_response {
-    if (bereq.url ~ "[?&]live=") {
-        set beresp.grace = 0s;  # an outdated response would end a long poll at once
-    }
     if (beresp.status >= 400) {  # not for two minutes: equal requests reach the server meanwhile
         set beresp.uncacheable = true;
         set beresp.ttl = 1s;

@@ -55,7 +55,8 @@ NOT_STORED = "private, no-store"
 # How long a shared cache may keep a chunk that another one replaces soon. Then it can collapse requests.
 LAST_CHUNK_AGE_S = 1
 # How much longer a cache may answer with an old chunk while one request replaces it. A CDN under a flood cannot answer
-# thousands of waiting requests within LAST_CHUNK_AGE_S.
+# thousands of waiting requests within LAST_CHUNK_AGE_S. A client loses nothing. An old response to a long poll ends at most
+# two waits at once: if it has no records, its cursor leads to the next response, which is LONG_POLL_S newer.
 STALE_S = 10
 _ONLY_WITH_CONTENT = frozenset({"content-type"})
 HEADERS = DEFAULT_HEADERS | {"Cache-Control": NOT_STORED, "Cross-Origin-Resource-Policy": "same-origin"}
@@ -256,7 +257,7 @@ def respond(source: Source, finite: FiniteRead, chunk: Chunk, body: Iterable[byt
     cursor = next_cursor(time.time(), finite.cursor) if finite.live else None
     response = _response(chunk, body, cursor)
     if finite.offset != NOW:
-        response.headers["Cache-Control"] = _cache_control(source.max_age_s, chunk.is_full, bool(finite.live))
+        response.headers["Cache-Control"] = _cache_control(source.max_age_s, chunk.is_full)
     if finite.offset != NOW and chunk.parts and not finite.live:
         response.set_etag(chunk.etag)
         # Without If-Match: its response, with status 412, could replace a chunk in a cache.
@@ -274,7 +275,7 @@ def _count(opened: OpenRead, chunk: Chunk) -> None:
 
 def waiting_headers(max_age_s: int, offset: str) -> dict[str, str]:
     """Return the headers of a response to a long poll that waits, as far as they are known. Its chunk is not full."""
-    age = {} if offset == NOW else {"Cache-Control": _cache_control(max_age_s, is_full=False, is_live=True)}
+    age = {} if offset == NOW else {"Cache-Control": _cache_control(max_age_s, is_full=False)}
     return HEADERS | age
 
 
@@ -287,12 +288,11 @@ def poll_answer(opened: OpenRead, chunk: Chunk, cursor: str) -> Answer:
     return Answer(OK, headers | {"Content-Length": str(chunk.size)}, frozenset(), _pieces(chunk.parts))
 
 
-def _cache_control(max_age_s: int, is_full: bool, is_live: bool) -> str:
+def _cache_control(max_age_s: int, is_full: bool) -> str:
     if not max_age_s:
         return NOT_STORED
-    age = f"public, max-age={max_age_s if is_full else min(max_age_s, LAST_CHUNK_AGE_S)}"
-    # A client loses nothing with an old chunk. An old response to a long poll would end the wait at once, again and again.
-    return age if is_live else f"{age}, stale-while-revalidate={min(max_age_s, STALE_S)}"
+    age_s = max_age_s if is_full else min(max_age_s, LAST_CHUNK_AGE_S)
+    return f"public, max-age={age_s}, stale-while-revalidate={min(max_age_s, STALE_S)}"
 
 
 def _chunk_headers(chunk: Chunk, cursor: str | None) -> dict[str, str]:

@@ -96,6 +96,26 @@ def test_long_polls_of_many_clients_are_one_request(site):
     assert 1 == site.requests()[path]
 
 
+def test_one_request_replaces_an_outdated_response_to_a_long_poll(site):
+    """Those that arrive meanwhile do not reach the server, which would otherwise get one from each client that is late."""
+    _, offset = site.read_to_end()
+    path = f"/t?offset={offset}&live=long-poll"
+    assert 204 == site.get(path).status
+    polls = []
+
+    def is_outdated() -> bool:
+        polls.append(gevent.spawn(site.get, path))
+        return bool(site.open_reads())
+
+    wait_until(is_outdated)
+    polls += [gevent.spawn(site.get, path) for _ in range(CLIENTS)]
+    fetch(site.server.port, "/-/append", "POST")
+
+    assert {200, 204} >= {poll.get().status for poll in polls}
+    wait_until(lambda: site.requests()[path] > 1)
+    assert 2 == site.requests()[path]
+
+
 def test_requests_from_now_on_do_not_wait_for_each_other(site):
     """A request that waited would begin at a later end of the log, and miss the record that the first one receives."""
     polls = [gevent.spawn(site.get, "/t?offset=now&live=long-poll") for _ in range(CLIENTS)]
