@@ -13,8 +13,8 @@ Source: the Durable Streams protocol, https://github.com/durable-streams/durable
 from __future__ import annotations
 
 import json
-import random
 import time
+import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from errno import ECONNRESET
@@ -63,12 +63,15 @@ HEADERS = DEFAULT_HEADERS | {"Cache-Control": NOT_STORED, "Cross-Origin-Resource
 
 
 def next_cursor(now_s: float, sent: str) -> str:
-    """Return the cursor of a response to a live read. It is always later than the one that the client sent."""
+    """Return the cursor of a response to a live read. It is always later than the one that the client sent.
+
+    The protocol asks for a random jitter. Here it depends only on the cursor that was sent: with different answers to equal
+    requests, the clients behind a shared cache would request different URLs from then on.
+    """
     current = int(now_s - CURSOR_EPOCH_S) // CURSOR_INTERVAL_S
     if not (sent.isascii() and sent.isdigit() and len(sent) <= MAX_CURSOR_DIGITS) or int(sent) < current:
         return str(current)
-    jitter_s = random.randint(CURSOR_INTERVAL_S, MAX_CURSOR_JITTER_S)  # noqa: S311 - not for secrets
-    return str(int(sent) + jitter_s // CURSOR_INTERVAL_S)
+    return str(int(sent) + 1 + zlib.crc32(sent.encode()) % (MAX_CURSOR_JITTER_S // CURSOR_INTERVAL_S))
 
 
 @dataclass(frozen=True, slots=True)

@@ -471,9 +471,16 @@ def test_a_new_long_poll_has_a_later_cursor():
         "1000" == next_cursor(now, "") == next_cursor(now, "999") == next_cursor(now, "x") == next_cursor(now, "9" * 99)
     )
     assert "1001" == next_cursor(now + 20, "1000")
-    for _ in range(50):
-        assert 1000 < int(next_cursor(now, "1000")) <= 1180
-        assert 5000 < int(next_cursor(now, "5000")) <= 5180
+    cursors = [str(number) for number in range(1000, 1050)]
+    jitters = [int(next_cursor(now, cursor)) - int(cursor) for cursor in cursors]
+    assert 1 <= min(jitters) < max(jitters) <= 180
+
+
+def test_equal_long_polls_have_equal_cursors():
+    """Otherwise, the clients behind a shared cache would request different URLs after it has forgotten a response."""
+    now = finite_reads.CURSOR_EPOCH_S + 20_000.0
+
+    assert 1 == len({next_cursor(now, "1000") for _ in range(50)})
 
 
 # Events.
