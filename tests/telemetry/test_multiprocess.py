@@ -33,6 +33,24 @@ def run(folder: Path, code: str) -> str:
     return done.stdout.decode()
 
 
+def test_the_files_have_space_from_the_start(tmp_path):
+    """The kernel would kill a process that writes to a part of a file for which the disk has no space."""
+    run(tmp_path, WORKER)
+
+    files = [path.stat() for path in tmp_path.glob("*.db")]
+    assert {multiprocess.FILE_BYTES} == {file.st_size for file in files}
+    assert all(file.st_blocks * 512 >= file.st_size for file in files)
+
+
+def test_a_worker_starts_although_the_disk_is_full(tmp_path):
+    """It reports its own metrics, and logs why the others do not know them."""
+    limit = "import resource, signal; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+
+    metrics = run(tmp_path, f"{limit}{WORKER}print(metrics.render().decode())")
+
+    assert 'kafkasse_streams_opened_total{route="r"} 2.0' in metrics
+
+
 def test_dead_workers_leave_one_file_with_their_counters(tmp_path, monkeypatch):
     """Their gauges are gone. The files of a worker that was killed when it had just created them are empty."""
     monkeypatch.setenv(multiprocess.VARIABLE, str(tmp_path))

@@ -7,14 +7,14 @@ uses prometheus_client's global registry, so the metrics of a host app are not a
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import cache
 from typing import Any, NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.values import ValueClass
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 
 from kafkasse.process.telemetry import multiprocess
 
@@ -79,7 +79,7 @@ class Metrics:
     """The metrics of one process, or of one blueprint if there are no multiprocess files. METRICS contains their names."""
 
     def __init__(self) -> None:
-        if is_multiprocess():
+        if is_multiprocess() and _has_space():
             self._registry, self._metrics = _create_once()
         else:
             self._registry, self._metrics = _create()
@@ -130,7 +130,7 @@ class Metrics:
 
 def is_multiprocess() -> bool:
     """Return whether prometheus_client keeps its values in files. It decides this when it is imported."""
-    return bool(getattr(ValueClass, "_multiprocess", False)) and multiprocess.VARIABLE in os.environ
+    return bool(getattr(values.ValueClass, "_multiprocess", False)) and multiprocess.VARIABLE in os.environ
 
 
 def _create() -> tuple[CollectorRegistry, dict[str, Any]]:
@@ -148,6 +148,23 @@ def _create() -> tuple[CollectorRegistry, dict[str, Any]]:
         for name, metric in METRICS.items()
     }
     return registry, created
+
+
+@cache
+def _has_space() -> bool:
+    """Return whether the files of this process could be created. Otherwise, its metrics are in memory."""
+    try:
+        multiprocess.reserve(
+            {f"gauge_{metric.mode}" if metric.mode else metric.type.__name__.lower() for metric in METRICS.values()}
+        )
+    except OSError as error:
+        logging.getLogger("kafkasse").error(
+            "The metrics of this process are not added to those of the others: %s", error
+        )
+        del os.environ[multiprocess.VARIABLE]
+        values.ValueClass = values.MutexValue
+        return False
+    return True
 
 
 # Two metrics with one name in one process would overwrite each other's values in the files.

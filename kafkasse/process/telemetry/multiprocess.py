@@ -20,6 +20,7 @@ LOCK = "lock"
 LOCK_TIMEOUT_S = 1.0
 LOCK_INTERVAL_S = 0.01
 DEAD = "dead"  # in place of the process ID
+FILE_BYTES = 65_536  # of a new file
 SUMMED = ("counter", "histogram", "summary")  # types of metrics whose values outlive their worker
 
 
@@ -52,6 +53,21 @@ def _has_values(file: Path) -> bool:
     return file.exists() and file.stat().st_size > 0
 
 
+def reserve(kinds: Iterable[str]) -> None:
+    """Create the files of this process. If the disk is full, writing to a file without space would end the process.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    for kind in kinds:
+        _reserve(Path(os.environ[VARIABLE]) / f"{kind}_{os.getpid()}.db", FILE_BYTES)
+
+
+def _reserve(file: Path, size: int) -> None:
+    with file.open("ab") as opened:
+        opened.write(bytes(max(0, size - opened.tell())))
+
+
 def mark_dead(pid: int) -> None:
     """Remove the gauges of a worker that has died, and add its counters to those of the other dead workers."""
     from prometheus_client.multiprocess import mark_process_dead
@@ -69,6 +85,7 @@ def mark_dead(pid: int) -> None:
 def _add(source: Path, target: Path) -> None:
     from prometheus_client.mmap_dict import MmapedDict
 
+    _reserve(target, source.stat().st_size)
     total = MmapedDict(str(target))  # type: ignore[no-untyped-call]
     try:
         for key, value, _, _ in MmapedDict.read_all_values_from_file(str(source)):  # type: ignore[no-untyped-call]
