@@ -59,8 +59,8 @@ def command(bootstrap_servers: str | None, bind: str | None, workers: int | None
     environ = _environment(bootstrap_servers, bind, workers, config)
     _check_workers(environ)
     Config.load(environ).check_servable()
-    if "KAFKASSE_BIND" in environ:
-        _check_free(environ["KAFKASSE_BIND"])
+    if address := environ.get("KAFKASSE_BIND"):
+        _check_free(address)
     os.execve(sys.executable, [sys.executable, "-m", "gunicorn", "-c", SETTINGS, APP], environ)  # noqa: S606 - no shell is wanted
 
 
@@ -68,7 +68,7 @@ def _environment(
     bootstrap_servers: str | None, bind: str | None, workers: int | None, config: Path | None
 ) -> dict[str, str]:
     environ = dict(os.environ)
-    if bind or ("PORT" not in environ and "KAFKASSE_BIND" not in environ):
+    if bind or not (environ.get("PORT") or environ.get("KAFKASSE_BIND")):
         environ["KAFKASSE_BIND"] = bind or BIND_DEFAULT
     if bootstrap_servers:
         environ["KAFKASSE_BOOTSTRAP_SERVERS"] = bootstrap_servers

@@ -69,7 +69,12 @@ def test_passes_the_options_to_gunicorn(serve, tmp_path):
 
 @pytest.mark.parametrize(
     ("variables", "bind"),
-    [({}, "127.0.0.1:6917"), ({"PORT": "5000"}, None), ({"KAFKASSE_BIND": "127.0.0.1:0"}, "127.0.0.1:0")],
+    [
+        ({}, "127.0.0.1:6917"),
+        ({"PORT": "", "KAFKASSE_BIND": ""}, "127.0.0.1:6917"),
+        ({"PORT": "5000"}, None),
+        ({"KAFKASSE_BIND": "127.0.0.1:0"}, "127.0.0.1:0"),
+    ],
 )
 def test_keeps_the_variables_of_the_platform(serve, monkeypatch, variables, bind):
     """Without options, the environment decides. Without PORT and KAFKASSE_BIND, only this machine can connect."""
