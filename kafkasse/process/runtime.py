@@ -62,38 +62,63 @@ def start() -> None:
     Raises:
         ConfigurationError: another user could change the directory.
     """
-    global _lock
     _create_base()
     for path in _folders():
         if not _is_locked(path):  # its master was killed
             shutil.rmtree(path, ignore_errors=True)
     inherited = folder()  # after SIGUSR2, this master is a child of the old master
     new = Path(tempfile.mkdtemp(dir=base(), prefix="."))
-    _lock = (new / "lock").open("w")
-    fcntl.flock(_lock, fcntl.LOCK_EX)
+    _lock_folder(new)
     path = new.rename(base() / new.name.removeprefix("."))  # a directory with this name is always locked
     os.environ[FOLDER_VARIABLE] = str(path)
     given = os.environ.get(METRICS_VARIABLE)
     if not given or (inherited is not None and Path(given) == inherited / "metrics"):
         os.environ[METRICS_VARIABLE] = str(path / "metrics")
-    restore()
+    _complete(path)
 
 
 def restore() -> None:
-    """Create the directory of the metrics. Some systems remove old files in the temporary directory."""
-    if folder() is not None:
-        Path(os.environ[METRICS_VARIABLE]).mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Create what was removed, for example because it was old. If that is impossible, create another directory."""
+    if (path := folder()) is None:
+        return
+    try:
+        _create_base()
+        _complete(path)
+    except (ConfigurationError, OSError) as error:  # for example, systems remove XDG_RUNTIME_DIR when its user logs out
+        os.environ[BASE_VARIABLE] = tempfile.mkdtemp(prefix="kafkasse-")
+        logging.getLogger("gunicorn.error").warning(
+            "The server uses another private directory. Set %s=%s for kafkasse streams. %s",
+            BASE_VARIABLE,
+            os.environ[BASE_VARIABLE],
+            error,
+        )
+        os.environ.pop(METRICS_VARIABLE, None)
+        start()
+
+
+def _complete(path: Path) -> None:
+    """Create the missing parts of the directory of this gunicorn."""
+    path.mkdir(mode=0o700, exist_ok=True)
+    if not (path / "lock").exists():
+        _lock_folder(path)
+    Path(os.environ[METRICS_VARIABLE]).mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _lock_folder(path: Path) -> None:
+    global _lock
+    _lock = (path / "lock").open("w")
+    fcntl.flock(_lock, fcntl.LOCK_EX)
 
 
 def worker_exited(pid: int) -> None:
     """Remove the socket and the gauges of a worker that has exited or was killed. An error must not stop the master."""
-    from kafkasse.process.telemetry import multiprocess
-
     if (path := folder()) is not None:
         try:
+            from kafkasse.process.telemetry import multiprocess
+
             socket_path(path, pid).unlink(missing_ok=True)
             multiprocess.mark_dead(pid)
-        except Exception as error:  # noqa: BLE001 - prometheus_client may raise any error if a file is damaged
+        except Exception as error:  # noqa: BLE001 - a file of the metrics may be damaged, or this version uninstalled
             logging.getLogger("gunicorn.error").warning("The metrics of the process %s are lost: %s", pid, error)
 
 

@@ -92,6 +92,7 @@ def on_starting(server: Any) -> None:
         raise SystemExit(str(error)) from None
     reload.install(server)
     gunicorn_internals.handle_signal(server, "int", partial(_interrupt, server))
+    gunicorn_internals.handle_signal(server, "usr2", partial(_start_second_master, server))
     gunicorn_internals.restart_as_module(server)
 
 
@@ -99,6 +100,16 @@ def _interrupt(server: Any, stop: Callable[[], None]) -> None:
     """Stop at Ctrl-C as gunicorn does. on_exit() then sets the exit code of all commands."""
     server.kafkasse_interrupted = True
     stop()
+
+
+def _start_second_master(server: Any, start: Callable[[], None]) -> None:
+    """Start a second master at SIGUSR2. If that is impossible, the workers continue: gunicorn would stop them all."""
+    try:
+        start()
+    except OSError as error:  # such as a working directory that was removed
+        server.log.error("The second gunicorn cannot be started: %s", error)
+        if os.getpid() != server.pid:  # in the process that would have become the second master
+            os._exit(1)
 
 
 def pre_fork(server: Any, worker: Any) -> None:

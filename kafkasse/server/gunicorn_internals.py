@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from gevent.server import StreamServer
-from gunicorn import http, util
+from gunicorn import http, sock, util
 from gunicorn.glogging import SafeAtoms
 from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, ParseException
 from gunicorn.workers.ggevent import GeventWorker
@@ -40,10 +40,10 @@ NAMES = {
     "gunicorn.http.errors": "LimitRequestHeaders LimitRequestLine ParseException",
     "gunicorn.http.wsgi.Response": "force_close should_close start_response write",
     "gunicorn.glogging": "SafeAtoms",
-    "gunicorn.glogging.Logger": "atoms_wrapper_class access",
+    "gunicorn.glogging.Logger": "atoms_wrapper_class access reopen_files",
     "gunicorn.util": "parse_address write_nonblock",
-    "gunicorn.config.Config": "address worker_class_str",
-    "gunicorn.arbiter.Arbiter": "START_CTX handle_hup handle_int",
+    "gunicorn.config.Config": "address is_ssl logger_class worker_class_str",
+    "gunicorn.arbiter.Arbiter": "START_CTX handle_hup handle_int handle_usr2",
     "gunicorn.app.base.Application": "reload wsgi",
     "gunicorn.workers.base.Worker": "init_process load_wsgi handle_exit notify handle_error",
     "gunicorn.workers.ggevent.GeventWorker": "server_class patch handle handle_request handle_quit run",
@@ -179,7 +179,10 @@ def name_of_listener(worker: Any, address: str) -> Any:
     wanted = util.parse_address(address)
     if wanted not in addresses or len(addresses) != len(worker.sockets):
         return None
-    return worker.sockets[addresses.index(wanted)].getsockname()
+    name = worker.sockets[addresses.index(wanted)].getsockname()
+    # systemd may pass its sockets in another order.
+    is_same = wanted[1] in (0, name[1]) if isinstance(wanted, tuple) else wanted == name
+    return name if is_same else None
 
 
 def start_of_response(response: Any, data: bytes) -> bytes:
@@ -211,8 +214,15 @@ def send_error(client: Any, response: str) -> None:
     util.write_nonblock(client, response.encode("latin-1"))
 
 
+def check_files(cfg: Any) -> None:
+    """Open the files of the logs and the certificate. Raise an error if a worker could not use them."""
+    cfg.logger_class(cfg)
+    if cfg.is_ssl and hasattr(sock, "ssl_context"):  # gunicorn 21 or newer
+        sock.ssl_context(cfg)
+
+
 def handle_signal(arbiter: Any, name: str, handle: Callable[[Callable[[], None]], None]) -> None:
-    """Make gunicorn's master call `handle` for a signal (`hup` or `int`), with gunicorn's own handler as its argument."""
+    """Make gunicorn's master call `handle` for a signal, such as `hup`, with gunicorn's own handler as its argument."""
     method = f"handle_{name}"
     setattr(arbiter, method, partial(handle, getattr(arbiter, method)))
 

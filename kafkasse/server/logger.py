@@ -24,3 +24,10 @@ class Logger(glogging.Logger):  # type: ignore[misc]
         if isinstance(formatter, log_format.JsonFormatter):
             for handler in self.access_log.handlers:
                 handler.setFormatter(formatter)
+
+    def reopen_files(self) -> None:
+        """Reopen the files after a rotation. If that is impossible, log why: an exception would end gunicorn's master."""
+        try:
+            super().reopen_files()
+        except OSError as error:
+            self.error("A file of the log cannot be opened: %s", error)

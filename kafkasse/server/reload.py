@@ -23,7 +23,7 @@ from kafkasse import config_file
 from kafkasse.errors import ConfigurationError
 from kafkasse.process import runtime
 from kafkasse.process.log_line import one_line
-from kafkasse.server.gunicorn_internals import handle_signal
+from kafkasse.server.gunicorn_internals import check_files, handle_signal
 
 CHECK_TIMEOUT_S = 30  # the app must be loaded within this time
 MAX_REASON_BYTES = 4_096  # a pipe takes as many bytes at once
@@ -39,15 +39,18 @@ def install(arbiter: Any) -> None:
 def _handle_hup(arbiter: Any, replace_workers: Callable[[], None]) -> None:
     """Replace the workers if the app can be loaded with the new configuration."""
     previous = _pin_file()
-    if reason := _problem(arbiter.app):
-        arbiter.log.error(
-            "The configuration was not reloaded; the running one stays in effect. %s",
-            one_line(reason, MAX_REASON_BYTES),
-        )
-        if previous is not None:
-            config_file.pin(*previous)
-    else:
-        replace_workers()
+    try:
+        if not (reason := _problem(arbiter.app)):
+            replace_workers()
+            return
+    except Exception as error:  # noqa: BLE001 - such as a limit of the system; it would end the master
+        reason = f"{type(error).__name__}: {error}"
+    arbiter.log.error(
+        "The configuration was not reloaded; the running one stays in effect. %s",
+        one_line(reason, MAX_REASON_BYTES),
+    )
+    if previous is not None:
+        config_file.pin(*previous)
 
 
 def _pin_file() -> tuple[Path, bytes | None] | None:
@@ -65,16 +68,17 @@ def _pin_file() -> tuple[Path, bytes | None] | None:
 def _problem(app: Any) -> str:
     """Return why the app cannot be loaded, or "" if it can. It is loaded in a child process, as a worker would load it."""
     runtime.restore()
-    reading, writing = os.pipe()
-    child = fork_gevent()
-    if not child:
-        try:
-            os.write(writing, _load(app).encode(errors="replace")[:MAX_REASON_BYTES])
-        finally:
-            os._exit(0)  # the child must not continue as a second master
-    os.close(writing)
-    answer = os.read(reading, MAX_REASON_BYTES).decode(errors="replace")
-    os.close(reading)
+    read_end, write_end = os.pipe()
+    # File objects, because gevent defers os.close(): read() would wait forever for a child that was killed.
+    with os.fdopen(read_end, "rb", 0) as reading, os.fdopen(write_end, "wb", 0) as writing:
+        child = fork_gevent()
+        if not child:
+            try:
+                writing.write(_load(app).encode(errors="replace")[:MAX_REASON_BYTES])
+            finally:
+                os._exit(0)  # the child must not continue as a second master
+        writing.close()
+        answer = reading.read(MAX_REASON_BYTES).decode(errors="replace")
     get_original("os", "waitpid")(child, 0)  # gevent's version runs the event loop, which the master does not use
     runtime.worker_exited(child)
     if answer == LOADED:
@@ -92,6 +96,7 @@ def _load(app: Any) -> str:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the master logs the reason
     try:
         app.reload()  # gunicorn.conf.py
+        check_files(app.cfg)
         Config.load()
         app.wsgi()
     except BaseException as error:  # noqa: BLE001 - SystemExit is a reason, too

@@ -63,6 +63,7 @@ OPEN_AFTER_STOP_S = 0.2
 # Close the remaining streams this long before gunicorn kills the worker, so that their hooks still run.
 CLOSE_BEFORE_KILL_S = 0.5
 STOP_CHECK_INTERVAL_S = 0.05
+RETRY_LOAD_S = 5.0
 # While this many new connections wait for their turn, the worker accepts no more. In the kernel, a waiting connection takes
 # no memory of the worker; accepted, it takes 15 KiB. A lower limit would give new connections too few turns while many
 # clients catch up.
@@ -124,7 +125,15 @@ class Worker(GeventWorker):  # type: ignore[misc]
 
     def load_wsgi(self) -> None:
         """Load the app, and let its streams take over their sockets."""
-        super().load_wsgi()
+        try:
+            super().load_wsgi()
+        except (Exception, SystemExit) as error:
+            if not runtime.worker_sockets():
+                raise
+            # For example, the file of a guard has become invalid. With another exit code, gunicorn would end all workers.
+            self.log.error("The app cannot be loaded (%s). The other workers continue.", error)
+            time.sleep(RETRY_LOAD_S)
+            raise SystemExit(1) from None
         self.wsgi: Any = self._with_streams(self.wsgi)
         limit_requests()
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import shutil
 import signal
 import socket
 import ssl
 from collections.abc import Callable
 from http.client import HTTPConnection, HTTPException
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -108,6 +111,88 @@ def test_a_new_certificate_is_used_after_a_reload(tmp_path):
         wait_until(lambda: len(server.workers()) == 1 and server.workers() != first)
 
         wait_until(lambda: new == served())
+
+
+Break = Callable[[Server, Path], None]
+
+
+def empty_certificate(_: Server, folder: Path) -> None:
+    (folder / "certificate.pem").write_text("")
+
+
+def remove_log_folder(_: Server, folder: Path) -> None:
+    shutil.rmtree(folder / "log")
+
+
+def kill_while_loading(_: Server, folder: Path) -> None:
+    (folder / "failure").touch()
+
+
+def use_all_descriptors(server: Server, _: Path) -> None:
+    count = len(list(Path(f"/proc/{server.pid}/fd").iterdir()))  # their numbers start at 0 and have no gap
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (count, count))
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (empty_certificate, "SSLError"),
+        (remove_log_folder, "access.log"),
+        (kill_while_loading, "ended the process"),
+        (use_all_descriptors, "Too many open files"),
+    ],
+)
+def test_a_reload_that_fails_changes_nothing(tmp_path, damage, reason):
+    """The workers continue, and the master still obeys signals."""
+    authority, certificate, key = Authority(), tmp_path / "certificate.pem", tmp_path / "key.pem"
+    for file, text in zip((certificate, key), authority.issue("a"), strict=True):
+        file.write_text(text)
+    (tmp_path / "log").mkdir()
+    options = f"--certfile {certificate} --keyfile {key} --access-logfile {tmp_path}/log/access.log"
+    with Server("tests.support.apps:fragile()", GUNICORN_CMD_ARGS=options, FAILS=str(tmp_path / "failure")) as server:
+        server.expect(f"The configuration was not reloaded.*{reason}")
+        ssl.get_server_certificate(("127.0.0.1", server.port))  # the worker has started
+        workers = server.workers()
+        damage(server, tmp_path)
+
+        server.reload()
+
+        wait_until(lambda: "was not reloaded" in server.log)
+        assert workers == server.workers()
+
+
+def test_a_log_that_cannot_be_reopened_ends_nothing(tmp_path):
+    """The folder may be missing when logs are rotated."""
+    log = tmp_path / "log" / "access.log"
+    log.parent.mkdir()
+    with Server(TICKING, KAFKASSE_ACCESS_LOG=str(log)) as server, Client(server.port, "/t").ready() as stream:
+        server.expect("A file of the log cannot be opened")
+        shutil.rmtree(log.parent)
+
+        os.kill(server.pid, signal.SIGUSR1)
+        wait_until(lambda: server.log.count("A file of the log cannot be opened") == 2)  # the master and its worker
+
+        assert stream.events(50)
+        log.parent.mkdir()
+        fetch(server.port, "/-/health")
+        wait_until(log.exists)
+
+
+def test_a_second_master_that_cannot_start_ends_nothing(tmp_path):
+    """The working directory may have been removed together with an old release. The Unix socket stays, too."""
+    release = tmp_path / "release"
+    release.mkdir()
+    with TemporaryDirectory() as folder:
+        options = f"--chdir {release} --bind 127.0.0.1:0 --bind unix:{folder}/socket"
+        with Server(TICKING, GUNICORN_CMD_ARGS=options) as server, Client(server.port, "/t").ready() as stream:
+            server.expect("The second gunicorn cannot be started")
+            release.rmdir()
+
+            os.kill(server.pid, signal.SIGUSR2)
+            wait_until(lambda: "cannot be started" in server.log and len(server.workers()) == 1)
+
+            assert stream.events(50)
+            assert Path(folder, "socket").exists()
 
 
 class OverSocket(HTTPConnection):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pkgutil
+import socket
+from types import SimpleNamespace
 
 import pytest
 from gunicorn.config import Config
 
-from kafkasse.server.gunicorn_internals import NAMES, keep_settings
+from kafkasse.server.gunicorn_internals import NAMES, keep_settings, name_of_listener
 from kafkasse.server.worker import Worker
 
 
@@ -34,3 +36,16 @@ def test_kept_settings_have_the_same_values():
 
     assert before == {name: getattr(cfg, name) for name in cfg.settings}
     assert set(cfg.settings) <= set(vars(cfg))
+
+
+def test_the_address_for_operators_is_not_that_of_another_listener():
+    """systemd may pass the sockets in another order. The public address must not have the endpoints for operators."""
+    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
+        names = [listener.getsockname() for listener in (first, second)]
+        operations = f"127.0.0.1:{names[1][1]}"
+
+        def name(*sockets: socket.socket) -> object:
+            worker = SimpleNamespace(cfg=SimpleNamespace(address=names), sockets=sockets)
+            return name_of_listener(worker, operations)
+
+        assert (names[1], None) == (name(first, second), name(second, first))

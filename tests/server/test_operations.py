@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kafkasse.process.runtime import BASE_VARIABLE, folders
 from tests.server.conftest import IN_MEMORY, metric
 from tests.support.client import Client, fetch
 from tests.support.server import KILLED, Server
@@ -175,14 +176,14 @@ def test_the_logs_have_the_request_id(start, tmp_path):
     assert ("req-2", "/-/health", 200) == (health["request_id"], health["path"], health["status"])
 
 
-def test_the_server_survives_the_loss_of_its_private_directory(start, tmp_path):
+def test_the_server_survives_the_loss_of_its_private_directory(start, tmp_path, monkeypatch):
     """Some systems remove old temporary files. Only the owner can enter it, and a stopped server leaves nothing."""
     server = start()
     wait_until(lambda: list(tmp_path.glob("run/*/worker-*.sock")))
     (folder,) = (tmp_path / "run").iterdir()
     assert 0o700 == folder.stat().st_mode & 0o777
     assert 0 == metric(server, "streams_open")  # the worker has started, so it creates no more files
-    shutil.rmtree(folder)
+    shutil.rmtree(folder.parent)
     first = server.worker
 
     server.expect(KILLED)
@@ -191,7 +192,9 @@ def test_the_server_survives_the_loss_of_its_private_directory(start, tmp_path):
 
     with Client(server.port, "/t").ready():
         assert 1 == metric(server, "streams_open")
-    assert list((tmp_path / "run").iterdir())
+    monkeypatch.setenv(BASE_VARIABLE, str(folder.parent))
+    assert [folder] == folders()  # kafkasse streams finds it
+    assert {0o700} == {path.stat().st_mode & 0o777 for path in (folder, folder.parent)}
 
     shutil.rmtree(folder)
     second = server.worker
@@ -199,3 +202,38 @@ def test_the_server_survives_the_loss_of_its_private_directory(start, tmp_path):
     wait_until(lambda: server.workers() not in ([], [second]))
     server.stop()
     assert [] == list((tmp_path / "run").iterdir())
+
+
+def test_the_server_uses_another_directory_if_it_cannot_recreate_its_own(start, tmp_path):
+    """Systems remove XDG_RUNTIME_DIR when the user logs out."""
+    server = start(TMPDIR=str(tmp_path))
+    wait_until(lambda: list(tmp_path.glob("run/*/worker-*.sock")))
+    first = server.worker
+    shutil.rmtree(tmp_path / "run")
+    (tmp_path / "run").touch()
+
+    server.expect(KILLED)
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: server.workers() not in ([], [first]))
+
+    with Client(server.port, "/t").ready():
+        assert 1 == metric(server, "streams_open")
+    assert list(tmp_path.glob("kafkasse-*/*/lock"))
+
+
+def test_a_worker_that_cannot_be_replaced_does_not_end_the_others(processes, tmp_path):
+    """For example, a file of keys is not valid. The master tries again until the app can be loaded."""
+    failure = tmp_path / "failure"
+    settings = {"KAFKASSE_RUNTIME_DIR": str(tmp_path / "run"), "WEB_CONCURRENCY": "2", "FAILS": str(failure)}
+    with Server("tests.support.apps:fragile()", **settings) as server:
+        wait_until(lambda: len(list(tmp_path.glob("run/*/worker-*.sock"))) == 2)
+        failure.write_text("not valid")
+        server.expect(KILLED, r"The app cannot be loaded \(not valid\)", "exited with code 1")
+
+        os.kill(server.worker, signal.SIGKILL)
+        wait_until(lambda: "exited with code 1" in server.log)
+
+        with Client(server.port, "/t").ready():
+            failure.unlink()
+            wait_until(lambda: len(list(tmp_path.glob("run/*/worker-*.sock"))) == 2)
+            assert 1 == len(streams(server))

@@ -7,9 +7,11 @@ import itertools
 import json
 import math
 import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import gevent
@@ -32,6 +34,16 @@ def in_memory() -> Flask:
     log = MemoryLog()
     log.create("t")
     return create_app(Config.load(), log)
+
+
+def fragile() -> Flask:
+    """The same app. If the file that FAILS names exists, loading the app fails; if the file is empty, the process dies."""
+    file = Path(os.environ["FAILS"])
+    if file.exists():
+        if reason := file.read_text():
+            raise RuntimeError(reason)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return in_memory()
 
 
 def large() -> Flask:
