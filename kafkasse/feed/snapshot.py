@@ -114,9 +114,12 @@ class Snapshot(SnapshotCore):
 
     def _complete(self) -> None:
         """Read up to the end that the log has now, and make a version."""
-        offset_ranges = self._log.offset_ranges(self._feed.ids.offsets)
+        partitions = list(self._feed.partitions)
+        offset_ranges = self._log.offset_ranges(partitions)
         ahead = self.epochs_ahead
         self.begin(offset_ranges, self._log.epoch_ends(ahead) if ahead else {})
+        if not self.ids.offsets.keys() >= set(partitions):
+            raise Unavailable("A partition has no leader, so the snapshot would lack its rows.")
         ends = {partition: offsets.end for partition, offsets in offset_ranges.items()}
         while self._feed.is_open:
             if self.has_reached(ends):

@@ -153,6 +153,26 @@ def test_a_snapshot_skips_records_that_retention_removes_meanwhile(world, monkey
     assert b"complete" in client.bytes
 
 
+@pytest.mark.parametrize("is_pending", [True, False])
+def test_a_snapshot_waits_for_a_partition_without_a_leader(monkeypatch, is_pending):
+    """Otherwise the client would delete its rows when it receives the end, and then receive old records of these keys."""
+    monkeypatch.setattr(snapshots, "UNAVAILABLE_BACKOFF_S", 0.0)
+    world = World(metadata_refresh_s=0.0)
+    world.write(1, 2, partition=1, key=b"a")
+    if not is_pending:
+        world.open()
+    world.log.lose_leader("t", 1)
+    client = Client(world.open(start=StartAt.SNAPSHOT))
+
+    assert b"" == client.reader.read(0.05)
+    world.log.elect_leader("t", 1)
+    world.turn()
+    wait_until(lambda: client.read() or client.events)
+
+    assert [2] == numbers(client.events)
+    assert '{"snapshot":"complete"}' == client.events[-1].data
+
+
 @pytest.mark.parametrize("is_read_by_tail", [True, False])
 @pytest.mark.parametrize("new", [[], [12, 13], [12, 13, 14, 15]])
 def test_a_snapshot_is_read_again_after_a_truncation(world, monkeypatch, new, is_read_by_tail):
