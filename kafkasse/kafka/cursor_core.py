@@ -218,7 +218,7 @@ class CursorCore:
         for partition, offset in offsets.items():
             state = states[partition]
             position = FetchPosition(partition) if isinstance(state, Added | Failed) else state.position
-            if partition in epochs or not (isinstance(state, Stopped) and state.may_return_to(offset)):
+            if partition in epochs or not (isinstance(state, Stopped) and position.may_return_to(offset)):
                 position.seek(offset, epochs.get(partition, UNKNOWN_EPOCH))
             if isinstance(state, Fetching) and not self._must_validate(position, position.leader):
                 self._start_epochs(position)
@@ -497,10 +497,7 @@ class CursorCore:
         elif data.diverging is not None or code == _OFFSET_OUT_OF_RANGE:
             diverged_at = None if data.diverging is None else position.diverged_at(*data.diverging)
             is_other = old_brokers.was_recreated(position)
-            compares_epochs = self._cluster.reports_truncation(session.broker)
-            self._enter(
-                partition, Stopped(position, RECREATED_AT if is_other else diverged_at, compares_epochs=compares_epochs)
-            )
+            self._enter(partition, Stopped(position, RECREATED_AT if is_other else diverged_at))
         elif self._errors.is_temporary(code):
             self._log.info("%s/%d cannot be read now: %s", *partition, self._errors.name_of(code))
             self._need_leader(position, position.back_off(now))

@@ -31,6 +31,7 @@ class FetchPosition:
         "_epochs",
         "_failed_at",
         "_failures",
+        "_returned_to",
         "first_epoch",
         "last_epoch",
         "leader",
@@ -47,6 +48,7 @@ class FetchPosition:
         self._epochs = EpochHistory()
         self._failures = 0  # in a row
         self._failed_at = 0.0
+        self._returned_to = -1
 
     def seek(self, offset: int, epoch: int = UNKNOWN_EPOCH) -> None:
         """Continue at `offset`, and forget what was read before. `epoch` is that of the record before `offset`."""
@@ -54,6 +56,16 @@ class FetchPosition:
         self._epochs = EpochHistory(offset, epoch)
         self.valid_at = NO_LEADER
         self.first_epoch = UNKNOWN_EPOCH
+        self._returned_to = -1
+
+    def may_return_to(self, offset: int) -> bool:
+        """Return whether a seek() from out of range to `offset` keeps the epochs: other records may be before it by now.
+
+        It does not if the broker cannot know the epochs, or might not, because it is the second time in a row.
+        """
+        is_first = offset == self.offset != self._returned_to
+        self._returned_to = offset
+        return is_first and not UNKNOWN_EPOCH < self.leader.epoch < self.last_epoch
 
     def back_off(self, now: float) -> float:
         """Count a failure, and return when to retry. Each partition backs off alone, so that none delays another."""

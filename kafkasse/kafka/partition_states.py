@@ -99,21 +99,11 @@ class Deferred:
 
 @dataclass(slots=True, eq=False)
 class Stopped:
-    """Cannot continue until seek() moves it.
-
-    Attributes:
-        diverged_at, unreadable: see OffsetOutOfRange.
-        compares_epochs: whether the broker has compared the leader epoch of what was read, so that it may be unknown there.
-    """
+    """Cannot continue until seek() moves it. See OffsetOutOfRange for `diverged_at` and `unreadable`."""
 
     position: FetchPosition
     diverged_at: OffsetAndEpoch | None = None
     unreadable: tuple[int, str] | None = None
-    compares_epochs: bool = True
-
-    def may_return_to(self, offset: int) -> bool:
-        """Return whether a seek() to this offset keeps the epochs: the log may have other records before it by now."""
-        return not self.compares_epochs and offset == self.position.offset
 
 
 @dataclass(slots=True, eq=False)

@@ -63,3 +63,13 @@ def test_the_record_before_the_first_one_is_lost_with_its_epoch():
     state.seek(100, 5)
 
     assert (99, UNKNOWN_EPOCH) == state.diverged_at(4, 150)
+
+
+def test_a_position_that_is_out_of_range_again_forgets_its_epochs():
+    """A broker that has lost its leader epochs would otherwise reject each fetch."""
+    position = FetchPosition(Partition("t", 0))
+    position.seek(5, epoch=3)
+
+    assert [True, False] == [position.may_return_to(5), position.may_return_to(5)]
+    position.seek(5, epoch=3)
+    assert [False, True] == [position.may_return_to(6), position.may_return_to(5)]
