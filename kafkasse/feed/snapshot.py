@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping
 
 import gevent
 from gevent.event import Event
@@ -129,8 +128,11 @@ class Snapshot(SnapshotCore):
                 return
             self._read(ends)
 
-    def _read(self, ends: Mapping[Partition, int]) -> None:
-        """Read until the snapshot has reached these offsets, or until other readers need the slot."""
+    def _read(self, ends: dict[Partition, int]) -> None:
+        """Read until the snapshot has reached these offsets, or until other readers need the slot.
+
+        If the log was truncated, move `ends` back, because the snapshot would wait for records that are lost.
+        """
         slot = self._slots.request("", lambda: None)
         cursor: Cursor | None = None
         try:
@@ -139,13 +141,17 @@ class Snapshot(SnapshotCore):
             topic_ids = self._feed.ids.topic_ids
             cursor = self._log.cursor(self.ids.offsets, epochs=self.ids.epochs, topic_ids=topic_ids)
             while self._feed.is_open and not (self.has_reached(ends) or slot.revoked):
-                self._poll(cursor, slot)
+                if not self._poll(cursor, slot):
+                    for partition, offsets in known_offset_ranges(self._log, ends, topic_ids).items():
+                        if offsets.end >= self.ids.offsets[partition]:  # otherwise, the cursor reports the truncation
+                            ends[partition] = min(ends[partition], offsets.end)
         finally:
             if cursor is not None:
                 cursor.close()
             slot.release()
 
-    def _poll(self, cursor: Cursor, slot: Slot) -> None:
+    def _poll(self, cursor: Cursor, slot: Slot) -> bool:
+        """Add the next records. Return whether the log has returned any."""
         try:
             batches = cursor.poll(MAX_POLL_S)
         except PartitionsFailed as error:
@@ -153,8 +159,9 @@ class Snapshot(SnapshotCore):
         except OffsetOutOfRange as error:
             offset_ranges = known_offset_ranges(self._log, error.partitions, self._feed.ids.topic_ids)
             cursor.seek(self.resume(error, offset_ranges).offsets)
-            return
+            return True
         for batch in batches:
             slot.started()
             for _ in self.add(without_outdated(batch, self.versions)):
                 take_turn()
+        return bool(batches)

@@ -233,6 +233,26 @@ def test_a_log_that_is_truncated_while_the_snapshot_reads_it(world, monkeypatch)
     assert [*range(10)] == numbers(client.events)
 
 
+def test_a_snapshot_does_not_wait_for_records_that_the_log_has_lost(world, monkeypatch):
+    """The log is truncated before the snapshot has read the lost records."""
+    for n in range(4):
+        world.put(n, b"%d" % n)
+    client = world.client()
+    offset_ranges = world.log.offset_ranges
+
+    def truncate_later(partitions: Any) -> Any:
+        ranges = offset_ranges(partitions)
+        world.log.truncate("t", 2)
+        return ranges
+
+    monkeypatch.setattr(world.log, "offset_ranges", truncate_later)
+
+    wait_until(lambda: client.take(client.reader.read(0.05)) or client.events)
+
+    assert [0, 1] == numbers(client.events)
+    assert '{"snapshot":"complete"}' == client.events[-1].data
+
+
 def test_a_snapshot_as_json_lines_has_the_same_rows():
     world = SnapshotWorld(Encoder(wire=JsonLines()))
     world.put(1, b"a")
