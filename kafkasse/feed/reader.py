@@ -85,6 +85,7 @@ class Reader(ReaderCore):
 
     def _open_cursor(self, waiting: Waiting) -> None:
         ids, slot = waiting.ids, waiting.slot
+        waiting.is_opening = True
         try:
             catch_up = self._cursors.open(self._feed, ids, self._selector)  # may switch greenlets
         except Unavailable:
@@ -125,6 +126,8 @@ class Reader(ReaderCore):
             catching_up = self._state
             self._enter(Behind(catching_up.ids))
             self._release(catching_up)
+        elif isinstance(self._state, Waiting) and not self._state.is_opening:
+            self._give_up(self._state)  # its client accepts no bytes, so the reader has not used the slot
 
     def stop(self, reason: StopReason) -> None:
         """Make the current and all later calls of read() return b"". Never waits, so event loop callbacks may call it."""

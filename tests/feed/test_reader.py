@@ -15,6 +15,7 @@ from gevent.event import Event
 from kafkasse.errors import KafkasseError, KafkaUnavailable
 from kafkasse.feed import Reader, StopReason
 from kafkasse.feed import reader as readers
+from kafkasse.feed import slots
 from kafkasse.feed.core.reader_states import ReaderState
 from kafkasse.feed.slots import MAX_START_S
 from kafkasse.log import Partition
@@ -201,6 +202,19 @@ def test_a_reader_whose_client_does_not_read_loses_its_slot(waiting, monkeypatch
     waiting.reader.close()
     waiting.world.append(1)
     assert [6] == offsets(waiting.holder.read(TIMEOUT_S))
+
+
+def test_a_reader_whose_client_does_not_read_loses_the_slot_that_it_has_waited_for(waiting, monkeypatch):
+    """Its greenlet is blocked while it sends a heartbeat, so it does not use the slot."""
+    monkeypatch.setattr(slots, "MAX_START_S", 0.0)
+    assert b"" == waiting.reader.read(0)
+    waiting.holder.close()
+    other = behind(waiting.world)
+
+    assert [0, 1, 2] == offsets(other.read(TIMEOUT_S))
+
+    other.close()
+    assert [0, 1, 2] == offsets(waiting.reader.read(TIMEOUT_S))
 
 
 class Waiting(NamedTuple):

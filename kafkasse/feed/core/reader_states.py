@@ -95,10 +95,11 @@ class Behind:
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """Waits for its slot."""
+    """Waits for its slot, and then opens a cursor."""
 
     ids: IdWriter
     slot: Slot
+    is_opening: bool = False
 
 
 @dataclass(slots=True, eq=False)
