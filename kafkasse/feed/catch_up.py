@@ -102,6 +102,8 @@ class CatchUp(CatchUpCore):
         except OffsetOutOfRange as error:
             resumption, gaps = self.resume(error, self._known_offset_ranges(error.partitions))
             self._cursor.seek(resumption.offsets, resumption.epochs)
+            if self._versions is not None and any(gap.is_truncation for gap in resumption.gaps):
+                self.ended = True  # as in Tail._recover()
             return gaps
         except PartitionsFailed as error:
             raise next(iter(error.errors.values())) from error

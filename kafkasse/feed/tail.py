@@ -223,6 +223,8 @@ class Tail(TailCore[SharedFeed]):
         for feed, gap in gaps:
             self._change(feed, partial(feed.declare, gap))
             feed.flush()
+        # The versions of lost records would make later records outdated. A new feed reads those that the log still has.
+        self.fail({feed for feed, gap in gaps if gap.is_truncation and feed.key.newest_by is not None}, None)
 
     # Checks at intervals.
 

@@ -11,12 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafkasse.errors import KafkaUnavailable
+from kafkasse.feed import Reader, snapshot
 from kafkasse.feed import versions as module
 from kafkasse.feed.core.versions import MAX_BYTES, Versions
 from kafkasse.log import OffsetRange, Partition
 from kafkasse.log.memory import MemoryCursor, MemoryLog, MemoryRecord
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Dimension, Dimensions, Selector
+from kafkasse.records.frame import DecoderPending
+from kafkasse.records.frame.record_view import RecordView
 from kafkasse.route import NewestBy, StartAt
 from kafkasse_client.sse import Event
 from tests.feed.world import Client, World
@@ -127,6 +130,47 @@ def test_a_snapshot_contains_the_newest_version(log):
     received = client.versions()
 
     assert ([3], [4]) == (snapshot, received)
+
+
+def test_a_snapshot_whose_decoder_waits_contains_all_records(log, monkeypatch):
+    """The snapshot reads the batch again, whose versions it knows already."""
+    monkeypatch.setattr(snapshot, "UNAVAILABLE_BACKOFF_S", 0.0)
+    waits = iter([False, True])
+
+    def decode(view: RecordView) -> Any:
+        if next(waits, False):
+            raise DecoderPending
+        return json.loads(view.record.value or b"")
+
+    write(log, 1, 2)
+    write(log, 5, 1, key=b"l")
+    client = Process(log, Encoder(decoder=decode)).client(start=StartAt.SNAPSHOT)
+    received: list[int] = []
+    wait_until(lambda: bool(received.extend(client.versions()) or received))
+
+    assert [2, 5] == received
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+def test_a_lost_record_does_not_make_later_records_outdated(log, monkeypatch, is_live):
+    """After a truncation, a stream ends, and the versions of the records that the log still has decide again."""
+    log.elect_leader("t")
+    write(log, 1)
+    process = Process(log)
+    if not is_live:  # keep the reader from joining the feed
+        monkeypatch.setattr(Reader, "_may_join", lambda *_: False)
+    client = process.client(start=StartAt.EARLIEST)
+    write(log, 3)
+    received = client.versions()
+    log.truncate("t", 1)
+    write(log, 1, 2)
+
+    received += client.versions()
+    monkeypatch.undo()
+    resumed = process.client(client.last_id).versions()
+
+    assert [1, 3, None] == received  # None: the gap
+    assert [2] == resumed
 
 
 def test_personal_streams_drop_older_versions(log):

@@ -50,7 +50,8 @@ class Versions:
         key = partition, record.key if len(record.key) <= MAX_KEY_BYTES else hashlib.sha256(record.key).digest()
         former = self._versions.get(key)
         if former is not None:
-            if version <= former[0] and record.offset - former[1] <= self._newest_by.look_back:
+            # A snapshot that was interrupted within a batch reads its first records again.
+            if version <= former[0] and 0 < record.offset - former[1] <= self._newest_by.look_back:
                 return False
             self._remove(key)
         self._versions[key] = version, record.offset
