@@ -156,11 +156,10 @@ class Tail(TailCore[SharedFeed]):
 
     def _change(self, feed: SharedFeed, change: Callable[[], None], batch: Batch | None = None) -> None:
         """Change a feed, or put the change into the backlog of a feed with hooks. `batch` is what it appends."""
-        backlog = self.backlogs.get(feed)
-        if backlog is None:
-            change()
-        else:
+        if (backlog := self.backlogs.get(feed)) is not None:
             backlog.put(change, batch)
+        elif self.feeds.get(feed.key) is feed:  # otherwise, it was removed meanwhile, and the tail must not call its hooks
+            change()
 
     def _append(self, feed: SharedFeed, batch: Batch) -> None:
         try:

@@ -49,6 +49,20 @@ def test_a_hook_that_waits_delays_only_its_own_feed():
     assert [0, 1, 2] == numbers(world.slow)
 
 
+def test_the_tail_calls_no_hook_of_a_feed_that_was_removed_meanwhile(monkeypatch):
+    """While the tail appends a batch to one feed, the next one may be dropped. Its hook would delay all feeds."""
+    world = HookedWorld()
+    appended = world.fast._feed.append
+    other = world.open(encoder=Encoder(filterer=lambda message: calls.append(message)))
+    calls: list[Any] = []
+    monkeypatch.setattr(world.fast._feed, "append", lambda batch: (appended(batch), world.tail.remove(other._feed)))
+
+    world.write_and_fetch(0)
+
+    assert [] == calls
+    assert [0] == numbers(world.fast)
+
+
 def test_a_full_backlog_is_dropped_and_its_readers_catch_up(monkeypatch):
     """The readers receive each record exactly once, through their own cursors, and then join the feed again."""
     monkeypatch.setattr(backlog, "MAX_BYTES", 5 * backlog.RECORD_BYTES)
