@@ -13,9 +13,8 @@ import pytest
 from gevent.event import Event
 
 from kafkasse.errors import KafkasseError, KafkaUnavailable
-from kafkasse.feed import Reader, StopReason
+from kafkasse.feed import Reader, StopReason, slots
 from kafkasse.feed import reader as readers
-from kafkasse.feed import slots
 from kafkasse.feed.core.reader_states import ReaderState
 from kafkasse.feed.slots import MAX_START_S
 from kafkasse.log import Partition
