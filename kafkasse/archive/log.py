@@ -319,7 +319,7 @@ class _PartitionState:
 
     Attributes:
         offset: the next offset.
-        epoch: the leader epoch of the last record that was read from the archive, or UNKNOWN_EPOCH.
+        epoch: the leader epoch of the record before `offset`, or UNKNOWN_EPOCH.
         topic_id: the ID of the topic to which the offset belongs.
         path: the file that was read last, or "".
         until: the offset where Kafka begins, while the partition is read from the archive. None: it is read from Kafka.
@@ -328,9 +328,9 @@ class _PartitionState:
 
     __slots__ = ("epoch", "offset", "path", "retry_at", "topic_id", "until")
 
-    def __init__(self, offset: int, topic_id: str) -> None:
+    def __init__(self, offset: int, epoch: int, topic_id: str) -> None:
         self.offset = offset
-        self.epoch = UNKNOWN_EPOCH
+        self.epoch = epoch
         self.topic_id = topic_id
         self.path = ""
         self.until: int | None = None
@@ -352,7 +352,8 @@ class ArchiveCursor:
         self._partitions: dict[Partition, _PartitionState] = {}
         for partition, offset in offsets.items():
             topic_id = (topic_ids or {}).get(partition.topic) or archived_log.topic_id(partition.topic)
-            self._partitions[partition] = _PartitionState(offset, topic_id)
+            epoch = (epochs or {}).get(partition, UNKNOWN_EPOCH)
+            self._partitions[partition] = _PartitionState(offset, epoch, topic_id)
         self._archived: dict[Partition, _PartitionState] = {}  # the partitions that are read from the archive now
         self._is_kafkas_turn = False
         self._kafka: Cursor = archived_log.recent.cursor(offsets, tail, epochs, topic_ids)
@@ -372,7 +373,8 @@ class ArchiveCursor:
             before = self._partitions.get(partition)
             # The offsets of a partition that the cursor reads still belong to the same topic.
             known = before.topic_id if before else (topic_ids or {}).get(partition.topic)
-            self._partitions[partition] = _PartitionState(offset, known or self._log.topic_id(partition.topic))
+            epoch = (epochs or {}).get(partition, UNKNOWN_EPOCH)
+            self._partitions[partition] = _PartitionState(offset, epoch, known or self._log.topic_id(partition.topic))
             self._archived.pop(partition, None)
         self._kafka.seek(offsets, epochs, topic_ids)
 
@@ -406,7 +408,7 @@ class ArchiveCursor:
             return []
         for batch in batches:
             if (state := self._partitions.get(batch.partition)) is not None:
-                state.offset = batch.next_offset
+                state.offset, state.epoch = batch.next_offset, batch.leader_epoch
         return batches
 
     def _leave_kafka(self, error: OffsetOutOfRange) -> None:
@@ -415,10 +417,8 @@ class ArchiveCursor:
         Raises:
             OffsetOutOfRange: some partitions can be read neither from Kafka nor from the archive.
         """
-        unreadable = dict(error.unreadable)
-        others = [
-            partition for partition in error.partitions if partition in error.diverged_at or partition in unreadable
-        ]
+        unreadable, diverged_at = dict(error.unreadable), dict(error.diverged_at)
+        others = [partition for partition in error.partitions if partition in diverged_at or partition in unreadable]
         partitions = {
             partition: self._partitions[partition]
             for partition in error.partitions
@@ -434,7 +434,11 @@ class ArchiveCursor:
             except ArchiveUnavailable:
                 continue  # Kafka's cursor raises the error again
             following = manifest.next_from(partition.partition, state.offset)
-            if following != state.offset:
+            epoch_end = None if state.epoch == UNKNOWN_EPOCH else manifest.epoch_end(partition.partition, state.epoch)
+            if epoch_end is not None and epoch_end < state.offset:  # Kafka has forgotten where the epoch ended
+                others.append(partition)
+                diverged_at[partition] = OffsetAndEpoch(epoch_end, UNKNOWN_EPOCH)
+            elif following != state.offset:
                 others.append(partition)
                 unreadable[partition] = min(offset_range.start, following or offset_range.start), REMOVED
             elif self._partitions.get(partition) is state:  # another greenlet may have called seek() meanwhile
@@ -442,7 +446,7 @@ class ArchiveCursor:
                 state.until = offset_range.start
                 self._archived[partition] = state
         if others:
-            raise OffsetOutOfRange(others, error.diverged_at, unreadable)
+            raise OffsetOutOfRange(others, diverged_at, unreadable)
 
     # The archive.
 

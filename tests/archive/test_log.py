@@ -248,6 +248,22 @@ def test_a_client_of_a_truncated_log_is_noticed_by_the_archive(log, kafka, tmp_p
     assert {AT: OffsetAndEpoch(4, UNKNOWN_EPOCH)} == log.epoch_ends({AT: 0})
 
 
+def test_a_cursor_in_a_truncated_log_does_not_continue_in_the_archive(log, kafka, tmp_path):
+    """Retention passes the cursor before it notices the truncation. The archive holds other records than it has read."""
+    with closing(log.cursor({AT: 0})) as cursor:
+        assert 10 == len(records(cursor, 10))
+        kafka.truncate("t", 4)
+        append(kafka, 10)
+        archive(tmp_path, kafka, "t")
+        kafka.drop_before("t", 12)
+        kafka._partitions[AT].epoch_starts = {1: 12}  # as Kafka, which forgets where removed epochs ended
+
+        with pytest.raises(OffsetOutOfRange) as raised:
+            cursor.poll(0)
+
+    assert {AT: OffsetAndEpoch(4, UNKNOWN_EPOCH)} == raised.value.diverged_at
+
+
 def test_the_archive_of_a_truncated_log_is_followed_by_a_gap(log, kafka, tmp_path):
     """Kafka compares the leader epoch of the last archived record with its own."""
     archive(tmp_path, kafka, "t", end=8)
