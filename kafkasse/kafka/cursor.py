@@ -77,6 +77,8 @@ class KafkaCursor:
 
     def poll(self, timeout_s: float) -> list[Batch]:
         deadline_s = time.monotonic() + timeout_s
+        if self._core.undecoded and (error := self._core.next_error(time.monotonic())) is not None:
+            raise error  # in an overloaded tail, some records may always be undecoded
         if self._options.tail and self._core.undecoded:
             gevent.sleep(0)
             self._process_responses()

@@ -185,6 +185,21 @@ def test_reads_other_partitions_while_a_large_batch_is_decoded(broker, opened):
     assert list(range(4 * MAX_RECORDS)) == offsets(found)
 
 
+def test_reports_an_error_while_a_large_batch_is_decoded(broker, opened):
+    """A tail with too many records may always have some to decode. The clients of other partitions must receive the gap."""
+    cursor = opened(0, 0, tail=True)
+    large = batch(0, *[b"x"] * 4 * MAX_RECORDS)
+    found = exchange(cursor, broker, partition_data(0, large), partition_data(1, error=OUT_OF_RANGE))
+
+    with pytest.raises(OffsetOutOfRange) as raised:
+        cursor.poll(POLL_TIMEOUT_S)
+    cursor.remove([at(1)])
+    found += poll_until(cursor, lambda batches: 4 * MAX_RECORDS == len(offsets(found + batches)))
+
+    assert (at(1),) == raised.value.partitions
+    assert list(range(4 * MAX_RECORDS)) == offsets(found)
+
+
 def test_a_quiet_partition_does_not_wait_for_large_ones(broker, opened):
     """While too much is undecoded, a tail fetches on. It discards large records, on average at most twice."""
     large, count = [b"x" * 100] * 4 * MAX_RECORDS, 40
