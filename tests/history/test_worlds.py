@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 FIRST_SEEDS = {
     "interleaved: offsets": 41,
     "interleaved: an ID per run, hook": 8,
+    "interleaved: truncation": 8,
     "interleaved: JSON lines": 13,
     "interleaved: JSON lines, hook": 8,
     "interleaved: changing topics": 11,
