@@ -64,7 +64,8 @@ def _read(versions: Versions, log: Log, missing: dict[Partition, OffsetRange], t
                 raise KafkaUnavailable(f"Kafka did not send the records before the position within {timeout_s:g} s.")
             for batch in _poll(cursor, missing):
                 end = missing[batch.partition].end if batch.partition in missing else 0
-                before_end = batch._replace(records=[record for record in batch.records if record.offset < end])
+                records = [record for record in batch.records if record.offset < end]
+                before_end = batch._replace(records=records, next_offset=min(batch.next_offset, end))
                 without_outdated(before_end, versions)
                 if batch.next_offset >= end:
                     missing.pop(batch.partition, None)

@@ -39,8 +39,8 @@ class Process(World):
         super().__init__(encoder, {}, log, **limits)
         self.newest_by = NewestBy(VERSION, look_back)
 
-    def client(self, *last_id: str, selector: Selector | None = None, **route: Any) -> VersionsClient:
-        reader = self.open(*last_id, selector=selector, newest_by=self.newest_by, **route)
+    def client(self, *last_id: str, **stream: Any) -> VersionsClient:
+        reader = self.open(*last_id, newest_by=self.newest_by, **stream)
         return VersionsClient(self, reader, *last_id)
 
 
@@ -186,6 +186,22 @@ def test_personal_streams_drop_older_versions(log):
     resumed = Process(log, encoder).client(client.last_id, selector=selector).versions()
 
     assert ([2, 3], [4]) == (received, resumed)
+
+
+def test_a_feed_knows_the_versions_of_records_that_the_tail_reads_while_the_feed_opens(log, monkeypatch):
+    """Kafka returns more records than those before the position, and the tail of another feed has moved meanwhile."""
+    process = Process(log)
+    process.client()
+    write(log, 1)
+    process.turn()
+    write(log, 9)
+    read_versions = process.feeds._read_versions
+    monkeypatch.setattr(process.feeds, "_read_versions", lambda *args: (read_versions(*args), process.turn()))
+
+    client = process.client(encoder=Encoder("value"))
+    write(log, 5, 10)
+
+    assert [10] == client.versions()
 
 
 def test_looks_back_a_limited_number_of_offsets(log):
