@@ -41,7 +41,7 @@ class Backlog:
 
     def put(self, change: Callable[[], None], batch: Batch | None = None) -> None:
         """Call `change` after the changes before it. `batch` is the batch that it appends."""
-        size = sum(map(_size, batch.records)) if batch is not None else 0
+        size = size_of(batch) if batch is not None else 0
         self.bytes += size
         self._has_overflowed = self._has_overflowed or self.bytes > MAX_BYTES
         if self._has_overflowed:  # the greenlet skips to the tail's position after the change that it may be applying
@@ -67,6 +67,11 @@ class Backlog:
                 self.bytes -= size
                 change()
                 self._feed.flush()
+
+
+def size_of(batch: Batch) -> int:
+    """Return about how many bytes of memory the records of a batch take up."""
+    return sum(map(_size, batch.records))
 
 
 def _size(record: Record) -> int:

@@ -37,7 +37,7 @@ from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.slots import CatchUpSlots, has_its_share, no_place
 from kafkasse.feed.snapshot import Snapshot
 from kafkasse.feed.start import resolve
-from kafkasse.feed.tail import Tail
+from kafkasse.feed.tail import LaterBatches, Tail
 from kafkasse.feed.topic_watch import TopicWatch
 from kafkasse.feed.versions import read_versions
 from kafkasse.log import UNKNOWN_EPOCH, Log, OffsetAndEpoch, Partition, Topic
@@ -375,7 +375,12 @@ class Feeds:
                     feed = self._add_feed(tail, key, states, route, topics, now_ms, versions)
                     self._opened_by[feed] = client
                     return feed
-                self._read_versions(versions, offsets)  # the tail may move on meanwhile
+                tail.recordings.append((later := LaterBatches()).append)
+                try:
+                    self._read_versions(versions, offsets)
+                    later.add_to(versions)
+                finally:
+                    tail.recordings.remove(later.append)
                 continue
             ranges = self._offset_ranges.get(unknown)
             for partition in unknown:

@@ -13,17 +13,20 @@ from __future__ import annotations
 import logging
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import gevent
 
 from kafkasse.errors import KafkasseError, KafkaUnavailable, Unavailable
-from kafkasse.feed.backlog import Backlog
+from kafkasse.feed.backlog import MAX_BYTES, Backlog, size_of
 from kafkasse.feed.core.tail import TailCore, TailPartition
+from kafkasse.feed.core.versions import Versions
 from kafkasse.feed.lookup import BackgroundLookups, known_offset_ranges
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.topic_watch import TopicWatch, partitions_of
+from kafkasse.feed.versions import without_outdated
 from kafkasse.log import Batch, Log, OffsetOutOfRange, OffsetRange, Partition, PartitionsFailed, Topic
 from kafkasse.process.event_loop import take_turn
 
@@ -48,6 +51,32 @@ MAX_PUSH_REST_S = 0.02
 
 READING_FAILED = "Reading from Kafka failed. Reconnect with your last event ID."
 ENCODING_FAILED = "The server could not encode a record, so it ended the stream."
+
+
+class LaterBatches:
+    """The batches that a tail reads while the versions of the records before them are read.
+
+    A busy tail moves before the last record is read. Without these batches, a new feed would never know all versions.
+    """
+
+    def __init__(self) -> None:
+        self._batches: deque[tuple[int | None, Batch]] = deque()
+        self._bytes = 0
+
+    def append(self, offset: int | None, batch: Batch) -> None:
+        """Keep a batch that begins at this offset. If there are too many, drop them: their versions must be read, too."""
+        self._bytes += size_of(batch)
+        if self._bytes > MAX_BYTES:
+            self._batches.clear()
+        else:
+            self._batches.append((offset, batch))
+
+    def add_to(self, versions: Versions) -> None:
+        """Add the versions of the batches that follow the records whose versions are known."""
+        while self._batches:
+            offset, batch = self._batches.popleft()
+            if versions.ends.get(batch.partition) == offset:
+                without_outdated(batch, versions)
 
 
 class Tail(TailCore[SharedFeed]):

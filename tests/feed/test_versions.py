@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafkasse.errors import KafkaUnavailable
-from kafkasse.feed import Reader, snapshot
+from kafkasse.feed import Reader, snapshot, tail
 from kafkasse.feed import versions as module
 from kafkasse.feed.core.versions import MAX_BYTES, Versions
 from kafkasse.log import OffsetRange, Partition
@@ -202,6 +202,34 @@ def test_a_feed_knows_the_versions_of_records_that_the_tail_reads_while_the_feed
     write(log, 5, 10)
 
     assert [10] == client.versions()
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_a_feed_opens_although_the_tail_never_stands_still(log, monkeypatch, has_room):
+    """Whenever the versions before its position were read, the tail has moved, so it passes on what it reads."""
+    process = Process(log)
+    process.client()
+    read_versions = process.feeds._read_versions
+    versions, reads = itertools.count(), itertools.count()
+
+    def read_and_move(*args: Any) -> None:
+        assert next(reads) < 5, "the feed does not open"
+        read_versions(*args)
+        write(log, next(versions))
+        process.turn()
+
+    if not has_room:
+        monkeypatch.setattr(tail, "MAX_BYTES", 0)
+    monkeypatch.setattr(process.feeds, "_read_versions", read_and_move)
+    write(log, next(versions))
+    process.turn()
+    if has_room:
+        client = process.client(encoder=Encoder("value"))
+        write(log, 0, 7)
+        assert [7] == client.versions()
+    else:
+        with pytest.raises(AssertionError, match="does not open"):
+            process.client(encoder=Encoder("value"))
 
 
 def test_looks_back_a_limited_number_of_offsets(log):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -57,12 +57,14 @@ class TailCore(Generic[Feed]):
         feeds: the open feeds.
         topics: the topics that the tail reads.
         partitions: the partitions that the tail reads.
+        recordings: each receives the batches that the tail reads, and the offset at which the tail was before each of them.
     """
 
     def __init__(self) -> None:
         self.feeds: dict[FeedKey, Feed] = {}
         self.topics: dict[str, TailTopic[Feed]] = {}
         self.partitions: dict[Partition, TailPartition[Feed]] = {}
+        self.recordings: list[Callable[[int | None, Batch], None]] = []
 
     # Feeds.
 
@@ -139,6 +141,8 @@ class TailCore(Generic[Feed]):
         # former one.
         states = [(state, batch) for batch in batches if (state := self.partitions.get(batch.partition))]
         for state, batch in states:
+            for record in self.recordings:
+                record(state.offset, batch)
             state.advance(batch)
             yield batch, list(state.feeds)
 
