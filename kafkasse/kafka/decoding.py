@@ -93,7 +93,9 @@ class DecodingQueue:
         try:
             result = next(runs)
         except UNREADABLE as error:
-            result = error.with_traceback(None)  # otherwise, the error and this frame would keep each other alive
+            # Otherwise, the error and the frames of its tracebacks would keep each other, and the response, alive.
+            result = error.with_traceback(None)
+            error.__cause__ = error.__context__ = None
         if not isinstance(result, RecordRun) or result.is_last:
             self._remove(ready.popleft())
         elif result.waits_for is not None:
