@@ -558,7 +558,8 @@ class _Client:
         self, partition: Partition, versions: Iterable[LogVersion], version: LogVersion, start: int, to: int
     ) -> bool:
         """Return whether a client at `start` had to continue at `to` in this version of the log."""
-        first = self._stored.first(partition, self._now)
+        # A client may receive the gap after its topic was recreated.
+        first = self._stored.first(partition, self._now, topic_id=version[0])
         if version in versions and (start < to <= first or self._stored.is_hole(partition, start, to, self._now)):
             return True
         earlier = [other for other in versions if other < version]

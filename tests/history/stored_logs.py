@@ -155,8 +155,17 @@ class StoredLogs:
         """Return whether a partition is known not to have existed at a time."""
         return any(bounds.asked > time for bounds in self.bounds.get(partition, ())[:1])
 
-    def first(self, partition: Partition, time: float) -> int:
-        """Return the first offset that the log may have had at a time."""
+    def first(self, partition: Partition, time: float, topic_id: int | None = None) -> int:
+        """Return the first offset that the log may have had at a time, or when its topic was recreated before that time.
+
+        Args:
+            partition: the partition.
+            time: the time.
+            topic_id: how often the topic of the log was recreated. None: it is the topic that existed at the time.
+        """
+        if topic_id is not None:
+            began = self._began.get(partition, {}).items()
+            time = min([time, *(at for version, at in began if version[0] > topic_id)])
         return max((bounds.first for bounds in self.between(partition, time, time)), default=0)
 
     def is_hole(self, partition: Partition, start: int, to: int, time: float) -> bool:

@@ -266,6 +266,24 @@ def test_reports_a_gap_before_retention():
     assert "the log did not lose these offsets" in found(removed_at=3.0)[0]
 
 
+def test_reports_a_gap_before_retention_in_a_recreated_topic():
+    """A client may receive the gap of a topic after the topic was recreated."""
+    gap = {"topic": TOPIC, "partition": 1, "from": 0, "to": 1, "reason": "removed by retention"}
+    body = stream(0) + event("gap", id_at({1: 1}), json.dumps(gap)) + stream(3, start=1).split(b"\n\n", 2)[2]
+    stored = [*stored_records(), record(1, 0)._replace(topic_id=1, value=b'{"new":0}')]
+    recreated = {(TOPIC, 1): {(0, 0): 0.0, (1, 0): 2.0}}
+
+    def found(first: int) -> list[str]:
+        connection = Connection(None, 200, body, began=1.0, arrivals=[(10_000, 4.0)])
+        bounds = [Bounds(1.0, 1.0, first, 3), Bounds(2.0, 2.0, first, 3)]
+        bounds += [Bounds(at, at, 0, 1) for at in (3.0, 4.0, 5.0)]
+        about = {"bounds": {(TOPIC, 1): bounds}, "versions_began": recreated, "reached": {}}
+        return check(connection, stored=stored, about=about)
+
+    assert [] == found(first=1)
+    assert "the log did not lose these offsets" in found(first=0)[0]
+
+
 def test_an_added_partition_starts_at_the_first_record_that_the_log_holds():
     """Records that retention removed before the partition joined the stream need no gap. Later ones do."""
     opening = event("position", id_at({0: 0}), "{}")
