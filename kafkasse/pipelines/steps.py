@@ -133,7 +133,12 @@ class DeclaredQuery:
         if "top" in query:
             with self._at(name, "top"):
                 return _top(rows, query["top"])
-        return _latest(rows) if "latest" in query else _records(rows)
+        return _latest(rows, keys_move=len(self._names(query)) > 1) if "latest" in query else _records(rows)
+
+    def _names(self, query: Mapping[str, Any]) -> list[str]:
+        """Return the names of the sources of a query."""
+        given: str | list[str] = query.get("from", list(self.sources))
+        return [given] if isinstance(given, str) else given
 
     @contextmanager
     def _at(self, sink: str, *step: str | int) -> Iterator[None]:
@@ -151,10 +156,9 @@ class DeclaredQuery:
         The bad records of a source become dead letters once, although several sinks may use the source: `checked` contains
         the sources of the queries before this one.
         """
-        given = query.get("from", list(self.sources))
         numbers = list(self.sources)
         parsed = []
-        for name in [given] if isinstance(given, str) else given:
+        for name in self._names(query):
             source = self.sources[name]
             validated = _validated(frames[name], source, needs_key="latest" in query or "window" not in query)
             good = validated.where("problem IS NULL") if name in checked else rejected_records.reject(validated)
@@ -259,10 +263,10 @@ def _records(rows: DataFrame) -> DataFrame:
     )
 
 
-def _latest(rows: DataFrame) -> DataFrame:
+def _latest(rows: DataFrame, keys_move: bool) -> DataFrame:
     """One record each time that the row of a key changes."""
     given = rows.select(F.col(KEY).alias("key"), PRESENT, _object(rows).alias("row"), *_position())
-    changes = key_changes(given, "key", [F.col("row")], ~F.col(PRESENT))
+    changes = key_changes(given, "key", [F.col("row")], ~F.col(PRESENT), keys_move=keys_move)
     return changes.select("key", F.to_json("after.row", JSON_OPTIONS).alias("value"), "version", "position")
 
 

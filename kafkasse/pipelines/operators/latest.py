@@ -19,6 +19,7 @@ def latest_per_key(
     key: str = "key",
     removed: Column | str | None = None,
     order: str | None = None,
+    keys_move: bool = False,
 ) -> DataFrame:
     """Keep the latest row of each key, and return a row each time that it changes.
 
@@ -31,6 +32,9 @@ def latest_per_key(
         order: the name of a bigint column, such as the time of an event. A row whose value is lower than the one of the
             latest row arrived late and is ignored. Without it, the last row in the order of arrival is the latest. The
             state then keeps removed keys, because a late row must not bring them back.
+        keys_move: the records of a key can be in several partitions. The state then keeps removed keys, because the version
+            of a key must not restart at the lower offset of another partition. Rows of several topics need different
+            numbers in `partition`, for example from 1,000,000 on for the second topic.
 
     Returns:
         The columns of `rows`, with a new `version` and `position`. All other columns but the key are null if the key was
@@ -39,19 +43,25 @@ def latest_per_key(
         To keep one of them, add it under another name.
 
         `position` maps each partition to the highest offset that the row was computed from. `version` increases with each
-        change of a key, and the same input gives the same version, if all records of a key are in one partition.
+        change of a key, and the same input gives the same version, if all records of a key are in one partition. With
+        `keys_move`, it increases in any case.
 
     Raises:
         CommandError: a column is missing, or it has the wrong type.
     """
     columns = [name for name in rows.columns if name not in {key, *_record_columns(rows)}]
-    changes = key_changes(rows, key, [F.col(name) for name in columns], removed, order)
+    changes = key_changes(rows, key, [F.col(name) for name in columns], removed, order, keys_move)
     values = [F.col(f"after.{name}").alias(name) for name in columns]
     return changes.select(F.col("key").alias(key), *values, "version", "position")
 
 
 def key_changes(
-    rows: DataFrame, key: str, columns: list[Column], removed: Column | str | None = None, order: str | None = None
+    rows: DataFrame,
+    key: str,
+    columns: list[Column],
+    removed: Column | str | None = None,
+    order: str | None = None,
+    keys_move: bool = False,
 ) -> DataFrame:
     """Return the changes of each key: `key`, `before`, `after`, `version`, `position` and `step`.
 
@@ -71,7 +81,7 @@ def key_changes(
     )
     text, row_type = json_state.to_json(numbered, "row")
     numbered = numbered.withColumn("row", text)
-    changes = private_spark.transform_with_state(numbered, "key", JAVA_CLASS, [KEY_STATE], CHANGE)
+    changes = private_spark.transform_with_state(numbered, "key", JAVA_CLASS, [keys_move, KEY_STATE], CHANGE)
     return changes.withColumns({name: json_state.from_json(name, row_type) for name in ("before", "after")})
 
 

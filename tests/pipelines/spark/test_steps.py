@@ -122,7 +122,8 @@ def test_latest_writes_only_changes(run):
     assert [("a", {"amount": 200}), ("a", None)] == run(query, *records)
 
 
-def test_latest_gives_a_key_of_several_sources_increasing_versions(run):
+@pytest.mark.parametrize("last", [order("a", 3), ("a", None)], ids=["a new row", "a removed row"])
+def test_latest_gives_a_key_of_several_sources_increasing_versions(run, last):
     """The version contains the offsets of all sources, so a low offset of the second source does not lower it."""
     source = {"topic": "eu", "schema": ORDER}
     sources = {"eu": source, "us": source | {"topic": "us"}}
@@ -131,12 +132,13 @@ def test_latest_gives_a_key_of_several_sources_increasing_versions(run):
     def sink(rows: DataFrame) -> Any:
         return pipeline.query(**{name: rows.where(F.col("topic") == name) for name in sources})["sink"]
 
-    eu, us = kafka_rows(run.spark, *(order("a", amount) for amount in (1, 2, 3))), kafka_rows(run.spark, order("a", 4))
+    eu, us = kafka_rows(run.spark, order("a", 1), order("a", 2), last), kafka_rows(run.spark, order("a", 4))
     results = MicroBatches(run.spark, run.directory, sink).process(
         eu.withColumn("topic", F.lit("eu")), us.withColumn("topic", F.lit("us"))
     )
 
-    assert [(3, 3), (4, 4)] == [(json.loads(row.value)["amount"], row.version) for row in results][-2:]
+    *_, before, after = results
+    assert (last[1] is None, 3, 4) == (before.value is None, before.version, after.version)
 
 
 def test_top_ranks_the_rows_of_each_group(run):

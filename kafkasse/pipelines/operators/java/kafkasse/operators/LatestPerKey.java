@@ -25,10 +25,13 @@ import scala.jdk.javaapi.CollectionConverters;
 public final class LatestPerKey extends StatefulProcessor<String, Row, Row> {
     private static final int ORDER = 1, VERSION = 2, POSITION = 3, ROW = 4;
 
+    private final boolean keysMove;
     private final StructType stateSchema;
     private transient ValueState<Row> latest;
 
-    public LatestPerKey(StructType stateSchema) {
+    /** With keysMove, the rows of a key are in several partitions, so the state also keeps the positions of removed keys. */
+    public LatestPerKey(boolean keysMove, StructType stateSchema) {
+        this.keysMove = keysMove;
         this.stateSchema = stateSchema;
     }
 
@@ -49,7 +52,7 @@ public final class LatestPerKey extends StatefulProcessor<String, Row, Row> {
                         key, before, state.row, state.version, state.position.offsets(), state.version - versionBefore));
             }
             // At once, so that the steps do not depend on where a micro-batch ends.
-            if (state.canBeForgotten()) state = new KeyState(null);
+            if (!keysMove && state.canBeForgotten()) state = new KeyState(null);
         }
         if (state.position.partitions() > 0) latest.update(state.stored());
         else latest.clear();
