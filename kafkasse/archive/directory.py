@@ -23,12 +23,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 from kafkasse.archive.manifest import FORMAT, InvalidManifest, Manifest
 
 MARKER = "kafkasse-archive.json"
+RUN = "run"  # the staged files of the pipeline
 COMMITS_KEPT = 10
 MIN_UNLISTED_AGE_S = 3600.0
+LOCK_WAITS_S = 0.1, 0.4  # erasure removes the staged files of a killed pipeline, and uses its lock meanwhile
 MAX_READ_ATTEMPTS = 5  # a writer may remove an old commit between listing and reading
 TOPIC_ID_CHARS = 8  # how many characters of a topic ID the web process knows
 _COMMIT = re.compile(r"(\d{20})\.json")
@@ -159,13 +162,12 @@ class TopicDirectory:
 
         Raises:
             Conflict: another process uses the name.
+            NotAnArchive: the directory of the archive is not mounted any more, for example.
         """
+        ArchiveDirectory(self.path.parent.parent).check()
         self.staging.mkdir(parents=True, exist_ok=True)
         with (self.staging / f"{name}.lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise Conflict(f"another process changes the archive of {self.topic}") from None
+            self._lock(lock)
             directory = self.staging / name
             shutil.rmtree(directory, ignore_errors=True)  # what a killed process has left
             directory.mkdir()
@@ -173,6 +175,16 @@ class TopicDirectory:
                 yield directory
             finally:
                 shutil.rmtree(directory, ignore_errors=True)
+
+    def _lock(self, file: IO[str]) -> None:
+        for wait_s in (*LOCK_WAITS_S, None):
+            try:
+                return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if wait_s is None:
+                    raise Conflict(f"another process changes the archive of {self.topic}") from None
+                time.sleep(wait_s)
+        raise AssertionError("unreachable")
 
     def _versions(self) -> list[int]:
         try:

@@ -260,9 +260,9 @@ class ArchivedLog:
         manifest = self._manifest(partition)
         entries = manifest.partitions.get(partition.partition, ())
         older = [entry for entry in entries if entry.start < kafka_start and entry.path]
-        # Timestamps in the future do not count. They would be the answer for all recent times.
-        is_archived = any(timestamp <= entry.max_timestamp <= time.time() * 1000 for entry in older)
-        if not is_archived and (not older or older[-1].max_timestamp < timestamp):
+        # Timestamps in the future do not count, except at the end. They would be the answer for all recent times.
+        counted = [entry for entry in older if entry is older[-1] or entry.max_timestamp <= time.time() * 1000]
+        if all(entry.max_timestamp < timestamp for entry in counted):
             return None
         for entry in older:
             if entry.max_timestamp >= timestamp:

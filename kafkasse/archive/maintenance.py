@@ -7,6 +7,7 @@ offsets. Erasure removes the old files at once. Compaction keeps them for an hou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafkasse.archive import parquet
-from kafkasse.archive.directory import Conflict, TopicDirectory
+from kafkasse.archive.directory import RUN, Conflict, TopicDirectory
 from kafkasse.archive.manifest import Entry, InvalidManifest, Manifest
 
 MAX_FILE_BYTES = 134_217_728  # larger files are not merged
@@ -88,10 +89,11 @@ def erase(directory: TopicDirectory, key: bytes, show: Show = lambda done, total
             show(number + 1, len(entries))
         directory.remove_unlisted()
         for path, status in directory.unlisted().items():
-            if status.st_nlink == 1 and parquet.count_key(
-                path, key
-            ):  # a file that the pipeline is adding has two links
+            # A file that the pipeline is adding has two links.
+            if status.st_nlink == 1 and parquet.count_key(path, key):
                 path.unlink()
+    with suppress(Conflict), directory.staging_for(RUN):
+        pass  # remove the files of a killed pipeline
     return erased
 
 

@@ -14,7 +14,7 @@ pytest.importorskip("pyarrow", reason="pip install pyarrow")
 
 from kafkasse.archive import log as archive_log
 from kafkasse.archive import maintenance, parquet, with_archive
-from kafkasse.archive.directory import Conflict, TopicDirectory
+from kafkasse.archive.directory import MARKER, RUN, Conflict, NotAnArchive, TopicDirectory
 from kafkasse.archive.maintenance import compact, erase
 from kafkasse.archive.manifest import Manifest
 from kafkasse.log import Log, Partition
@@ -198,3 +198,27 @@ def test_only_one_process_changes_the_files_of_a_topic(directory):
     """A second compaction or erasure fails. It would repeat the work of the first one."""
     with directory.staging_for(maintenance.STAGED), pytest.raises(Conflict, match="another process changes"):
         compact(directory)
+
+
+def test_erasure_removes_the_staged_files_of_a_killed_pipeline(directory):
+    """They may contain records with the key. Files of a pipeline that runs stay."""
+    with directory.staging_for(RUN) as staging:
+        (staging / "file").touch()
+        erase(directory, b"a")
+        running = [path.name for path in staging.iterdir()]
+    staging.mkdir()
+    (staging / "file").touch()
+
+    erase(directory, b"a")
+
+    assert (["file"], False) == (running, staging.exists())
+
+
+def test_nothing_is_written_below_the_mount_point_of_an_archive_that_disappeared(directory, tmp_path):
+    (tmp_path / MARKER).rename(tmp_path.parent / f"{tmp_path.name}-unmounted")
+    (tmp_path / f"topic={directory.topic}").rename(tmp_path.parent / f"{tmp_path.name}-topic")
+
+    with pytest.raises(NotAnArchive), directory.staging_for(RUN):
+        pass
+
+    assert [] == [*tmp_path.iterdir()]

@@ -35,7 +35,7 @@ from kafkasse.pipelines.supervisor import (
 from kafkasse.process.log_line import Fields
 
 logger = logging.getLogger("kafkasse.pipeline")
-ARCHIVE_ERRORS = DamagedFile, OSError, InvalidManifest
+ARCHIVE_ERRORS = DamagedFile, OSError, InvalidManifest, NotAnArchive
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of a topic in a cluster before Kafka 2.8
 
 

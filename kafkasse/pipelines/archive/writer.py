@@ -26,7 +26,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from kafkasse.archive import parquet
-from kafkasse.archive.directory import Conflict, TopicDirectory
+from kafkasse.archive.directory import RUN, Conflict, TopicDirectory
 from kafkasse.archive.manifest import Entry, InvalidManifest, Manifest
 from kafkasse.errors import CommandError
 from kafkasse.log import UNKNOWN_EPOCH
@@ -39,7 +39,6 @@ MAX_FILE_RECORDS = 1_000_000
 MAX_CONFLICTS = 10
 MAX_DAYS = 400  # segments of a partition in one commit
 DAY_MS = 86_400_000
-STAGED = "run"
 WRITE_OPTIONS = {
     "compression": "zstd",
     # Small row groups limit the memory of clients. Their size must be that of the records in memory, so they have no
@@ -126,7 +125,7 @@ def archive(spark: SparkSession, kafka: Mapping[str, str], directory: TopicDirec
         plan = make_plan(before, offsets)
         if not plan.segments and plan.manifest is before:
             return Committed(0, 0, is_complete=True)
-        with directory.staging_for(STAGED) as staging:
+        with directory.staging_for(RUN) as staging:
             if plan.seen:
                 _write(spark, kafka, directory.topic, plan.segments, staging / "files")
             _check_unchanged(offsets, plan)
@@ -315,9 +314,8 @@ def _add_files(directory: TopicDirectory, segment: ArchiveRange, files: Sequence
         end = following.first if following else segment.end
         path = directory.new_path(segment.day, segment.partition, start)
         size = written.file.stat().st_size
-        os.link(
-            written.file, written.file.with_suffix(".added")
-        )  # until the commit: erase() keeps files with two links
+        # Until the commit, the file has a second link, because erase() removes uncommitted files with one link.
+        os.link(written.file, written.file.with_suffix(".added"))
         directory.add_file(written.file, path)
         entry = segment._replace(start=start, end=end)
         yield Entry(*entry, written.first, written.records, written.max_timestamp, size, path)

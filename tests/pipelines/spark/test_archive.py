@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from kafkasse.archive import parquet, with_archive
-from kafkasse.archive.directory import ArchiveDirectory, TopicDirectory
+from kafkasse.archive.directory import RUN, ArchiveDirectory, NotAnArchive, TopicDirectory
 from kafkasse.archive.maintenance import compact
 from kafkasse.archive.manifest import Entry, InvalidManifest, Manifest
 from kafkasse.log import Log, Partition
@@ -361,9 +361,15 @@ def test_a_pattern_without_topics_is_logged_once(tmp_path, monkeypatch, caplog):
     assert 1 == caplog.text.count("no topic matches the pattern oders*")
 
 
+def new_archive(path: Path) -> ArchiveDirectory:
+    archive = ArchiveDirectory(path)
+    archive.create()
+    return archive
+
+
 def test_a_lost_log_is_logged(tmp_path, monkeypatch, caplog):
     """A broker that has lost its disk returns an empty log. The archive then removes its own records of the partition."""
-    directory = TopicDirectory(tmp_path, "t", "id")
+    directory = new_archive(tmp_path).topic("t", "id")
     directory.commit(directory.read().append([ARCHIVED]))
     offsets = MagicMock()
     offsets.return_value.__enter__.return_value = FakeOffsets({}, end=0)
@@ -380,13 +386,13 @@ def test_a_lost_log_is_logged(tmp_path, monkeypatch, caplog):
 
 def test_a_file_has_two_links_until_it_is_committed(tmp_path):
     """erase() removes a file that no commit lists, unless it has two links: the pipeline is about to commit it."""
-    directory = TopicDirectory(tmp_path, "t", "id")
-    with directory.staging_for(writer.STAGED) as staging:
+    directory = new_archive(tmp_path).topic("t", "id")
+    with directory.staging_for(RUN) as staging:
         (staging / "file.parquet").write_bytes(b"PAR1")
         segment, written = ArchiveRange(0, 0, 1, 0, DAYS[0]), Written(0, 0, 1, 0, staging / "file.parquet")
         (entry,) = writer._add_files(directory, segment, [written])
-        added = (tmp_path / entry.path).stat()
-    committed = (tmp_path / entry.path).stat()
+        added = (directory.path / entry.path).stat()
+    committed = (directory.path / entry.path).stat()
 
     assert (2, 1) == (added.st_nlink, committed.st_nlink)
 
@@ -416,6 +422,7 @@ def test_the_reader_of_stdout_may_have_gone(tmp_path, monkeypatch):
     ("error", "expected"),
     [
         (OSError("disk full"), Crashed("the archive cannot be changed: disk full")),
+        (NotAnArchive("not mounted"), Crashed("the archive cannot be changed: not mounted")),
         (PySparkException("executor lost"), Crashed("Spark failed: executor lost")),
         (ConnectionResetError("JVM"), ConnectionResetError("JVM")),
     ],
