@@ -130,6 +130,8 @@ class _Writer:
             query.stop()
 
     def _report(self, query: StreamingQuery, reported: int) -> int:
+        if (last := query.lastProgress) is None or last.batchId <= reported:
+            return reported  # recentProgress parses 100 reports
         for progress in query.recentProgress:
             if progress.batchId <= reported:
                 continue

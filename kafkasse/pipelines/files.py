@@ -19,6 +19,7 @@ class Files:
 
     def __init__(self, spark: SparkSession) -> None:
         self._jvm = private_spark.java(spark)
+        self._path_type = self._jvm.org.apache.hadoop.fs.Path  # once, because Py4J asks the JVM for each part of a name
         self._configuration = private_spark.hadoop_configuration(spark)
 
     def read(self, path: str) -> str | None:
@@ -77,5 +78,5 @@ class Files:
         return [str(status.getPath().getName()) for status in system.listStatus(path)] if system.exists(path) else []
 
     def _open(self, path: str) -> tuple[Any, Any]:
-        file = self._jvm.org.apache.hadoop.fs.Path(path)
+        file = self._path_type(path)
         return file.getFileSystem(self._configuration), file

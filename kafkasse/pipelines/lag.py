@@ -41,17 +41,21 @@ class LagReader:
     """Reads the lag, with a consumer that it keeps open."""
 
     def __init__(self, spark: SparkSession, kafka: Mapping[str, str]) -> None:
-        self._jvm = private_spark.java(spark)
-        consumer_type = self._jvm.org.apache.kafka.clients.consumer.KafkaConsumer
-        self._consumer: Any = consumer_type(private_spark.properties(spark, {**kafka, **SETTINGS}))
+        jvm = private_spark.java(spark)
+        kafka_classes = jvm.org.apache.kafka
+        # Py4J asks the JVM for each part of a name, so each class is looked up once.
+        self._partition_type = kafka_classes.common.TopicPartition
+        self._poll_time = jvm.java.time.Duration.ofMillis(POLL_MS)
+        self._consumer: Any = kafka_classes.clients.consumer.KafkaConsumer(
+            private_spark.properties(spark, {**kafka, **SETTINGS})
+        )
 
     def read(self, position: NextOffsets) -> Lag:
         """Return the lag of a pipeline that has processed all records before `position`.
 
         Records of open transactions do not count.
         """
-        partition_type = self._jvm.org.apache.kafka.common.TopicPartition
-        partitions = {partition: partition_type(*partition) for partition in position}
+        partitions = {partition: self._partition_type(*partition) for partition in position}
         ends = self._consumer.endOffsets(list(partitions.values()))
         unread = {
             partition: end for partition in position if (end := int(ends[partitions[partition]])) > position[partition]
@@ -69,7 +73,7 @@ class LagReader:
         oldest_ms: int | None = None
         deadline_s = time.monotonic() + TIMEOUT_S
         while unread and time.monotonic() < deadline_s:
-            polled = self._consumer.poll(self._jvm.java.time.Duration.ofMillis(POLL_MS))
+            polled = self._consumer.poll(self._poll_time)
             for partition, end in list(unread.items()):
                 of_partition = polled.records(partitions[partition])
                 if not of_partition.isEmpty():

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock, PropertyMock
 
 import pytest
 from click.testing import CliRunner
@@ -21,7 +22,7 @@ import kafkasse.pipelines
 from kafkasse.commands import options
 from kafkasse.commands import pipeline as command
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline, Source, catalog, session
+from kafkasse.pipelines import Pipeline, Source, catalog, dead_letters, session
 from kafkasse.pipelines.catalog import TOPN, find
 from kafkasse.pipelines.supervisor import StopRequests
 
@@ -278,3 +279,15 @@ def test_an_error_in_the_module_is_reported(shop, old, new, expected):
     shop.write_text(MODULE.replace(old, new))
 
     assert re.fullmatch(expected.format(stem=shop.stem, path=shop), message(f"{shop.stem}:x"), re.S)
+
+
+def test_the_query_of_dead_letters_reads_its_progress_only_if_there_is_more():
+    """Spark returns the last 100 reports, of which each is parsed."""
+    query = MagicMock(lastProgress=MagicMock(batchId=7))
+    recent = PropertyMock(return_value=[query.lastProgress])
+    type(query).recentProgress = recent
+    writer = MagicMock()
+
+    reported = [dead_letters._Writer._report(writer, query, before) for before in (-1, 7, 7)]
+
+    assert ([7, 7, 7], 1) == (reported, recent.call_count)
