@@ -422,7 +422,7 @@ export class Stream {
     try {
       call();
     } catch (error) {
-      this.#deliver(error);
+      this.#deliver(error instanceof Error ? error : new Error(error));
     }
   }
 

@@ -621,6 +621,16 @@ test("retry() after close() has no effect.", async (t) => {
   stream.retry();
 });
 
+test("The loop throws an Error if onState throws another value.", async () => {
+  for (const value of ["a mistake", null]) {
+    const onState = ({ state }) => {
+      if (state === "connecting") throw value;
+    };
+
+    await assert.rejects(open({ onState }).run({}), { name: "Error", message: `${value}` });
+  }
+});
+
 test("The loop throws an exception of `key` after it has received the record.", async (t) => {
   useLocks(t);
   script = [sends(START + message(1, '{"a":"b"}') + message(2, "null") + message(3))];
