@@ -131,6 +131,9 @@ class _ArchiveApplication:
                 except ConnectionError:
                     raise  # the JVM has exited
                 except (Py4JJavaError, PySparkException, Interrupted, *ARCHIVE_ERRORS) as error:
+                    if self._was_deleted(spark, kafka, topic):
+                        logger.warning("the topic %s was deleted", topic)
+                        continue
                     reason = failures.first_line(private_spark.error_text(spark, error))
                     logger.error("cannot archive the topic %s: %s", topic, reason)
                     results.append(error)
@@ -161,6 +164,13 @@ class _ArchiveApplication:
             logger.info("archived %s", Fields(topic=topic, records=committed.records))
         return committed.is_complete
 
+    def _was_deleted(self, spark: SparkSession, kafka: dict[str, str], topic: str) -> bool:
+        """Return whether a topic that only a pattern names no longer exists."""
+        if topic in self.options.topics:
+            return False
+        with Admin(spark, kafka) as admin:
+            return topic not in admin.names()
+
     def _topics(self, spark: SparkSession, kafka: dict[str, str]) -> Iterator[tuple[str, str]]:
         """Yield each topic that the options name, with its topic ID."""
         patterns = {name for name in self.options.topics if any(character in name for character in "*?[")}
@@ -169,7 +179,15 @@ class _ArchiveApplication:
             matching = {pattern: fnmatch.filter(existing, pattern) for pattern in patterns}
             named = [name for name in self.options.topics if name not in patterns]
             wanted = [*dict.fromkeys([*named, *sorted(chain(*matching.values()))])]
-            topic_ids = admin.topic_ids(wanted)
+            try:
+                topic_ids = admin.topic_ids(wanted)
+            except CommandError:
+                if admin.names() >= set(wanted) - set(named):
+                    raise
+                topic_ids = []
+        if len(topic_ids) < len(wanted):  # a topic of a pattern was deleted meanwhile
+            yield from self._topics(spark, kafka)
+            return
         unmatched = {pattern for pattern in patterns if not matching[pattern]}
         for pattern in unmatched - self.unmatched:
             logger.warning("no topic matches the pattern %s", pattern)

@@ -21,6 +21,7 @@ from kafkasse.archive import parquet, with_archive
 from kafkasse.archive.directory import RUN, ArchiveDirectory, NotAnArchive, TopicDirectory
 from kafkasse.archive.maintenance import compact
 from kafkasse.archive.manifest import Entry, InvalidManifest, Manifest
+from kafkasse.errors import CommandError
 from kafkasse.log import Log, Partition
 from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.archive import application, writer
@@ -359,6 +360,45 @@ def test_a_pattern_without_topics_is_logged_once(tmp_path, monkeypatch, caplog):
 
     assert [["a1", "a2"]] * 2 == names
     assert 1 == caplog.text.count("no topic matches the pattern oders*")
+
+
+class ShrinkingCluster:
+    """A cluster from which another process deletes the topic a1 after some requests."""
+
+    def __init__(self, requests: int) -> None:
+        self._requests = requests
+
+    def names(self) -> set[str]:
+        return {"a1", "a2"} if self._is_there() else {"a2"}
+
+    def topic_ids(self, topics: list[str]) -> list[str]:
+        if "a1" in topics and not self._is_there():
+            raise CommandError("the topic a1 does not exist")
+        return topics
+
+    def archive(self, spark: Any, kafka: Any, directory: TopicDirectory) -> Committed:
+        if directory.topic == "a1" and not self._is_there():
+            raise PySparkException("UnknownTopicOrPartitionException")
+        return Committed(1, 0, is_complete=True)
+
+    def _is_there(self) -> bool:
+        self._requests -= 1
+        return self._requests >= 0
+
+
+@pytest.mark.parametrize("requests", [1, 2])
+def test_only_the_deletion_of_a_named_topic_ends_the_archive(requests, tmp_path, monkeypatch):
+    def run(*topics: str) -> list[str]:
+        archive, cluster = application_of(monkeypatch, tmp_path, *topics), ShrinkingCluster(requests)
+        application.Admin.return_value.__enter__.return_value = cluster  # type: ignore[attr-defined]
+        commits = MagicMock(side_effect=cluster.archive)
+        monkeypatch.setattr(application, "archive", commits)
+        archive._archive_all(MagicMock(), {})
+        return [call.args[2].topic for call in commits.call_args_list]
+
+    assert "a2" in run("a*")
+    with pytest.raises((CommandError, PySparkException)):
+        run("a*", "a1")
 
 
 def new_archive(path: Path) -> ArchiveDirectory:
