@@ -31,7 +31,7 @@ MARKER = "kafkasse-archive.json"
 RUN = "run"  # the staged files of the pipeline
 COMMITS_KEPT = 10
 MIN_UNLISTED_AGE_S = 3600.0
-LOCK_WAITS_S = 0.1, 0.4  # erasure removes the staged files of a killed pipeline, and uses its lock meanwhile
+LOCK_WAITS_S = 0.1, 0.4, 0.0  # erasure removes the staged files of a killed pipeline, and uses its lock meanwhile
 MAX_READ_ATTEMPTS = 5  # a writer may remove an old commit between listing and reading
 TOPIC_ID_CHARS = 8  # how many characters of a topic ID the web process knows
 _COMMIT = re.compile(r"(\d{20})\.json")
@@ -177,14 +177,12 @@ class TopicDirectory:
                 shutil.rmtree(directory, ignore_errors=True)
 
     def _lock(self, file: IO[str]) -> None:
-        for wait_s in (*LOCK_WAITS_S, None):
+        for wait_s in LOCK_WAITS_S:
             try:
                 return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if wait_s is None:
-                    raise Conflict(f"another process changes the archive of {self.topic}") from None
                 time.sleep(wait_s)
-        raise AssertionError("unreachable")
+        raise Conflict(f"another process changes the archive of {self.topic}")
 
     def _versions(self) -> list[int]:
         try:
