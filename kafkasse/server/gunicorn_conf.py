@@ -93,6 +93,7 @@ def on_starting(server: Any) -> None:
     reload.install(server)
     gunicorn_internals.handle_signal(server, "int", partial(_interrupt, server))
     gunicorn_internals.handle_signal(server, "usr2", partial(_start_second_master, server))
+    gunicorn_internals.keep_workers(server)
     gunicorn_internals.restart_as_module(server)
 
 

@@ -43,7 +43,7 @@ NAMES = {
     "gunicorn.glogging.Logger": "atoms_wrapper_class access reopen_files",
     "gunicorn.util": "parse_address write_nonblock",
     "gunicorn.config.Config": "address is_ssl logger_class worker_class_str",
-    "gunicorn.arbiter.Arbiter": "START_CTX handle_hup handle_int handle_usr2",
+    "gunicorn.arbiter.Arbiter": "START_CTX WORKERS handle_hup handle_int handle_usr2 spawn_workers",
     "gunicorn.app.base.Application": "reload wsgi",
     "gunicorn.workers.base.Worker": "init_process load_wsgi handle_exit notify handle_error",
     "gunicorn.workers.ggevent.GeventWorker": "server_class patch handle handle_request handle_quit run",
@@ -225,6 +225,21 @@ def handle_signal(arbiter: Any, name: str, handle: Callable[[Callable[[], None]]
     """Make gunicorn's master call `handle` for a signal, such as `hup`, with gunicorn's own handler as its argument."""
     method = f"handle_{name}"
     setattr(arbiter, method, partial(handle, getattr(arbiter, method)))
+
+
+def keep_workers(arbiter: Any) -> None:
+    """Make the master try again, every second, if it cannot start a worker. gunicorn would end the others, too."""
+    spawn = arbiter.spawn_workers
+
+    def spawn_workers() -> None:
+        try:
+            spawn()
+        except Exception as error:  # such as a limit of processes
+            if not arbiter.WORKERS:
+                raise
+            arbiter.log.error("A worker cannot be started: %s", error)
+
+    arbiter.spawn_workers = spawn_workers
 
 
 def restart_as_module(arbiter: Any) -> None:

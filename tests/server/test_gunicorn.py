@@ -178,6 +178,25 @@ def test_a_log_that_cannot_be_reopened_ends_nothing(tmp_path):
         wait_until(log.exists)
 
 
+def test_a_worker_that_cannot_be_started_does_not_end_the_others(tmp_path):
+    """The master tries again. Here, it has no temporary directory; it could also have too many processes."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    environment = {"TMPDIR": str(folder), "KAFKASSE_RUNTIME_DIR": str(tmp_path / "run"), "WEB_CONCURRENCY": "2"}
+    with Server(TICKING, **environment) as server:
+        wait_until(lambda: len(server.workers()) == 2)
+        server.expect(KILLED, "A worker cannot be started")
+        folder.rmdir()
+
+        os.kill(server.worker, signal.SIGKILL)
+        wait_until(lambda: "cannot be started" in server.log)
+
+        with Client(server.port, "/t").ready() as stream:
+            folder.mkdir()
+            wait_until(lambda: len(server.workers()) == 2)
+            assert stream.events(50)
+
+
 def test_a_second_master_that_cannot_start_ends_nothing(tmp_path):
     """The working directory may have been removed together with an old release. The Unix socket stays, too."""
     release = tmp_path / "release"
