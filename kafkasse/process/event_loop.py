@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from gevent import get_hub, getcurrent
 from gevent.hub import Waiter
@@ -58,13 +56,8 @@ class _Turns:
             self._timer.start(self._admit_waiting)
 
 
-class _OtherTurns(NamedTuple):
-    hub: Any
-    take: Callable[[bool], None]
-
-
 # Of the thread that called take_turn() last. A worker has one thread with an event loop.
-_turns: _Turns | _OtherTurns | None = None
+_turns: _Turns | None = None
 
 
 def take_turn(urgent: bool = False) -> None:
@@ -81,20 +74,6 @@ def take_turn(urgent: bool = False) -> None:
     if _turns is None or _turns.hub is not hub:
         _turns = _Turns(hub)
     _turns.take(urgent)
-
-
-@contextmanager
-def turns_given_by(give: Callable[[bool], None]) -> Iterator[None]:
-    """Let take_turn() call `give(urgent)` in this thread, instead of waiting for the event loop.
-
-    A simulator decides there which other steps run between two pieces of a computation, and tests count the pieces.
-    """
-    global _turns
-    former, _turns = _turns, _OtherTurns(get_hub(), give)
-    try:
-        yield
-    finally:
-        _turns = former
 
 
 class WakeUp:

@@ -9,10 +9,10 @@ import pytest
 from kafkasse.feed import Reader
 from kafkasse.feed.core import feed as feed_core
 from kafkasse.feed.core.reader_states import ReaderState
-from kafkasse.process.event_loop import turns_given_by
 from kafkasse.route import StartAt
 from tests.feed.world import World
 from tests.support.parked_client import ParkedClient
+from tests.support.turns import turns_given_by
 
 CHUNK = 16_384
 RECORDS = 2000

@@ -15,7 +15,6 @@ from kafkasse.feed import snapshot as snapshots
 from kafkasse.feed.core.reader_states import ReaderState
 from kafkasse.log import Partition
 from kafkasse.log.memory import MAX_BATCH_RECORDS
-from kafkasse.process.event_loop import turns_given_by
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Dimension, Dimensions, Selector
 from kafkasse.records.frame import JsonLines
@@ -24,6 +23,7 @@ from kafkasse.route import StartAt
 from kafkasse_client.sse import Event
 from tests.feed.world import Client, World
 from tests.support.memory import kept_bytes
+from tests.support.turns import turns_given_by
 from tests.support.waiting import TIMEOUT_S, wait_until
 
 AT = Partition("t", 0)

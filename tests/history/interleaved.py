@@ -16,7 +16,6 @@ from kafkasse.feed.core import feed as feed_core
 from kafkasse.feed.core import reader as reader_core
 from kafkasse.feed.core.reader_states import CatchingUp, Waiting
 from kafkasse.feed.tail import Tail
-from kafkasse.process.event_loop import turns_given_by
 from kafkasse.records import encoder
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.frame import JsonLines, ServerSentEvents
@@ -26,6 +25,7 @@ from tests.history.checker import History
 from tests.history.draws import Draws
 from tests.history.simulation import TOPIC, Client
 from tests.history.visitors import EVERYTHING, VISITORS, PatternSimulation
+from tests.support.turns import turns_given_by
 
 TURNS_PER_MOVE = 7  # on average
 PIECES = (encoder, "MAX_PIECE_RECORDS", 2), (reader_core, "MAX_PIECE_SEGMENTS", 2)

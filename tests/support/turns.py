@@ -23,6 +23,14 @@ from tests.support.sse import numbers_in
 MAX_LINES = 50_000  # in one piece of a long computation: a few milliseconds
 
 
+def turns_given_by(give: Callable[[bool], None]) -> AbstractContextManager[object]:
+    """Let take_turn() call `give(urgent)` in this thread, instead of waiting for the event loop.
+
+    A simulator decides there which other steps run between two pieces of a computation, and tests count the pieces.
+    """
+    return mock.patch.object(event_loop, "_turns", SimpleNamespace(hub=gevent.get_hub(), take=give))
+
+
 def turn(tail: Tail) -> float:
     """Run one turn, and wait for what it started in other greenlets. Return the result of Tail.turn()."""
     rest_s = tail.turn(0)
