@@ -91,7 +91,7 @@ def _check_free(bind: str) -> None:
     host, _, port = bind.rpartition(":")
     if bind.startswith("unix:"):
         return
-    if not host or not port.isdigit():
+    if not host or not port.isdecimal():
         raise CommandError(f"{bind!r} is not an address to listen on; pass --bind HOST:PORT, such as {BIND_DEFAULT}")
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

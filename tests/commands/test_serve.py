@@ -113,7 +113,7 @@ WORKERS = "WEB_CONCURRENCY must be a whole number from 1 to 1000, not "
 
 @pytest.mark.parametrize(("words", "variables", "expected"), [
     *((["--bind", bind], {"KAFKASSE_ALLOWED_TOPICS": "*"}, bind) for bind in (
-        "nowhere", "127.0.0.1", "127.0.0.1:http", "127.0.0.1:99999", ":6917"
+        "nowhere", "127.0.0.1", "127.0.0.1:http", "127.0.0.1:²", "127.0.0.1:99999", ":6917"
     )),
     *(([], {"KAFKASSE_ALLOWED_TOPICS": "*", "WEB_CONCURRENCY": workers}, f"{WORKERS}{workers!r}") for workers in (
         "x", "0", "", "1.5"
