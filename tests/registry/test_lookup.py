@@ -152,6 +152,21 @@ def test_an_unknown_id_is_an_error_of_the_record(server, registry):
     assert ["/schemas/ids/5"] * lookup.UNKNOWN_ATTEMPTS == server.requests
 
 
+@pytest.mark.parametrize("schema_id", [2**32 - 1, "89791762-2336-4186-9674-299b90a802e2"])
+def test_an_id_that_the_registry_cannot_have_is_an_error_of_the_record(server, registry, schema_id):
+    """A registry responds with its 404 for unknown paths. One such record would otherwise end its stream each time."""
+    server.has_guids = False
+    with pytest.raises(DeserializationError, match=f"the schema registry has no schema with the ID {schema_id}"):
+        registry.schema(schema_id)
+
+
+@pytest.mark.parametrize("schema_id", [1, "89791762-2336-4186-9674-299b90a802e2"])
+def test_a_wrong_path_of_the_registry_is_not_an_error_of_the_record(server, schema_id):
+    """The records would otherwise be skipped."""
+    with pytest.raises(RegistryUnavailable):
+        registry_at(f"{server.url}/wrong").schema(schema_id)
+
+
 def test_many_unknown_ids_are_looked_up_several_at_a_time(server, registry, monkeypatch):
     """They delay the next record as little as possible. The records of a piece are known in advance."""
     monkeypatch.setattr(lookup, "MAX_UNKNOWN_WAIT_S", float("inf"))

@@ -26,12 +26,14 @@ class Registry:
         path: the path of its URL.
         login: the user name and password that each request must have; None: none.
         failure: returns the answer to a request instead of the registry, or None for the usual answer.
+        has_guids: whether schemas have GUIDs, which old registries lack.
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.requests: list[str] = []
         self.login: tuple[str, str] | None = None
         self.failure: Callable[[], Answer | None] = lambda: None
+        self.has_guids = True
         self._schemas: list[dict[str, Any]] = []
         self._subjects: dict[str, list[int]] = {}
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
@@ -82,9 +84,9 @@ class Registry:
             return 401, {"error_code": 401, "message": "Unauthorized"}
         url = urlsplit(path)
         match [unquote(part) for part in url.path.strip("/").split("/")]:
-            case ["schemas", "ids", text]:
+            case ["schemas", "ids", text] if int(text) < 2**31:  # larger numbers are not an Integer of Java
                 content = self._by_id(int(text))
-            case ["schemas", "guids", text]:
+            case ["schemas", "guids", text] if self.has_guids:
                 content = self._by_id(uuid.UUID(text).int)
             case ["subjects", subject, "versions", version]:
                 content = self._by_version(subject, version)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MAX_RESPONSE_BYTES = 1_048_576
 READ_BYTES = 65_536
+MAX_ID = 2**31 - 1  # Confluent's registry responds to larger IDs as to an unknown path, which would end streams
 TYPES = {"application/vnd.schemaregistry.v1+json", "application/json"}
 # The error codes of Confluent's API for a subject, version or schema that does not exist.
 NOT_FOUND_CODES = (40401, 40402, 40403)
@@ -36,6 +37,10 @@ class TemporaryFailure(Exception):
 
 class Misconfigured(Exception):
     """The registry rejects our requests. An operator must change the configuration."""
+
+
+class _UnknownPath(Misconfigured):
+    """The registry has no such path, or the server at this URL is not a registry."""
 
 
 class Reference(NamedTuple):
@@ -88,8 +93,17 @@ class RegistryClient:
         Raises:
             NotFound, TemporaryFailure, Misconfigured: see the classes.
         """
-        kind = "ids" if isinstance(schema_id, int) else "guids"
-        return _schema(self._get(f"/schemas/{kind}/{schema_id}", format))
+        if isinstance(schema_id, int):
+            if schema_id > MAX_ID:
+                raise NotFound
+            return _schema(self._get(f"/schemas/ids/{schema_id}", format))
+        try:
+            return _schema(self._get(f"/schemas/guids/{schema_id}", format))
+        except _UnknownPath:
+            # An old registry has no GUIDs. Anyone may write a record with one, so it must not end streams. If the URL is
+            # wrong, this request for an ID that no schema has fails in the same way.
+            self._get("/schemas/ids/0", format)
+            raise NotFound from None
 
     def version(self, subject: str, version: int | str, format: str = "") -> RegisteredSchema:
         """Return a version of a subject, even if it was deleted. `latest` is a version. Raises the errors of schema()."""
@@ -156,7 +170,8 @@ def _object(status: int, body: bytes) -> dict[str, Any]:
         raise TemporaryFailure(f"it responded with status {status}")
     if status in (401, 403):
         raise Misconfigured(f"it responded with status {status}. Check its username and password_file.")
-    raise Misconfigured(f"it responded with status {status}, and not as a schema registry. Check its url.")
+    reason = f"it responded with status {status}, and not as a schema registry. Check its url."
+    raise _UnknownPath(reason) if status == 404 else Misconfigured(reason)
 
 
 def _schema(answer: Mapping[str, Any]) -> RegisteredSchema:
