@@ -30,6 +30,23 @@ def test_values_become_json_types(schema, value, expected):
     assert {"a": expected} == compiled(inside).decode(encoded(inside, {"a": value}))
 
 
+@pytest.mark.parametrize(
+    ("schema", "value", "expected"),
+    [
+        (logical("bytes", "decimal"), b"a", "YQ=="),
+        (logical("fixed", "duration", name="D", size=3), b"abc", "YWJj"),
+        (logical("fixed", "uuid", name="U", size=3), b"abc", "YWJj"),
+        ({"type": "string", "logicalType": ["uuid"]}, "x", "x"),
+    ],
+)
+def test_a_logical_type_that_is_not_valid_is_ignored(schema, value, expected):
+    """Avro's specification requires this. The value is described as what it is."""
+    compiled_schema = compiled(schema)
+
+    assert expected == compiled_schema.decode(encoded(schema, value))
+    jsonschema.Draft202012Validator(compiled_schema.json_schema()).validate(expected)
+
+
 @pytest.mark.parametrize(("schema", "value", "expected"), VALUES)
 def test_the_json_schema_matches_the_values(schema, value, expected):
     """Numbers that ISO 8601 cannot express are the exception."""

@@ -214,7 +214,7 @@ def _find_name(name: str, namespace: str, definitions: Mapping[str, Any]) -> str
 
 def _scalar(schema: JsonObject, kind: str) -> _Type:
     """Translate a primitive type or `fixed`."""
-    logical_type = schema.get("logicalType")
+    logical_type = schema.get("logicalType") if _has_valid_logical_type(schema) else None
     if (kind, logical_type) == ("string", "uuid"):
         return _Type(kind, _DESCRIPTIONS["uuid"])
     if (kind, logical_type) not in _CONVERTERS:
@@ -229,6 +229,19 @@ def _scalar(schema: JsonObject, kind: str) -> _Type:
             raise ValueError(f"the scale of a decimal is not between 0 and {MAX_SCALE}")
         reader["precision"] = schema["precision"]
     return _Type(reader, description)
+
+
+def _has_valid_logical_type(schema: JsonObject) -> bool:
+    """Return whether the attributes fit the logical type. Avro's specification requires readers to ignore an invalid one."""
+    match schema.get("logicalType"):
+        case "decimal":
+            return isinstance(schema.get("precision"), int)
+        case "duration":
+            return bool(schema.get("size") == 12)
+        case "uuid":
+            return bool(schema.get("size", 16) == 16)
+        case logical_type:
+            return isinstance(logical_type, str)
 
 
 # By logical type, or by type. Those that are missing are texts.
