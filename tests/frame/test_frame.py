@@ -388,7 +388,15 @@ def test_a_cloudevent_keeps_the_attributes_in_the_headers():
     assert ("application/x; y", "{}") == (arrived["datacontenttype"], arrived["data"])
 
 
-@pytest.mark.parametrize("content_type", ["application/json", "application/vnd.x+json; charset=utf-8", "text/json"])
+@pytest.mark.parametrize("value", [b"{}", None])
+def test_a_cloudevent_has_no_empty_subject(value):
+    """CloudEvents allows no empty subject. The key of a tombstone may be empty."""
+    assert "subject" not in json.loads(event(Record(value, b""), "cloudevents").data)
+
+
+@pytest.mark.parametrize(
+    "content_type", ["application/json", "application/vnd.x+json; charset=utf-8", "text/json", "Application/JSON"]
+)
 def test_a_cloudevent_embeds_declared_json(content_type):
     record = Record(b'{"a":1}', headers=[("content-type", content_type.encode())])
 

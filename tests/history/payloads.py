@@ -19,7 +19,7 @@ _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 _ATTRIBUTE = re.compile(r"ce_(?!specversion$|data$|datacontenttype$)([a-z0-9]+)")  # attributes that a producer may set
 NOT_JSON = object()
 MAX_TEXTS_CACHED = 256  # parsed JSON texts; one event is compared with many records
-_JSON_TYPE = re.compile(r"[/+]json\b")
+_JSON_TYPE = re.compile(r"[/+]json\b", re.IGNORECASE)
 
 
 class StoredRecord(NamedTuple):
@@ -124,7 +124,7 @@ def _as_cloudevent(record: StoredRecord) -> ExpectedEvent:
         "source": f"/kafka/{where}",
         "type": "kafka.record" if record.value is not None else "kafka.tombstone",
     }
-    if record.key is not None and _is_text(record.key):
+    if record.key and _is_text(record.key):
         expected["subject"] = record.key.decode()
     if record.timestamp >= 0:
         moment = datetime.fromtimestamp(record.timestamp / 1000, UTC)

@@ -113,7 +113,7 @@ def as_cloudevent(topic: str, partition: int, record: Record) -> Payload:
     }
     if record.timestamp is not None and record.timestamp >= 0:
         attributes["time"] = _rfc3339(record.timestamp)
-    if record.key is not None and is_utf8(record.key):
+    if record.key and is_utf8(record.key):  # CloudEvents allows no empty subject
         attributes["subject"] = record.key.decode()
     headers = {name: value.decode() for name, value in record.headers if value and is_utf8(value)}
     attributes |= {match[1]: value for name, value in headers.items() if (match := _ATTRIBUTE.fullmatch(name))}
@@ -130,7 +130,7 @@ def _cloudevent_data(value: bytes | None, content_type: str | None) -> list[byte
     if value is None:
         return []
     encoding = _encoding(value)
-    if encoding == "json" and content_type and not re.search(r"[/+]json\b", content_type):
+    if encoding == "json" and content_type and not re.search(r"[/+]json\b", content_type, re.IGNORECASE):
         encoding = "text"
     content_type = content_type or {"json": "application/json", "text": "text/plain"}.get(encoding)
     name = b'"data_base64":' if encoding == "base64" else b'"data":'
