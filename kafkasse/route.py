@@ -89,15 +89,19 @@ class Route:
             return self.start_time_ms
         return max(0, time.time_ns() // 1_000_000 + self.start_time_ms)
 
-    def sends(self, path: str) -> bool:
-        """Return whether clients receive the complete field of the value at a path, such as `customer.id`; "": the value."""
-        within = any(f"{path}.".startswith(f"{field}.") for field in self.fields) or not self.fields
+    def sends(self, names: tuple[str, ...]) -> bool:
+        """Return whether clients receive the complete field at a path of member names, such as (customer, id).
+
+        The path () is that of the value. `fields: [customer]` does not send a member of the value with the name `customer.id`.
+        """
+        starts = {".".join(names[: count + 1]) for count in range(len(names))}
+        path = ".".join(names)
         hidden = (
             field
             for field in self.redact
             if not path or f"{path}.".startswith(f"{field}.") or field.startswith(f"{path}.")
         )
-        return within and not any(hidden)
+        return (not self.fields or not starts.isdisjoint(self.fields)) and not any(hidden)
 
     def expand(self, names: Iterable[str]) -> list[str]:
         """Return these topics, with the topics of each group in place of its name."""

@@ -182,6 +182,13 @@ def test_a_filter_that_the_route_does_not_allow_is_rejected(client_of, query, de
         ("filter=value==null", {"redact": ["customer.email"]}, 400),
         ("filter=value.items.exists(i,i.price>1)", {"redact": ["items.price"]}, 400),
         ("filter=value.customer.emails=='x'", {"redact": ["customer.email"]}, 200),
+        (
+            "filter=value['customer.email']=='x'",
+            {"fields": ["customer"]},
+            400,
+        ),  # a member of the value, not of customer
+        ("filter=value.customer['email.domain']=='x'", {"fields": ["customer.email"]}, 400),
+        ("filter=value['customer.email']=='x'", {"fields": ["customer.email"]}, 200),
         ("field.customer.email=x", {"redact": ["customer.email"]}, 400),
         ("field.customer.id=x", {"fields": ["amount"]}, 400),
         ("filter=value.customer.id==1", {"fields": ["amount"]}, 400),

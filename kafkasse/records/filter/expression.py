@@ -39,14 +39,14 @@ class Expression:
 
     Attributes:
         text: the expression with one space between its tokens.
-        fields: the paths of the fields that it reads, such as `customer.id`; "" if it reads the whole value.
+        fields: the paths of the fields that it reads, such as (customer, id); () if it reads the whole value.
     """
 
     __slots__ = ("_max_chars", "_members", "_program", "fields", "text")
 
     def __init__(self, checked: Checked, program: Any) -> None:
         self.text = checked.canonical
-        self.fields = frozenset(".".join(path[1:]) for path in checked.paths if path[0] == "value")
+        self.fields = frozenset(path[1:] for path in checked.paths if path[0] == "value")
         self._program = program
         self._members = _tree(checked.paths)
         self._max_chars = MAX_MATCHED_CHARS if checked.patterns else MAX_TEXT_CHARS

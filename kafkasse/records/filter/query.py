@@ -35,15 +35,16 @@ class Query(NamedTuple):
 def parse_query(
     arguments: Iterable[tuple[str, str]],
     allowed: Sequence[str],
-    sends: Callable[[str], bool] = lambda path: True,
+    sends: Callable[[tuple[str, ...]], bool] = lambda path: True,
 ) -> Query:
     """Parse the filters in a query. Parameters with other names are ignored, unless they look like a misspelled filter.
 
     Args:
         arguments: the names and values of the query's parameters, in order.
         allowed: the setting client_filters of the route.
-        sends: whether the route sends the field of the value at a path. A client could otherwise find out the values of
-            redacted fields. A field that `allowed` names, and does not merely match with field.*, can always be used.
+        sends: whether the route sends the field of the value at a path of member names. A client could otherwise find out
+            the values of redacted fields. A field that `allowed` names, and does not merely match with field.*, can always
+            be used.
 
     Raises:
         InvalidParameter: the route does not allow a filter, its name is misspelled, its value is too long, or the query has
@@ -74,15 +75,15 @@ def parse_query(
                 _check_is_sent(path, sends)
         else:
             if source == "field" and name not in allowed:
-                _check_is_sent(rest, sends)
+                _check_is_sent(tuple(rest.split(".")), sends)
             dimension = Dimension(source, rest)  # type: ignore[arg-type]  # checked above
             values.setdefault(dimension, set()).add(value)
     return Query({dimension: frozenset(accepted) for dimension, accepted in values.items()}, expression)
 
 
-def _check_is_sent(path: str, sends: Callable[[str], bool]) -> None:
+def _check_is_sent(path: tuple[str, ...], sends: Callable[[tuple[str, ...]], bool]) -> None:
     if not sends(path):
-        what = f"the field {shorten(path)}" if path else "the whole value"
+        what = f"the field {shorten('.'.join(path))}" if path else "the whole value"
         raise InvalidParameter(f"This stream does not contain {what}, so it cannot be filtered by it.")
 
 
