@@ -92,7 +92,7 @@ class Route:
     def sends(self, names: tuple[str, ...]) -> bool:
         """Return whether clients receive the complete field at a path of member names, such as (customer, id).
 
-        The path () is that of the value. `fields: [customer]` does not send a member of the value with the name `customer.id`.
+        The path () is that of the value. `fields: [customer]` does not send a member with the name `customer.id`.
         """
         starts = {".".join(names[: count + 1]) for count in range(len(names))}
         path = ".".join(names)
