@@ -28,6 +28,10 @@ START_CLIENTS, START_RECORDS = 100, 99_000
 RETURN_CLIENTS, MISSED_RECORDS = 10_000, 5_001
 LIVE_S = 15.0
 LIVE = (100, 20.0), (1_000, 20.0), (10_000, 2.0)  # clients and records per second
+LIMITS = {
+    "nginx": "nginx looks every 500 ms whether a waiting request can be answered",
+    "varnish": "two cores for the CDN, the server and the clients",
+}
 MAX_SHARE = 1.1  # how often the origin sends a chunk
 _REQUEST = re.compile(r'"GET (/\S*offset=\S+) HTTP')
 
@@ -147,7 +151,9 @@ def _live(testbed: Testbed) -> Figures:
                     done.cpu_s / done.seconds * 100,
                     "% of a core",
                 ),
-                Latencies(key, name, what, [latency / 1e6 for latency in done.latencies], {99: 500.0}),
+                Latencies(
+                    key, name, what, [latency / 1e6 for latency in done.latencies], {99: 500.0}, LIMITS[program.name]
+                ),
             ]
     return figures
 

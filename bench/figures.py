@@ -53,7 +53,7 @@ class Latencies:
     """The latencies of one run, in milliseconds.
 
     Attributes:
-        key, server, what: as in Row, without the percentile.
+        key, server, what, limit: as in Row, without the percentile.
         goals: the goals of kafkasse by percentile.
     """
 
@@ -62,6 +62,7 @@ class Latencies:
     what: str
     values_ms: Sequence[float]
     goals: dict[int, float]
+    limit: str = ""
 
 
 Figures = list[Row | Latencies]
@@ -98,8 +99,8 @@ def _percentile_rows(runs: Sequence[Latencies]) -> list[Row]:
         rows.append(
             Row(
                 f"{runs[0].key}.p{percent}", runs[0].server, f"{runs[0].what}: {_NAMES[percent]} latency",
-                _percentile(pooled, percent), "ms", runs[0].goals.get(percent, math.nan), "", len(ordered), len(pooled),
-                min(of_runs), max(of_runs),
+                _percentile(pooled, percent), "ms", runs[0].goals.get(percent, math.nan), runs[0].limit,
+                len(ordered), len(pooled), min(of_runs), max(of_runs),
             )
         )  # fmt: skip
     return rows

@@ -115,5 +115,5 @@ def _figures(key: str, name: str, load: Load, run: Measured, clients: int) -> Fi
         row("cpu", "CPU per delivery", run.cpu_us, "µs", load.limit),
         row("cores", "server CPU", run.cpu_s / run.seconds * 100, "% of a core"),
         row("complete", "clients that received all records", complete, "%"),
-        Latencies(f"{key}", name, what, run.latencies_ms, percentiles),
+        Latencies(key, name, what, run.latencies_ms, percentiles, load.limit),
     ]

@@ -44,6 +44,7 @@ STOP_TIMEOUT_S = 120.0  # a pipeline ends after its next commit
 BURST = 20_000
 MAX_LOG_BYTES = 1_000_000
 GOALS = {50: 50.0, 99: 150.0}  # milliseconds
+LIMIT = "a commit: no record is processed while Spark plans a batch, starts its stages and commits the state"
 UNITS_AND_GOALS = {
     "load": ("records/s", math.nan),
     "burst": ("records/s", math.nan),
@@ -278,7 +279,7 @@ def measure(testbed: Testbed) -> list[Row | Latencies]:
         Row(f"pipeline.{name.replace(' ', '_')}", "kafkasse", f"{what}: {name}", value, *UNITS_AND_GOALS[name])
         for name, value in figures.items()
     ]
-    return [*rows, Latencies("pipeline", "kafkasse", f"{what}, {UPDATES_PER_S:.0f} updates/s", latencies, GOALS)]
+    return [*rows, Latencies("pipeline", "kafkasse", f"{what}, {UPDATES_PER_S:.0f} updates/s", latencies, GOALS, LIMIT)]
 
 
 def state(keys: int, updates: int, one_group: bool) -> tuple[list[float], dict[str, float]]:
