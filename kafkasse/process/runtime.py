@@ -92,7 +92,6 @@ def restore() -> None:
             os.environ[BASE_VARIABLE],
             error,
         )
-        os.environ.pop(METRICS_VARIABLE, None)
         start()
 
 

@@ -10,6 +10,7 @@ import re
 import ssl
 from collections.abc import Callable, Mapping
 from functools import partial
+from ipaddress import ip_address
 from typing import Any
 
 from gevent.server import StreamServer
@@ -181,8 +182,16 @@ def name_of_listener(worker: Any, address: str) -> Any:
         return None
     name = worker.sockets[addresses.index(wanted)].getsockname()
     # systemd may pass its sockets in another order.
-    is_same = wanted[1] in (0, name[1]) if isinstance(wanted, tuple) else wanted == name
+    is_same = wanted[1] in (0, name[1]) and _may_be(wanted[0], name[0]) if isinstance(wanted, tuple) else wanted == name
     return name if is_same else None
+
+
+def _may_be(host: str, address: str) -> bool:
+    """Return whether a host is this IP address, or a name."""
+    try:
+        return ip_address(host) == ip_address(address)
+    except ValueError:
+        return True
 
 
 def start_of_response(response: Any, data: bytes) -> bytes:
@@ -230,12 +239,15 @@ def handle_signal(arbiter: Any, name: str, handle: Callable[[Callable[[], None]]
 def keep_workers(arbiter: Any) -> None:
     """Make the master try again, every second, if it cannot start a worker. gunicorn would end the others, too."""
     spawn = arbiter.spawn_workers
+    has_started = False
 
     def spawn_workers() -> None:
+        nonlocal has_started
         try:
             spawn()
+            has_started = True
         except Exception as error:  # such as a limit of processes
-            if not arbiter.WORKERS:
+            if not has_started:
                 raise
             arbiter.log.error("A worker cannot be started: %s", error)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from pathlib import Path
 from typing import Any
 
 from gunicorn import glogging
@@ -26,8 +27,13 @@ class Logger(glogging.Logger):  # type: ignore[misc]
                 handler.setFormatter(formatter)
 
     def reopen_files(self) -> None:
-        """Reopen the files after a rotation. If that is impossible, log why: an exception would end gunicorn's master."""
+        """Reopen the files after a rotation. If one cannot be opened, all stay open: an exception would end the master."""
+        handlers = (*self.error_log.handlers, *self.access_log.handlers, *logging.getLogger().handlers)
         try:
-            super().reopen_files()
+            for handler in handlers:
+                if isinstance(handler, logging.FileHandler):
+                    Path(handler.baseFilename).open("a").close()
         except OSError as error:
-            self.error("A file of the log cannot be opened: %s", error)
+            self.error("A file of the log cannot be opened, so the logs continue in the old files: %s", error)
+        else:
+            super().reopen_files()

@@ -40,17 +40,19 @@ def _handle_hup(arbiter: Any, replace_workers: Callable[[], None]) -> None:
     """Replace the workers if the app can be loaded with the new configuration."""
     previous = _pin_file()
     try:
-        if not (reason := _problem(arbiter.app)):
-            replace_workers()
-            return
+        reason = _problem(arbiter.app)
     except Exception as error:  # noqa: BLE001 - such as a limit of the system; it would end the master
         reason = f"{type(error).__name__}: {error}"
-    arbiter.log.error(
-        "The configuration was not reloaded; the running one stays in effect. %s",
-        one_line(reason, MAX_REASON_BYTES),
-    )
-    if previous is not None:
-        config_file.pin(*previous)
+    if reason:
+        reason = one_line(reason, MAX_REASON_BYTES)
+        arbiter.log.error("The configuration was not reloaded; the running one stays in effect. %s", reason)
+        if previous is not None:
+            config_file.pin(*previous)
+        return
+    try:
+        replace_workers()
+    except Exception as error:  # noqa: BLE001
+        arbiter.log.error("Not all workers could be replaced. Send SIGHUP again. %s: %s", type(error).__name__, error)
 
 
 def _pin_file() -> tuple[Path, bytes | None] | None:
@@ -100,13 +102,14 @@ def _load(app: Any) -> str:
         Config.load()
         app.wsgi()
     except BaseException as error:  # noqa: BLE001 - SystemExit is a reason, too
-        return _reason(error)
+        return reason_of(error)
     return LOADED
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
+    """Return why the app cannot be loaded."""
     if isinstance(error, SystemExit) and (cause := error.__cause__ or error.__context__):
         error = cause
     if isinstance(error, ConfigurationError):
         return "; ".join(error.detail.splitlines())
-    return f"The app cannot be loaded: {type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error}"

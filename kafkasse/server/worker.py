@@ -33,6 +33,7 @@ from kafkasse import __version__
 from kafkasse.errors import ID_TOO_LONG_ADVICE, BadRequest, HeaderTooLarge, KafkasseError, RequestTooLarge
 from kafkasse.process import control, runtime
 from kafkasse.process.event_loop import take_turn
+from kafkasse.process.log_line import one_line
 from kafkasse.process.open_streams import OPENED_KEY, OPERATIONS_KEY, PARK_KEY, streams
 from kafkasse.process.stream_services import reject_without_app, stream_services
 from kafkasse.process.telemetry.request_id import HEADER, new_id
@@ -53,6 +54,7 @@ from kafkasse.server.gunicorn_internals import (
     start_of_response,
 )
 from kafkasse.server.kept_connections import KeptConnections
+from kafkasse.server.reload import MAX_REASON_BYTES, reason_of
 from kafkasse.server.short_collections import ShortCollections
 from kafkasse.server.wrapped_body import WrappedBody
 from kafkasse.web.headers import DEFAULT_HEADERS
@@ -131,7 +133,9 @@ class Worker(GeventWorker):  # type: ignore[misc]
             if not runtime.worker_sockets():
                 raise
             # For example, the file of a guard has become invalid. With another exit code, gunicorn would end all workers.
-            self.log.error("The app cannot be loaded (%s). The other workers continue.", error)
+            self.log.error(
+                "This worker cannot load the app. The others continue. %s", one_line(reason_of(error), MAX_REASON_BYTES)
+            )
             time.sleep(RETRY_LOAD_S)
             raise SystemExit(1) from None
         self.wsgi: Any = self._with_streams(self.wsgi)
@@ -311,6 +315,8 @@ class Worker(GeventWorker):  # type: ignore[misc]
     def _keep(self, listener_name: Any, addr: Any, client: Any) -> None:
         """Wait for the next request on a connection after a long poll."""
         self._kept.add(client, partial(self._serve_again, listener_name, addr))
+        if streams.stopping:
+            self._kept.close_idle()
 
     def _serve_again(self, listener_name: Any, addr: Any, client: Any) -> None:
         (listener,) = (listener for listener in self._listeners if listener.getsockname() == listener_name)

@@ -162,7 +162,7 @@ def test_a_reload_that_fails_changes_nothing(tmp_path, damage, reason):
 
 
 def test_a_log_that_cannot_be_reopened_ends_nothing(tmp_path):
-    """The folder may be missing when logs are rotated."""
+    """The folder may be missing when logs are rotated. The server opens the file at the next rotation."""
     log = tmp_path / "log" / "access.log"
     log.parent.mkdir()
     with Server(TICKING, KAFKASSE_ACCESS_LOG=str(log)) as server, Client(server.port, "/t").ready() as stream:
@@ -174,7 +174,7 @@ def test_a_log_that_cannot_be_reopened_ends_nothing(tmp_path):
 
         assert stream.events(50)
         log.parent.mkdir()
-        fetch(server.port, "/-/health")
+        os.kill(server.pid, signal.SIGUSR1)
         wait_until(log.exists)
 
 

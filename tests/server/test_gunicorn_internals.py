@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+import shutil
 import socket
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import pytest
 from gunicorn.config import Config
 
 from kafkasse.server.gunicorn_internals import NAMES, keep_settings, name_of_listener
+from kafkasse.server.logger import Logger
 from kafkasse.server.worker import Worker
 
 
@@ -38,6 +40,25 @@ def test_kept_settings_have_the_same_values():
     assert set(cfg.settings) <= set(vars(cfg))
 
 
+def test_an_error_log_that_cannot_be_reopened_stays_open(tmp_path):
+    """An exception would end gunicorn's master."""
+    file = tmp_path / "log" / "error.log"
+    file.parent.mkdir()
+    cfg = Config()
+    cfg.set("errorlog", str(file))
+    logger = Logger(cfg)
+    (handler,) = logger.error_log.handlers
+    shutil.rmtree(file.parent)
+
+    logger.reopen_files()
+    assert not handler.stream.closed
+    file.parent.mkdir()
+    logger.reopen_files()
+    logger.error("rotated")
+
+    assert "rotated" in file.read_text()
+
+
 def test_the_address_for_operators_is_not_that_of_another_listener():
     """systemd may pass the sockets in another order. The public address must not have the endpoints for operators."""
     with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
@@ -49,3 +70,13 @@ def test_the_address_for_operators_is_not_that_of_another_listener():
             return name_of_listener(worker, operations)
 
         assert (names[1], None) == (name(first, second), name(second, first))
+
+
+def test_an_address_for_operators_with_the_port_of_another_address():
+    with socket.create_server(("127.0.0.1", 0)) as first:
+        port = first.getsockname()[1]
+        with socket.create_server(("127.0.0.2", port)) as second:
+            cfg = SimpleNamespace(address=[("127.0.0.2", port), ("127.0.0.1", port)])
+            worker = SimpleNamespace(cfg=cfg, sockets=[first, second])
+
+            assert name_of_listener(worker, f"127.0.0.1:{port}") is None
