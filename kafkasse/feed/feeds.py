@@ -148,7 +148,8 @@ class Feeds:
     def matching(self, route: Route, position: Position, since: float) -> list[str]:
         """Return the existing topics that match a pattern of the route.
 
-        The result is newer than `since`, the time of the request, if an older list lacks a topic of the client's position.
+        The result is newer than `since`, the time of the request, if an older list lacks a topic of the client's position, or
+        contains no topic of the route.
 
         Raises:
             Unavailable: the cluster does not answer, or cannot describe a topic now.
@@ -156,7 +157,7 @@ class Feeds:
         if not route.patterns:
             return []
         names = self.topic_names()
-        if not names.issuperset(route.matching(position.topic_ids)):
+        if not names.issuperset(route.matching(position.topic_ids)) or not route.matching(names):
             names = self.topic_names(since=since)
         # describe() omits topics that were deleted after they were listed.
         return [*self.describe(route.matching(names), position=position, since=since)]

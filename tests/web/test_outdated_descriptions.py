@@ -93,6 +93,16 @@ def test_resumes_in_a_topic_that_was_created(log, current, outdated):
     assert [2] == received(outdated, "/streams/whole", 2, last_event_id)[0]
 
 
+def test_reads_the_first_topic_of_a_pattern_as_soon_as_it_exists():
+    """The server lists the topics when it starts, so its list may be a second old."""
+    log = MemoryLog()
+    server = client_of(log, routes=ROUTES)
+    assert 404 == server.head("/streams/whole").status_code
+    log.create("t1")
+
+    assert 200 == server.head("/streams/whole").status_code
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_rejects_a_partition_that_does_not_exist(current, path):
     last_event_id = '[{"topic":"t","partition":1,"offset":0}]'
