@@ -148,8 +148,8 @@ class Feeds:
     def matching(self, route: Route, position: Position, since: float) -> list[str]:
         """Return the existing topics that match a pattern of the route.
 
-        The result is newer than `since`, the time of the request, if an older list lacks a topic of the client's position, or
-        contains no topic of the route.
+        The result is newer than `since`, the time of the request, if an older list contains no topic of the route or lacks a
+        topic of the client's position.
 
         Raises:
             Unavailable: the cluster does not answer, or cannot describe a topic now.
