@@ -278,7 +278,7 @@ class CursorCore:
         self._sessions.clear()
 
     def next_error(self, now: float) -> Exception | None:
-        """Return what poll() raises now, or None. The records before an error come first, so decode all records before."""
+        """Return what poll() raises now, or None. Records of other partitions may still be undecoded."""
         if self._error is not None:
             error, self._error = self._error, None
             return error
@@ -476,12 +476,14 @@ class CursorCore:
             elif data.replica not in (NO_REPLICA, session.broker.node_id):
                 self._follow_replica(now, position, data.replica)
             elif data.records:
-                position.records_received()
+                position.fetched(has_records=True)
                 if self._defers and is_large(data.records) and self.undecoded.has_large:
                     self._enter(position.partition, Deferred(position, session))
                 else:
                     self.undecoded.append(position, data)
                     self._enter(position.partition, Decoding(position, session, is_large(data.records)))
+            else:
+                position.fetched(has_records=False)
         for (topic, code), partitions in rejected.items():
             self._fail(partitions, self._errors.rejected(topic, code))
         return True

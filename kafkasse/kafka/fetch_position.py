@@ -76,9 +76,11 @@ class FetchPosition:
         self._failed_at = now
         return retry_at
 
-    def records_received(self) -> None:
-        """End a series of failures."""
-        self._failures = 0
+    def fetched(self, has_records: bool) -> None:
+        """End a row of returns to the same offset. Records also end a series of failures."""
+        self._returned_to = -1
+        if has_records:
+            self._failures = 0
 
     def advance(self, run: RecordRun) -> None:
         """Move past a run.

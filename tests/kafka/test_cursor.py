@@ -704,6 +704,23 @@ def test_repeats_out_of_range_until_seek(broker, opened):
     assert [5, 6, 7] == read[:3]
 
 
+def test_a_fetch_without_records_ends_a_row_of_returns(broker, opened):
+    """The second time out of range is not the second in a row, so the cursor still compares the epochs."""
+    cursor = opened(0)
+    exchange(cursor, broker, partition_data(0, batch(0, b"a")))
+    for _ in range(2):
+        found = exchange(cursor, broker, partition_data(0, error=OUT_OF_RANGE))
+        cursor.seek({at(0): 1})
+        poll = start_poll(cursor)
+        fetch = broker.next_fetch()
+        fetch.respond(partition_data(0))
+        run_event_loop()
+        poll.kill()
+
+        assert isinstance(found, OffsetOutOfRange)
+        assert 0 == fetch.partitions[0].last_fetched_epoch
+
+
 def test_reads_a_partition_as_soon_as_it_has_a_leader(cluster, broker, other, opened):
     cursor = opened(0, NO_LEADER)
     found = exchange(cursor, broker, partition_data(0, batch(0, b"a")))

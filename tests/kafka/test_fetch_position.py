@@ -25,7 +25,7 @@ def test_the_backoff_grows_with_each_failure():
 def test_the_backoff_starts_again_after_records_or_a_time_without_failures():
     state = FetchPosition(Partition("t", 0))
     backoffs(state, 5)
-    state.records_received()
+    state.fetched(has_records=True)
 
     assert [0, 0.02, 0.08] == backoffs(state, 3)
     assert [0.18] == backoffs(state, 1, now=100.0 + FAILURES_FORGOTTEN_S)
@@ -73,3 +73,13 @@ def test_a_position_that_is_out_of_range_again_forgets_its_epochs():
     assert [True, False] == [position.may_return_to(5), position.may_return_to(5)]
     position.seek(5, epoch=3)
     assert [False, True] == [position.may_return_to(6), position.may_return_to(5)]
+
+
+def test_a_fetch_between_two_returns_keeps_the_epochs():
+    """Also a fetch without records shows that the broker knows the epochs."""
+    position = FetchPosition(Partition("t", 0))
+    position.seek(5, epoch=3)
+    position.may_return_to(5)
+    position.fetched(has_records=False)
+
+    assert position.may_return_to(5)
