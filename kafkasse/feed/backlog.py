@@ -28,12 +28,13 @@ class Backlog:
         skip: continues the feed at the tail's position.
 
     Attributes:
+        skip: is called if the queue was dropped.
         bytes: about the memory that the queue takes up.
     """
 
     def __init__(self, feed: SharedFeed, skip: Callable[[], None]) -> None:
         self._feed = feed
-        self._skip = skip
+        self.skip = skip
         self._changes: deque[tuple[Callable[[], None], int]] = deque()
         self.bytes = 0
         self._has_overflowed = False
@@ -61,7 +62,7 @@ class Backlog:
         while self._feed.is_open and (self._changes or self._has_overflowed):
             if self._has_overflowed:
                 self._has_overflowed = False
-                self._skip()
+                self.skip()
             else:
                 change, size = self._changes.popleft()
                 self.bytes -= size

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
-from kafkasse.errors import TopicNotAvailable
+from kafkasse.errors import KafkaUnavailable, TopicNotAvailable
 from kafkasse.feed.catch_up import CatchUp
 from kafkasse.feed.chunks import Chunks
 from kafkasse.feed.core.feed import FeedKey
@@ -37,7 +37,7 @@ from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.slots import CatchUpSlots, has_its_share, no_place
 from kafkasse.feed.snapshot import Snapshot
 from kafkasse.feed.start import resolve
-from kafkasse.feed.tail import LaterBatches, Tail
+from kafkasse.feed.tail import Tail
 from kafkasse.feed.topic_watch import TopicWatch
 from kafkasse.feed.versions import read_versions
 from kafkasse.log import UNKNOWN_EPOCH, Log, OffsetAndEpoch, Partition, Topic
@@ -51,6 +51,7 @@ from kafkasse.settings import FeedSettings
 MAX_DESCRIPTION_AGE_S = 1.0  # how long describe() returns a cached description by default
 MAX_DESCRIPTIONS = 10_000  # in the cache, including those of topics that do not exist
 MAX_FEEDS = 1000
+TOO_BUSY = "More records arrive than the server can compare with those before them. Try again."
 ALL = "all topics"  # the only key of the lookup of topic names
 
 
@@ -355,8 +356,10 @@ class Feeds:
         key = FeedKey(encoder, tuple(sorted(topics)), selected, newest_by=route.newest_by)
         if route.patterns and position.is_whole_route:
             key = FeedKey(encoder, follows=route, newest_by=route.newest_by)
-        versions = Versions(route.newest_by) if route.newest_by is not None else None
+        versions: Versions | None = None
+        truncations = 0
         now_ms = time.time_ns() // 1_000_000  # taken before the ends, so that no record written meanwhile is skipped
+        deadline = time.monotonic() + self._settings.kafka_timeout_s
         new: dict[Partition, TailPartition[SharedFeed]] = {}
         while True:  # other greenlets may add and remove feeds during a lookup
             tail = self._open_tail()
@@ -372,16 +375,21 @@ class Feeds:
             if not unknown:
                 states = {partition: tail.partitions.get(partition) or new[partition] for partition in partitions}
                 offsets = {partition: state.offset for partition, state in states.items() if state.offset is not None}
+                if route.newest_by is not None and (
+                    versions is None
+                    or truncations != tail.truncations  # the log has lost records, whose versions may be known
+                    or any(versions.ends.get(partition, 0) > offset for partition, offset in offsets.items())
+                ):
+                    versions, truncations = Versions(route.newest_by), tail.truncations
                 if versions is None or versions.has_read(offsets):
                     feed = self._add_feed(tail, key, states, route, topics, now_ms, versions)
                     self._opened_by[feed] = client
                     return feed
-                tail.recordings.append((later := LaterBatches()).append)
-                try:
+                if time.monotonic() > deadline:
+                    raise KafkaUnavailable(TOO_BUSY)
+                with tail.recording(key, offsets) as later:
                     self._read_versions(versions, offsets)
                     later.add_to(versions)
-                finally:
-                    tail.recordings.remove(later.append)
                 continue
             ranges = self._offset_ranges.get(unknown)
             for partition in unknown:

@@ -13,14 +13,15 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 
 import gevent
 
 from kafkasse.errors import KafkasseError, KafkaUnavailable, Unavailable
 from kafkasse.feed.backlog import MAX_BYTES, Backlog, size_of
+from kafkasse.feed.core.feed import FeedKey
 from kafkasse.feed.core.tail import TailCore, TailPartition
 from kafkasse.feed.core.versions import Versions
 from kafkasse.feed.lookup import BackgroundLookups, known_offset_ranges
@@ -57,24 +58,31 @@ class LaterBatches:
     """The batches that a tail reads while the versions of the records before them are read.
 
     A busy tail moves before the last record is read. Without these batches, a new feed would never know all versions.
+
+    Attributes:
+        partitions: the partitions whose batches are kept.
+        openers: how many greenlets open the feed.
     """
 
     def __init__(self) -> None:
-        self._batches: deque[tuple[int | None, Batch]] = deque()
+        self.partitions: set[Partition] = set()
+        self.openers = 0
+        self._batches: list[tuple[int | None, Batch]] = []
         self._bytes = 0
 
     def append(self, offset: int | None, batch: Batch) -> None:
         """Keep a batch that begins at this offset. If there are too many, drop them: their versions must be read, too."""
+        if batch.partition not in self.partitions:
+            return
+        self._batches.append((offset, batch))
         self._bytes += size_of(batch)
         if self._bytes > MAX_BYTES:
             self._batches.clear()
-        else:
-            self._batches.append((offset, batch))
+            self._bytes = 0
 
     def add_to(self, versions: Versions) -> None:
         """Add the versions of the batches that follow the records whose versions are known."""
-        while self._batches:
-            offset, batch = self._batches.popleft()
+        for offset, batch in self._batches:  # the tail may change the list meanwhile
             if versions.ends.get(batch.partition) == offset:
                 without_outdated(batch, versions)
 
@@ -91,11 +99,13 @@ class Tail(TailCore[SharedFeed]):
     Attributes:
         backlogs: the backlogs of the feeds with hooks.
         closed: the tail has stopped, or is about to stop.
+        truncations: how often the log was found to have lost records.
     """
 
     def __init__(self, log: Log, watch: TopicWatch, idle_timeout_s: float, heartbeat_s: float) -> None:
         super().__init__()
         self.closed = False
+        self.truncations = 0
         self.backlogs: dict[SharedFeed, Backlog] = {}
         self._log = log
         self._watch = watch
@@ -104,6 +114,7 @@ class Tail(TailCore[SharedFeed]):
         self._check_at = time.monotonic() + self._poll_s
         self._next_turn_at = 0.0
         self._lookups = BackgroundLookups()
+        self._later: dict[FeedKey, LaterBatches] = {}
         self._cursor = log.cursor({}, tail=True)
 
     def start(self) -> None:
@@ -148,6 +159,22 @@ class Tail(TailCore[SharedFeed]):
         if feed.key.encoder.has_hooks:
             self.backlogs[feed] = Backlog(feed, lambda: feed.skip_to(*self.position_of(feed)))
         self._cursor.seek(self._add(feed, states), topic_ids=feed.ids.topic_ids)
+
+    @contextmanager
+    def recording(self, key: FeedKey, partitions: Iterable[Partition]) -> Iterator[LaterBatches]:
+        """Keep the batches of these partitions, once for all greenlets that open this feed."""
+        if (later := self._later.get(key)) is None:
+            later = self._later[key] = LaterBatches()
+            self.recordings.append(later.append)
+        later.partitions.update(partitions)
+        later.openers += 1
+        try:
+            yield later
+        finally:
+            later.openers -= 1
+            if not later.openers:
+                del self._later[key]
+                self.recordings.remove(later.append)
 
     def remove(self, feed: SharedFeed) -> None:
         """Remove a feed, and stop reading the partitions that no other feed contains."""
@@ -250,11 +277,16 @@ class Tail(TailCore[SharedFeed]):
             return  # the cursor will raise the error again
         resumption, gaps = self.resume(*response)
         self._cursor.seek(resumption.offsets, resumption.epochs)
+        self.truncations += any(gap.is_truncation for gap in resumption.gaps)
         for feed, gap in gaps:
             self._change(feed, partial(feed.declare, gap))
             feed.flush()
         # The versions of lost records would make later records outdated. A new feed reads those that the log still has.
-        self.fail({feed for feed, gap in gaps if gap.is_truncation and feed.key.newest_by is not None}, None)
+        for feed in {feed for feed, gap in gaps if gap.is_truncation and feed.key.newest_by is not None}:
+            end = partial(self.fail, [feed], None)
+            if (backlog := self.backlogs.get(feed)) is not None:
+                backlog.skip = end  # if it overflows, it drops the change
+            self._change(feed, end)
 
     # Checks at intervals.
 

@@ -6,12 +6,13 @@ import itertools
 import json
 from typing import Any
 
+import gevent
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafkasse.errors import KafkaUnavailable
-from kafkasse.feed import Reader, snapshot, tail
+from kafkasse.feed import Reader, backlog, snapshot, tail
 from kafkasse.feed import versions as module
 from kafkasse.feed.core.versions import MAX_BYTES, Versions
 from kafkasse.log import OffsetRange, Partition
@@ -20,6 +21,7 @@ from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Dimension, Dimensions, Selector
 from kafkasse.records.frame import DecoderPending
 from kafkasse.records.frame.record_view import RecordView
+from kafkasse.records.position import IdType
 from kafkasse.route import NewestBy, StartAt
 from kafkasse_client.sse import Event
 from tests.feed.world import Client, World
@@ -35,7 +37,7 @@ PARTITION = Partition("t", 0)
 class Process(World):
     """One worker that serves the topic `t`."""
 
-    def __init__(self, log: MemoryLog, encoder: Encoder | None = None, look_back: int = 1000, **limits: int) -> None:
+    def __init__(self, log: MemoryLog, encoder: Encoder | None = None, look_back: int = 1000, **limits: float) -> None:
         super().__init__(encoder, {}, log, **limits)
         self.newest_by = NewestBy(VERSION, look_back)
 
@@ -173,6 +175,29 @@ def test_a_lost_record_does_not_make_later_records_outdated(log, monkeypatch, is
     assert [2] == resumed
 
 
+@pytest.mark.parametrize("overflows", [False, True])
+def test_a_stream_with_hooks_reports_the_gap_before_it_ends(log, monkeypatch, overflows):
+    """The backlog contains the gap. If it overflows instead, the stream ends, too, because its versions are outdated."""
+    log.elect_leader("t")
+    write(log, 1)
+    encoder = Encoder(decoder=lambda view: json.loads(view.record.value or b""))
+    process = Process(log, encoder)
+    client = process.client(start=StartAt.EARLIEST, id_type=IdType.TIMESTAMP)
+    received: list[int] = []
+    wait_until(lambda: bool(received.extend(client.versions()) or received))
+    write(log, 3)
+    wait_until(lambda: received.extend(client.versions()) or len(received) == 2)
+    log.truncate("t", 1)
+    write(log, 1, 2)
+    if overflows:
+        monkeypatch.setattr(backlog, "MAX_BYTES", -1)
+
+    wait_until(lambda: received.extend(client.versions()) or not process.tails[-1].feeds)
+    received += client.versions()
+
+    assert ([1, 3] if overflows else [1, 3, None]) == received  # None: the gap
+
+
 def test_personal_streams_drop_older_versions(log):
     """A client that receives only its own key does not receive an older version of it, even after it has resumed."""
     encoder = Encoder(dimensions=Dimensions((Dimension("key"),)))
@@ -204,11 +229,44 @@ def test_a_feed_knows_the_versions_of_records_that_the_tail_reads_while_the_feed
     assert [10] == client.versions()
 
 
-@pytest.mark.parametrize("has_room", [True, False])
-def test_a_feed_opens_although_the_tail_never_stands_still(log, monkeypatch, has_room):
-    """Whenever the versions before its position were read, the tail has moved, so it passes on what it reads."""
+@pytest.mark.parametrize("later", [(), (1, 1), None])
+def test_a_feed_that_opens_during_a_truncation_loses_no_record(log, monkeypatch, later):
+    """The tail of another feed moves back while the versions are read, which include those of lost records.
+
+    It may have passed the lost offsets again, with other records, or another tail may have taken its place.
+    """
+    log.elect_leader("t")
     process = Process(log)
     process.client()
+    write(log, 1, 9)
+    process.turn()
+    read_versions = process.feeds._read_versions
+
+    def read_and_truncate(*args: Any) -> None:
+        read_versions(*args)
+        monkeypatch.undo()
+        log.truncate("t", 1)
+        if later is None:
+            process.tails[-1].close()
+        process.turn(2)
+        write(log, *later or ())
+        process.turn()
+
+    monkeypatch.setattr(process.feeds, "_read_versions", read_and_truncate)
+    client = process.client(encoder=Encoder("value"))
+    write(log, 1, key=b"l")
+    write(log, 2, 3)
+
+    assert [1, 2, 3] == client.versions()
+
+
+@pytest.mark.parametrize("has_other_records", [True, False])
+def test_a_feed_opens_although_the_tail_never_stands_still(log, monkeypatch, has_other_records):
+    """Whenever the versions before its position were read, the tail has moved, so it passes on what it reads."""
+    log.create("other")
+    process = Process(log)
+    process.client()
+    process.open("other")
     read_versions = process.feeds._read_versions
     versions, reads = itertools.count(), itertools.count()
 
@@ -216,20 +274,71 @@ def test_a_feed_opens_although_the_tail_never_stands_still(log, monkeypatch, has
         assert next(reads) < 5, "the feed does not open"
         read_versions(*args)
         write(log, next(versions))
-        process.turn()
+        for _ in range(2 * has_other_records):
+            log.append("other", bytes(tail.MAX_BYTES))
+        process.turn(3)
 
-    if not has_room:
-        monkeypatch.setattr(tail, "MAX_BYTES", 0)
     monkeypatch.setattr(process.feeds, "_read_versions", read_and_move)
     write(log, next(versions))
     process.turn()
-    if has_room:
-        client = process.client(encoder=Encoder("value"))
-        write(log, 0, 7)
-        assert [7] == client.versions()
-    else:
-        with pytest.raises(AssertionError, match="does not open"):
-            process.client(encoder=Encoder("value"))
+    client = process.client(encoder=Encoder("value"))
+    write(log, 0, 7)
+
+    assert [7] == client.versions()
+
+
+def test_a_feed_that_cannot_open_ends_with_an_error(log, monkeypatch):
+    """The records that arrive while the versions are read exceed the limit each time. The client tries again later."""
+    process = Process(log, kafka_timeout_s=0.2)
+    process.client()
+    read_versions = process.feeds._read_versions
+    reads = itertools.count()
+
+    def read_and_move(*args: Any) -> None:
+        assert next(reads) < 100, "the server tries for ever"
+        read_versions(*args)
+        write(log, next(reads))
+        process.turn()
+        gevent.sleep(0.01)
+
+    monkeypatch.setattr(tail, "MAX_BYTES", 0)
+    monkeypatch.setattr(process.feeds, "_read_versions", read_and_move)
+    write(log, 0)
+    process.turn()
+
+    with pytest.raises(KafkaUnavailable):
+        process.client(encoder=Encoder("value"))
+
+
+def test_greenlets_that_open_one_feed_keep_the_later_batches_once(log, monkeypatch):
+    """The size of each batch is computed once, and nothing is kept after the feed has opened."""
+    process = Process(log)
+    process.client()
+    process.turn()
+    sizes: list[int] = []
+    size_of = tail.size_of
+    monkeypatch.setattr(tail, "size_of", lambda batch: sizes.append(size_of(batch)) or sizes[-1])
+    read_versions = process.feeds._read_versions
+
+    def read_slowly(*args: Any) -> None:
+        gevent.sleep(0.01)
+        read_versions(*args)
+
+    monkeypatch.setattr(process.feeds, "_read_versions", read_slowly)
+    encoder = Encoder("value")
+    write(log, 1)
+    process.turn()
+    openers = [gevent.spawn(process.client, encoder=encoder) for _ in range(3)]
+    gevent.sleep(0)
+    write(log, 5)
+    process.turn()
+    clients = [opener.get(timeout=5) for opener in openers]
+    write(log, 4, 6)
+    process.turn()
+
+    assert 1 == len(sizes)
+    assert [] == process.tails[-1].recordings
+    assert [[6]] * 3 == [client.versions() for client in clients]
 
 
 def test_looks_back_a_limited_number_of_offsets(log):
