@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gevent
@@ -45,6 +45,18 @@ class SnapshotWorld(World):
 
     def client(self, *last_id: str, selector: Selector | None = None) -> Client:
         return Client(self.open(*last_id, start=StartAt.SNAPSHOT, selector=selector), *last_id)
+
+
+def after_each_lookup(world: World, monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
+    """Change the log as soon as a snapshot has looked up its offsets."""
+    offset_ranges = world.log.offset_ranges
+
+    def changed_later(partitions: Any) -> Any:
+        ranges = offset_ranges(partitions)
+        change()
+        return ranges
+
+    monkeypatch.setattr(world.log, "offset_ranges", changed_later)
 
 
 def read_slowly(client: Client) -> list[Event]:
@@ -140,14 +152,7 @@ def test_a_snapshot_skips_records_that_retention_removes_meanwhile(world, monkey
     for n in range(4):
         world.put(n, b"%d" % n)
     client = world.client()
-    offset_ranges = world.log.offset_ranges
-
-    def drop_later(partitions: Any) -> Any:
-        ranges = offset_ranges(partitions)
-        world.log.drop_before("t", first)
-        return ranges
-
-    monkeypatch.setattr(world.log, "offset_ranges", drop_later)
+    after_each_lookup(world, monkeypatch, lambda: world.log.drop_before("t", first))
 
     assert left == numbers(client.read())
     assert b"complete" in client.bytes
@@ -238,14 +243,7 @@ def test_a_snapshot_does_not_wait_for_records_that_the_log_has_lost(world, monke
     for n in range(4):
         world.put(n, b"%d" % n)
     client = world.client()
-    offset_ranges = world.log.offset_ranges
-
-    def truncate_later(partitions: Any) -> Any:
-        ranges = offset_ranges(partitions)
-        world.log.truncate("t", 2)
-        return ranges
-
-    monkeypatch.setattr(world.log, "offset_ranges", truncate_later)
+    after_each_lookup(world, monkeypatch, lambda: world.log.truncate("t", 2))
 
     wait_until(lambda: client.take(client.reader.read(0.05)) or client.events)
 
