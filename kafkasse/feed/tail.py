@@ -214,9 +214,7 @@ class Tail(TailCore[SharedFeed]):
         """Change a feed, or put the change into the backlog of a feed with hooks. `batch` is what it appends."""
         if (backlog := self.backlogs.get(feed)) is not None:
             backlog.put(change, batch)
-        elif (
-            self.feeds.get(feed.key) is feed
-        ):  # otherwise, it was removed meanwhile, and the tail must not call its hooks
+        elif self.feeds.get(feed.key) is feed:  # a feed that was removed meanwhile must not call its hooks
             change()
 
     def _append(self, feed: SharedFeed, batch: Batch) -> None:
