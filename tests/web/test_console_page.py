@@ -266,6 +266,27 @@ class TestExplorer:
         wire = console.run("return document.querySelector('#content').textContent")
         assert f"event: message\ndata: {frame.data}\nid: {frame.id}\n\n" == wire
 
+    def test_shows_records_that_look_like_events(self, console):
+        """A value may have any types, and the time of a producer that uses nanoseconds is too large for a date."""
+        place = {"topic": "orders", "partition": 0, "offset": 1}
+        odd = {"toString": 1}
+        values = [
+            *({**place, name: odd} for name in ("partition", "offset", "key")),
+            *({"specversion": "1.0", name: odd} for name in ("id", "time", "key")),
+            {**place, "timestamp": 1_790_000_000_000_000_000, "last": 1},
+        ]
+        for value in values:
+            console.change(value=json.dumps(value))
+        console.explore("stream=values&start=earliest")
+        console.wait_for_number("#messages", len(values))
+
+        console.select('"last": 1')
+
+        assert json.dumps(values[-1]) == console.rows()[-1][-1]
+        assert "Event 7: message" == console.text("#details-title")
+        console.go_to("constructor")
+        console.wait_for("h1", "Streams")
+
     def test_marks_deletes_gaps_and_errors(self, console):
         """Each has a label besides its color, and is counted."""
         console.open("explore?stream=orders")
@@ -716,6 +737,7 @@ class TestOperations:
             "document.dispatchEvent(new Event('visibilitychange'))"
         )
         status = {"pipeline": "topn", "state": "waiting", "reason": "no Kafka", "lag_records": 7, "lag_s": 2.5}
+        console.change(pipeline={"pipeline": "a", "state": {"toString": 1}})
         console.change(pipeline=status | {"state": "running"})
         console.change(pipeline=status | {"restarts": MARKUP})
         console.open("operations", TOKEN)

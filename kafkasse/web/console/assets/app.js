@@ -16,7 +16,7 @@ const operations = new Operations(() => catalog);
 /** Return the view and the parameters in the fragment of the URL, such as #/explore?stream=orders. */
 function place() {
   const [, name = "", query = ""] = /^#\/(\w*)\??(.*)$/.exec(location.hash) ?? [];
-  return { name: name in TITLES ? name : "streams", parameters: new URLSearchParams(query) };
+  return { name: Object.hasOwn(TITLES, name) ? name : "streams", parameters: new URLSearchParams(query) };
 }
 
 function show() {

@@ -72,27 +72,32 @@ function typeOfLine(line) {
 }
 
 function factsOf(event) {
-  let record;
   try {
-    record = JSON.parse(event.data);
+    return factsIn(JSON.parse(event.data), event);
   } catch {
-    return {};
+    return {}; // not JSON, or the value of a record that only looks like an event, and has objects instead of texts
   }
+}
+
+function factsIn(record, event) {
   if (event.isJsonLines && record?.event === "message") record = record.data; // wrapped because it has a member `event`
   const found = record?._kafka ?? record ?? {};
   if (found.specversion) {
-    const key = textOf(found.key, found.keyencoding) ?? found.partitionkey;
+    const key = textOf(found.key, found.keyencoding) ?? textOf(found.partitionkey);
     return { ...placeOf(found), timestamp: Date.parse(found.time), key };
   }
   const key = textOf(found.key, found.key_encoding);
-  if (typeof found.topic !== "string") return event.type === "delete" ? { key } : {};
   const { topic, partition, offset, timestamp, headers, from, to, reason } = found;
-  return event.type === "gap" ? { topic, partition, from, to, reason } : { topic, partition, offset, timestamp, key, headers };
+  const isRecord = typeof topic === "string" && Number.isInteger(partition) && Number.isInteger(offset ?? from);
+  if (!isRecord) return event.type === "delete" ? { key } : {};
+  if (event.type === "gap") return { topic, partition, from, to, reason };
+  const isTime = !isNaN(new Date(timestamp)); // A producer that uses nanoseconds sends a time that Date cannot represent.
+  return { topic, partition, offset, timestamp: isTime ? timestamp : undefined, key, headers };
 }
 
 /** Return a key as text. A key that is not text is in base64, after the word `base64`. */
 function textOf(key, encoding) {
-  return encoding === "base64" ? `base64 ${key}` : key;
+  return encoding === "base64" ? `base64 ${key}` : key?.toString();
 }
 
 /** Return the topic, partition and offset in the ID of a CloudEvent, unless a header of the record has replaced the ID. */

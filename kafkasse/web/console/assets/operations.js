@@ -149,8 +149,8 @@ function showPipelines(statuses) {
   const rows = [...statuses.values()].sort((one, other) => (one.pipeline < other.pipeline ? -1 : 1));
   table(element("pipelines"), columns, rows.map((status) => [
     status.pipeline,
-    create("span", {}, create("span", { className: `badge ${status.state}` }, String(status.state)), status.reason ? ` ${status.reason}` : ""),
-    String(status.updated ?? "\u2013"),
+    create("span", {}, create("span", { className: `badge ${status.state}` }, status.state ?? "\u2013"), status.reason ? ` ${status.reason}` : ""),
+    status.updated ?? "\u2013",
     figure(status.lag_records, (records) => `${number.format(records)} records, ${duration(Number(status.lag_s) || 0)}`),
     figure(status.records_per_s, (rate) => `${number.format(Math.round(rate))}/s`),
     figure(status.batch_s, duration),

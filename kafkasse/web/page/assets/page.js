@@ -89,7 +89,7 @@ async function showPipeline() {
 function healthOf(status) {
   const figure = (value, format) => (Number.isFinite(value) ? format(value) : "\u2013");
   return [
-    ["State", [status.state, status.reason].filter((text) => text && typeof text === "string").join(": ")],
+    ["State", [status.state, status.reason].filter(Boolean).join(": ")],
     ["Records", figure(status.records_per_s, (rate) => `${number.format(Math.round(rate))}/s`)],
     ["Commit", figure(status.commit_s, (seconds) => `${number.format(Math.round(seconds * 1000))} ms`)],
     ["Restarts", figure(status.restarts, number.format)],

@@ -25,7 +25,7 @@ export function followPipelines(url, options, onChange) {
   const message = (event) => {
     const record = parse(event.data);
     const status = record?.value ?? record;
-    if (typeof status?.pipeline !== "string") return;
+    if (typeof status?.pipeline !== "string" || ![status.state, status.reason, status.updated].every(isText)) return;
     statuses.set(status.pipeline, status);
     onChange(statuses);
   };
@@ -45,6 +45,10 @@ export function followPipelines(url, options, onChange) {
 /** Return the name of the pipeline, which is the key of the record. */
 function nameIn(record) {
   return record?.value?.pipeline ?? record?.pipeline ?? record?.key ?? record?._kafka?.key;
+}
+
+function isText(value) {
+  return value === undefined || typeof value === "string";
 }
 
 function parse(data) {
