@@ -123,9 +123,7 @@ class AsyncStream:
 
     async def _connection(self, session: aiohttp.ClientSession) -> AsyncIterator[Event]:
         more: Mapping[str, str] | None = await self._ask(self._headers)
-        headers = {**(more or {}), **self._core.request_headers()}
-        if token := await self._ask(self._token):
-            headers["Authorization"] = f"Bearer {token}"
+        headers = self._core.request_headers(more, await self._ask(self._token))
         silence_s = self._core.timeout_s(self._timeout_s)
         timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=silence_s)
         parameters = self._core.request_parameters() or None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
@@ -118,10 +118,21 @@ class Core:
         """Return how long the next connection may be silent. `timeout_s` is the client's setting."""
         return self._fallback.timeout_s(timeout_s)
 
-    def request_headers(self) -> dict[str, str]:
-        """Return the headers that every request for the stream needs."""
+    def request_headers(self, more: Mapping[str, str] | None = None, token: str | None = None) -> dict[str, str]:
+        """Return the headers of the next request: `more`, and those that every request for the stream needs.
+
+        Raises:
+            StreamError: a value contains a line break, for example. requests would quote the value, which may be a secret.
+        """
         self._is_open = self._has_received = self._has_started = self._has_events = False
-        headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+        headers = {**(more or {}), "Accept": "text/event-stream", "Cache-Control": "no-store"}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        for name, value in headers.items():
+            if not value.isprintable() or value != value.strip():
+                raise StreamError(
+                    f"the header {name} contains a line break, or begins or ends with a space; use strip()"
+                )
         return headers | {"Last-Event-ID": self.position} if self.position else headers
 
     def open(self, status: int, content_type: str) -> None:

@@ -150,14 +150,14 @@ class Stream:
     def _request(self) -> requests.Response:
         refresh = self._core.wants_new_token
         more: Mapping[str, str] | None = _ask(self._headers, refresh)
-        headers = {**(more or {}), **self._core.request_headers()}
         token = _ask(self._token, refresh)
+        headers = self._core.request_headers(more, token)
         try:
             return self._session.get(
                 self._url,
                 # Browsers send IDs as UTF-8; requests would encode a string as Latin-1.
                 headers={name: value.encode() for name, value in headers.items()},
-                auth=_Bearer(token) if token else None,
+                auth=_Bearer(headers["Authorization"]) if token else None,
                 params=self._core.request_parameters(),
                 stream=True,
                 timeout=(CONNECT_TIMEOUT_S, self._core.timeout_s(self._timeout_s)),
@@ -178,11 +178,11 @@ class Stream:
 class _Bearer(AuthBase):
     """Sets the token. If the token were a plain header, requests would replace it with an entry of ~/.netrc."""
 
-    def __init__(self, token: str) -> None:
-        self._token = token
+    def __init__(self, authorization: str) -> None:
+        self._authorization = authorization.encode().decode("latin-1")  # as which requests encodes it
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        request.headers["Authorization"] = f"Bearer {self._token}"
+        request.headers["Authorization"] = self._authorization
         return request
 
 
@@ -211,7 +211,7 @@ def _network_error(error: BaseException) -> StreamError | Retryable:
             f"the server's certificate cannot be verified: {error.verify_message}. "
             "If a private CA signed it, set REQUESTS_CA_BUNDLE to the CA's certificate."
         )
-    reason = error.strerror if isinstance(error, OSError) else ""
+    reason = error.strerror or str(error) if isinstance(error, OSError) else ""  # that of a proxy has no strerror
     return Retryable(f"the connection failed: {reason or type(error).__name__}")
 
 

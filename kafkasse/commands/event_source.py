@@ -97,7 +97,7 @@ def address(url: str, parameters: Sequence[tuple[str, str]]) -> str:
     """Return `url` with special characters encoded and with more parameters in its query.
 
     Raises:
-        CommandError: `url` is not an http or https URL.
+        CommandError: `url` is not an http or https URL, or contains a login, which requests would not send.
     """
     try:
         parts = urlsplit(url)
@@ -105,5 +105,7 @@ def address(url: str, parameters: Sequence[tuple[str, str]]) -> str:
         raise CommandError(f"{url} is not a valid URL: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise CommandError(f"{url} is not the URL of a stream: it must begin with http:// or https:// and a host name")
+    if "@" in parts.netloc:  # the URL is not shown, because it contains a password
+        raise CommandError("the URL contains a login, which is not sent; pass it with -H 'Authorization: Basic ...'")
     query = "&".join(filter(None, [parts.query, urlencode(parameters)]))
     return quote(urlunsplit(parts._replace(query=query, fragment="")), safe="%/:=&?~+!$,;'@()*[]")

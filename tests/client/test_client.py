@@ -325,6 +325,20 @@ def test_a_token_function_with_a_name_that_is_not_defined_ends_the_stream(client
         run(client(server.url, token=lambda refresh: missing.token()))  # type: ignore[name-defined]  # noqa: F821
 
 
+@pytest.mark.parametrize(
+    "options", [{"token": lambda refresh: "s3cret\n"}, {"token": "s3cret\r\nA: b"}, {"headers": {"X-Key": " s3cret"}}]
+)
+def test_a_header_that_cannot_be_sent_is_an_error_without_its_value(client, serve, options):
+    """requests would raise a ValueError that quotes the secret."""
+    server = serve(Sends(START))
+
+    with pytest.raises(StreamError, match=r"the header (Authorization|X-Key) contains a line break") as error:
+        run(client(server.url, **options))
+
+    assert "s3cret" not in str(error.value)
+    assert [] == server.requests
+
+
 def test_calls_a_token_function_that_failed_again(client, serve):
     """The issuer of the tokens may be down for a while."""
     server = serve(Sends(START + message(1)))

@@ -98,6 +98,7 @@ def test_a_position_event_is_stored_and_not_printed(cat, serve, output):
     *(([url], 1, f"kafkasse cat: {url}") for url in (
         "127.0.0.1:1/t", "file:///etc/passwd", "http://", "http://[::1", "http://a:b/"
     )),
+    (["http://ann:s3cret@127.0.0.1:1/t"], 1, "kafkasse cat: the URL contains a login"),
 ])  # fmt: skip
 def test_rejects_what_cannot_work(cat, words, code, sentence):
     """The message is one sentence, after the usage if the usage is wrong. It has no value that may be a secret."""
@@ -455,6 +456,16 @@ def test_uses_the_proxy_of_the_environment(cat, serve):
 
     assert "0\n" == done.out
     assert "GET http://stream.invalid/t HTTP/1.1" == proxy.lines[0]
+
+
+def test_says_why_a_proxy_rejects_the_request(run, serve):
+    """The command retries until Ctrl-C."""
+    proxy = serve(Raw(b"HTTP/1.1 407 Login Required\r\n\r\n"))
+
+    with sleeping([KeyboardInterrupt]):
+        done = run("cat", "https://stream.invalid/t", https_proxy=proxy.url)
+
+    assert "the connection failed: Tunnel connection failed: 407 Login Required; retrying" in done.err
 
 
 @pytest.mark.parametrize("is_trusted", [True, False])
