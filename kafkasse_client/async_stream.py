@@ -126,9 +126,9 @@ class AsyncStream:
         headers = self._core.request_headers(more, await self._ask(self._token))
         silence_s = self._core.timeout_s(self._timeout_s)
         timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=silence_s)
-        parameters = self._core.request_parameters() or None
+        options: Any = {"headers": headers, "timeout": timeout, "raise_for_status": False}
         try:
-            async with session.get(self._url, params=parameters, headers=headers, timeout=timeout) as response:
+            async with session.get(self._url, params=self._core.request_parameters() or None, **options) as response:
                 await self._check(response, silence_s)
                 if not self._core.continues_polling:
                     self._on_state(State("open"))
@@ -147,7 +147,8 @@ class AsyncStream:
             is_silence = str(error).startswith("Timeout on reading")  # otherwise, the connection was not opened in time
             raise _silence() if is_silence else Retryable(str(error)) from error
         except _NETWORK_ERRORS as error:
-            raise Retryable(f"the connection failed: {type(error).__name__}") from error
+            reason = getattr(error, "strerror", None) or getattr(error, "message", None) or type(error).__name__
+            raise Retryable(f"the connection failed: {reason}") from error
 
     async def _check(self, response: aiohttp.ClientResponse, silence_s: float) -> None:
         if response.ok:

@@ -39,6 +39,7 @@ _NETWORK_ERRORS = (
     requests.Timeout,
     requests.exceptions.ChunkedEncodingError,
     requests.exceptions.ContentDecodingError,  # the end of a compressed stream is missing
+    requests.exceptions.RetryError,  # the application's session retries statuses
 )
 
 
@@ -179,7 +180,7 @@ class _Bearer(AuthBase):
     """Sets the token. If the token were a plain header, requests would replace it with an entry of ~/.netrc."""
 
     def __init__(self, authorization: str) -> None:
-        self._authorization = authorization.encode().decode("latin-1")  # as which requests encodes it
+        self._authorization = authorization.encode().decode("latin-1")  # requests encodes it as Latin-1
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         request.headers["Authorization"] = self._authorization
@@ -211,8 +212,8 @@ def _network_error(error: BaseException) -> StreamError | Retryable:
             f"the server's certificate cannot be verified: {error.verify_message}. "
             "If a private CA signed it, set REQUESTS_CA_BUNDLE to the CA's certificate."
         )
-    reason = error.strerror or str(error) if isinstance(error, OSError) else ""  # that of a proxy has no strerror
-    return Retryable(f"the connection failed: {reason or type(error).__name__}")
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return Retryable(f"the connection failed: {reason}")
 
 
 def _chunks(response: requests.Response) -> Iterator[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import gevent.event
 import pytest
 import requests
 import responses
+from urllib3.util.retry import Retry
 
 from kafkasse_client import AsyncStream, Event, FileStore, State, Stream, StreamError, core, fallback
 from tests.client.script import HEAD, START, Answers, Raw, Sends, chunk, failure, message, sent_ids
@@ -494,6 +496,38 @@ def test_uses_the_session_of_the_application(serve):
 
     assert not asyncio.run(read_async())
     assert ["a", "a"] == [request["x-app"] for request in server.requests]
+
+
+def test_a_session_that_raises_errors_changes_no_rule(serve):
+    """aiohttp would raise an error without the status; requests raises an error after its own retries."""
+    server = serve(Answers(503), Answers(503), Sends(START + message(1)))
+    rejecting = serve(Answers(404), Sends(START + failure(410), "ends"))
+
+    async def run_async() -> None:
+        async with aiohttp.ClientSession(raise_for_status=True) as session:
+            await AsyncStream(rejecting.url, session=session).run()
+
+    with requests.Session() as session:
+        session.mount("http://", requests.adapters.HTTPAdapter(max_retries=Retry(1, status_forcelist=[503])))
+        received = read(Stream(server.url, session=session), 1)
+
+    assert ["1"] == ids(received)
+    with pytest.raises(StreamError, match="404"):
+        asyncio.run(run_async())
+
+
+def test_says_why_the_connection_failed(client):
+    reasons: list[str] = []
+
+    def close(state: State) -> None:
+        if state.name == "retrying":
+            reasons.append(state.reason)
+            stream.close()
+
+    stream = client("http://127.0.0.1:1/t", on_state=close)
+    run(stream)
+
+    assert re.fullmatch("the connection failed: Connect(ion refused| call failed .*)", reasons[0])
 
 
 def test_another_thread_can_close_a_stream_that_waits(serve):
