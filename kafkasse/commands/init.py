@@ -48,7 +48,7 @@ def command(file: Path, kafka: dict[str, str] | None, topics: str, public: bool,
         raise CommandError(f"{file} exists; choose another file, or replace it with --force")
     config = Config.load(os.environ, kafka=kafka)
     existing = {name: number for name, number in existing_topics(config).items() if not name.startswith("__")}
-    allowed = [name for name in topics.split(",") if name]
+    allowed = [name.strip() for name in topics.split(",") if name.strip()]
     text = "\n".join(_lines(file, config, existing, allowed, public)) + "\n"
     try:
         file.write_text(text)

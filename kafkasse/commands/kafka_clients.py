@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
@@ -14,6 +15,7 @@ from kafkasse.kafka.version import check_version
 from kafkasse.tools.progress import waiting
 
 BOOTSTRAP_TIMEOUT_S = 5.0
+_BROKERS_TEXT = re.compile(r"error_message=(['\"])(.*?)\1, ")
 
 
 def existing_topics(config: Config, cluster: str = "") -> dict[str, int]:
@@ -72,8 +74,9 @@ def _hint(settings: Mapping[str, Any]) -> str:
 
 
 def message(error: BaseException) -> str:
-    """Return the text of an error, or else its type."""
-    return str(error) or type(error).__name__
+    """Return the text of an error, or else its type. kafka-python quotes a whole response; the broker's text is in it."""
+    found = _BROKERS_TEXT.search(str(error))
+    return found[2] if found else str(error) or type(error).__name__
 
 
 def silence_kafka_python() -> None:

@@ -70,7 +70,7 @@ class Row(NamedTuple):
 
 @click.command(epilog=EPILOG)
 @click.argument("file")
-@click.option("--topic", required=True, help="The topic to write to.")
+@click.option("--topic", required=True, help="The topic to write to, without topic_prefix.")
 @click.option(
     "--key", metavar="COLUMN", help="The column that becomes the record's key. Without it, records have no key."
 )
@@ -106,7 +106,8 @@ def command(
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     read_rows = _row_reader(file)
-    settings = Config.load(kafka=kafka).kafka_settings()
+    config = Config.load(kafka=kafka)
+    topic, settings = config.topic_prefix("") + topic, config.kafka_settings()
     with _open(file) as source:
         _ensure_topic(topic, create, settings)
         producer = connected(KafkaProducer, settings, **PRODUCER_SETTINGS)

@@ -99,13 +99,15 @@ def create(names: tuple[str, ...], partitions: int, configs: dict[str, str], kaf
     from kafka import KafkaAdminClient
     from kafka.errors import KafkaError
 
-    with closing(connected(KafkaAdminClient, Config.load(kafka=kafka).kafka_settings())) as admin:
+    config = Config.load(kafka=kafka)
+    with closing(connected(KafkaAdminClient, config.kafka_settings())) as admin:
         for name in names:
+            topic = config.topic_prefix("") + name
             try:
-                is_new = name not in admin.list_topics()
+                is_new = topic not in admin.list_topics()
                 if is_new:
                     settings = {"num_partitions": partitions, "configs": configs}
-                    admin.create_topics({name: settings}, wait_for_metadata=True)
+                    admin.create_topics({topic: settings}, wait_for_metadata=True)
             except (KafkaError, ValueError) as error:
                 raise CommandError(f"cannot create topic {name}: {message(error)}") from None
             click.echo(f"{name}: {'created' if is_new else 'exists already'}")

@@ -97,7 +97,8 @@ def test_writes_a_configuration_that_works(run, cluster, fresh_name, file):
     """With topics and --public, `kafkasse check` accepts the file without a change."""
     cluster.create(fresh_name)
 
-    options = ["--bootstrap-servers", cluster.bootstrap_servers, "--topics", f"{fresh_name},{fresh_name}.*", "--public"]
+    topics = f"{fresh_name}, {fresh_name}.*"
+    options = ["--bootstrap-servers", cluster.bootstrap_servers, "--topics", topics, "--public"]
     done = run("init", str(file), *options)
     checked = run("check", str(file))
 

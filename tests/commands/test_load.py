@@ -105,6 +105,20 @@ def test_creates_a_topic_only_on_request(load, cluster, topic):
     assert 252 == len(cluster.records(f"{topic}x", 3))
 
 
+def test_commands_add_the_prefix_of_all_topics(run, broker, cluster, fresh_name):
+    """The server adds topic_prefix, too."""
+    settings = {"BOOTSTRAP_SERVERS": broker.bootstrap_servers, "TOPIC_PREFIX": f"{fresh_name}."}
+    variables = {f"KAFKASSE_{name}": value for name, value in settings.items()}
+
+    created = run("topics", "create", "a", **variables)
+    loaded = run("load", str(COUNTRIES), "--topic", "a", **variables)
+    listed = run("topics", "--json", **variables)
+
+    assert (0, "a: created\n", 0) == (*created[:2], loaded.code)
+    assert 252 == len(cluster.records(f"{fresh_name}.a", 1))
+    assert ("a", 1) == (json.loads(listed.out)["topic"], json.loads(listed.out)["partitions"])
+
+
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_waits_for_acknowledgments_after_an_interruption(broker, cluster, topic, stop):
     """Ctrl-C and SIGTERM stop the command with exit code 130. It reports what Kafka acknowledged."""
