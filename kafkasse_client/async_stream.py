@@ -21,6 +21,7 @@ from kafkasse_client.core import (
     Silence,
     State,
     StreamError,
+    check_types,
 )
 from kafkasse_client.sse import Event
 from kafkasse_client.stores import PositionStore, Save, load, save_of
@@ -106,7 +107,9 @@ class AsyncStream:
 
         Raises:
             StreamError: a retry would not help.
+            TypeError: no event has the type of a handler, such as `mesage`.
         """
+        check_types(handlers)
         async for event in self:
             if handler := handlers.get(event.type):
                 await _result(handler(event))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ MIN_POLL_S = (
 MIN_EMPTY_POLL_S = 1.0  # a poll that ends earlier without events is a failure, or the client could repeat it in a loop
 GATEWAY_TIMEOUT = 504  # kafkasse does not send it: a proxy has waited for the end of the stream
 MIN_GATEWAY_TIMEOUT_S = 5.0  # a proxy that responds earlier has not reached the server
+EVENT_TYPES = ("position", "message", "delete", "base64", "gap")
 RETRYABLE_STATUSES = (408, 425, 429)  # the only 4xx statuses after which the same request may succeed later
 
 
@@ -235,6 +236,12 @@ class Core:
     def succeeded(self) -> None:
         """Reset the backoff after a success."""
         self._failures = 0
+
+
+def check_types(types: Iterable[str]) -> None:
+    """Raise a TypeError for a type that no event has, because its handler would never be called."""
+    for unknown in set(types).difference(EVENT_TYPES):
+        raise TypeError(f"no event has the type {unknown!r}; the types are {', '.join(EVENT_TYPES)}")
 
 
 def is_retryable(status: int, retry_after_s: float | None) -> bool:

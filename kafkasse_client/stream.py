@@ -23,6 +23,7 @@ from kafkasse_client.core import (
     Silence,
     State,
     StreamError,
+    check_types,
 )
 from kafkasse_client.sse import Event
 from kafkasse_client.stores import PositionStore, Save, load, save_of
@@ -119,7 +120,9 @@ class Stream:
 
         Raises:
             StreamError: a retry would not help.
+            TypeError: no event has the type of a handler, such as `mesage`.
         """
+        check_types(handlers)
         for event in self:
             if handler := handlers.get(event.type):
                 handler(event)

@@ -157,7 +157,8 @@ def command(
     stream = events(address(url, query + start), position.id, dict(headers), token_file, _status)
     formatted = OUTPUTS[output or ("pretty" if sys.stdout.isatty() else "raw")]
     options = [word for name, value in where for word in ("--where", f"{name}={value}")]
-    options += [*(["--filter", filter] if filter else []), *(["--token-file", str(token_file)] if token_file else [])]
+    others = {"--filter": filter, "--token-file": token_file, "--output": output}
+    options += [word for name, value in others.items() if value for word in (name, str(value))]
     try:
         try:
             with closing(stream):

@@ -341,6 +341,16 @@ def test_a_header_that_cannot_be_sent_is_an_error_without_its_value(client, serv
     assert [] == server.requests
 
 
+def test_a_handler_for_a_type_that_no_event_has_is_an_error(client, serve):
+    """It would never be called."""
+    server = serve(Sends(START + failure(410), "ends"))
+
+    with pytest.raises(TypeError, match="no event has the type 'mesage'; the types are position, message, delete"):
+        run(client(server.url), mesage=print)
+
+    assert [] == server.requests
+
+
 def test_calls_a_token_function_that_failed_again(client, serve):
     """The issuer of the tokens may be down for a while."""
     server = serve(Sends(START + message(1)))

@@ -27,13 +27,13 @@ URL = "http://127.0.0.1/t"
 
 
 def test_prints_one_line_for_each_event(cat, serve):
-    """The line is the event's data. After --max events, the command exits with 0 and shows the last event ID."""
+    """The line is the event's data. After --max events, the command exits with 0 and shows how to continue."""
     server = serve(Sends(b":ok\n\n" + event(0) + event(1) + event(2)))
 
-    done = cat(server.url, "--max", "2")
+    done = cat(server.url, "--max", "2", "--output", "raw")
 
     assert (0, "0\n1\n") == (done.code, done.out)
-    assert shlex.join(["--last-event-id", ID % 2]) in done.err
+    assert shlex.join([server.url, "--output", "raw", "--last-event-id", ID % 2]) in done.err
 
 
 @pytest.mark.parametrize(("query", "options", "line"), [
