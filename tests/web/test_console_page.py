@@ -751,6 +751,27 @@ class TestOperations:
         console.run(show, "visible")
         wait_until(lambda: ["pipelines"] == [stream["route"] for stream in open_streams(console.server)])
 
+    def test_refreshes_after_a_response_that_is_not_complete(self, console):
+        """The connection may break while the browser reads the metrics or a list."""
+        cut = (
+            "const send = fetch, body = () => new ReadableStream({ start: (c) => c.error(new TypeError()) });"
+            "window.fetch = async (url, options) => String(url).endsWith(arguments[0]) && (window.fetch = send)"
+            " ? new Response(body()) : send(url, options)"
+        )
+        console.open("operations", TOKEN)
+        console.wait_for("#tiles", "Workers")
+
+        for file in ("metrics", "status"):
+            console.run(cut, file)
+            wait_until(lambda: console.text("#operations-problem") != "")
+            wait_until(lambda: console.text("#operations-problem") == "")
+        console.go_to("streams")
+        console.run(cut, "catalog")
+        console.click("#sign-out")
+        console.wait_for("#streams-problem", "The server's response is not complete")
+        console.click("#streams-problem button")
+        wait_until(lambda: console.text("#streams-problem") == "")
+
     def test_shows_and_ends_streams(self, console):
         """The page shows the workers, Kafka, the routes, the streams and their rates. A stream that ends reconnects."""
         tiles = (

@@ -55,7 +55,6 @@ export class Operations {
       this.#showStreams(streams.streams);
       setText(element("operations-problem"), "");
     } catch (error) {
-      if (!(error instanceof Problem)) throw error;
       const hint = [401, 403].includes(error.status) ? " Sign in as an operator." : "";
       setText(element("operations-problem"), error.message + hint);
     }

@@ -36,7 +36,10 @@ export async function request(path, { headers = {}, ...options } = {}) {
 }
 
 export async function requestJson(path, options = {}) {
-  return (await request(path, { ...options, headers: { Accept: "application/json" } })).json();
+  const response = await request(path, { ...options, headers: { Accept: "application/json" } });
+  return response.json().catch(() => {
+    throw new Problem(response.status, "The server's response is not complete, or is a page of a proxy.");
+  });
 }
 
 export class Problem extends Error {
