@@ -143,8 +143,8 @@ def test_the_exit_code_says_whether_the_mode_accepts_the_query(tmp_path, monkeyp
 def test_the_state_has_a_new_snapshot(runs):
     """After a restart, Spark repeats the changes since the last snapshot of the state, so this must not be old."""
     with runs.running(runs.topn(mode="microbatch")):
-        for commit in range(6):
+        for commit in range(12):
             runs.topics.send(country("FR", commit))
             runs.results(commit + 1)
 
-        wait_until(lambda: list(runs.directory.glob("topn-*/state/0/0/[4-6]_*.zip")))
+        wait_until(lambda: list(runs.directory.glob("topn-*/state/0/0/1[0-2]_*.zip")))
