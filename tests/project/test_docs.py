@@ -53,10 +53,6 @@ OTHER_NAMES = {
     "after_request", "max_requests", "TopicAuthorizationFailedError",  # Flask, gunicorn and kafka-python
     "catching_up", "duration_s", "key_encoding", "request_id",  # kafkasse: in the log, the list of streams, and records
 }  # fmt: skip
-SAMPLES = [
-    "README.md",
-    *(f"docs/{name}.md" for name in ("clients", "command-line", "routes", "troubleshooting")),
-]
 GUIDES = ["access", "archive", "cdn", "operate-pipelines", "routes", "schemas"]  # their samples in YAML are settings
 DOCS = ROOT / "docs"
 LIMIT_S = 120.0
@@ -123,7 +119,10 @@ TABLE = {
         "```sh": STREAMS,
         "```bash": "clients/test_clients.py::test_a_client_receives_each_record_once",
     },
-    "docs/command-line.md": {"_KAFKASSE_COMPLETE": "commands/test_commands.py::test_completes_commands_and_options"},
+    "docs/command-line.md": {
+        "_KAFKASSE_COMPLETE": "commands/test_commands.py::test_completes_commands_and_options",
+        "kafkasse cat": STREAMS,
+    },
     "docs/configuration.md": {
         "```yaml": CONFIGURATIONS,
         "SCRAM-SHA-512": VARIABLES,
@@ -562,7 +561,8 @@ def test_the_commands_in_the_docs_that_read_streams_print_records(tmp_path):
     path = f"{tmp_path}:{os.environ['PATH']}"
     commands = [
         re.split(r" \| | >> ", line)[0]
-        for page in SAMPLES
+        for page in TABLE
+        if STREAMS in TABLE[page].values()
         for line in "\n".join(code(page, "sh")).splitlines()
         if re.search(r"^(\w+=\S+ )?(kafkasse cat|curl) .*\b(127\.0\.0\.1|localhost):6917/", line)
     ]
