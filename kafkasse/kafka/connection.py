@@ -11,7 +11,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from gevent import get_hub
 from gevent.socket import wait_read, wait_write
@@ -20,9 +20,12 @@ from kafkasse.kafka.fetch_protocol import Broker, frame_request
 
 # A response that arrives in one recv() of at most this size is not copied.
 SMALL_RESPONSE_BYTES = 65_536
-# The limit for one turn of the event loop, because hundreds of connections may have a response at the same time. It must not
-# be less than a TLS record (16 KiB): the event loop does not see the rest of a record that is already decrypted.
+# The limits for one turn of the event loop: of one connection, and of all together, because hundreds may have a response at
+# the same time. A connection reads at least a TLS record (16 KiB): the event loop does not see the rest of a record that is
+# already decrypted.
 MAX_BYTES_PER_TURN = 131_072
+MAX_BYTES_OF_ALL_PER_TURN = 2_097_152
+MIN_BYTES_PER_TURN = 16_384
 # Far more than a Fetch request asks for: a broker returns the first batch even if it exceeds the limits of the request.
 MAX_RESPONSE_BYTES = 1 << 30
 _INT32 = struct.Struct(">i")
@@ -45,6 +48,8 @@ class Connection:
         reused: the connection came from the pool and has not received a response yet. The broker may have closed it.
         broken: the connection failed and must not be used again.
     """
+
+    reading: ClassVar[int] = 0  # the number of connections that read
 
     def __init__(self, sock: socket.socket, broker: Broker, version: int, client_id: str, timeout_s: float) -> None:
         self.broker = broker
@@ -71,6 +76,7 @@ class Connection:
         self._stop_reading()
         self._watcher = get_hub().loop.io(self._socket.fileno(), _READABLE)
         self._watcher.start(self._read, on_response, on_error)
+        Connection.reading += 1
 
     def send(self, version: int, body: bytes) -> None:
         """Send a Fetch request of this version. Blocks while the socket's buffer is full.
@@ -123,16 +129,17 @@ class Connection:
         Raises:
             BlockingIOError, SSLWantReadError, SSLWantWriteError: the response is incomplete.
         """
+        share = max(MIN_BYTES_PER_TURN, min(MAX_BYTES_PER_TURN, MAX_BYTES_OF_ALL_PER_TURN // (Connection.reading or 1)))
         if not self._filled:
-            data = self._socket.recv(SMALL_RESPONSE_BYTES)
+            data = self._socket.recv(min(share, SMALL_RESPONSE_BYTES))
             if len(data) == _response_size(data):
                 return memoryview(data)[_INT32.size :]
             self._buffer, self._filled = bytearray(data), _received(len(data))
         size, began = self._grow(), self._filled
         while self._filled < size:
-            if self._filled - began >= MAX_BYTES_PER_TURN:
+            if self._filled - began >= share:
                 raise BlockingIOError
-            rest = memoryview(self._buffer)[self._filled : self._filled + MAX_BYTES_PER_TURN]
+            rest = memoryview(self._buffer)[self._filled : self._filled + share]
             self._filled += _received(self._socket.recv_into(rest))
             size = self._grow()
         if self._filled > size:
@@ -155,6 +162,7 @@ class Connection:
         if self._watcher is not None:
             self._watcher.close()
             self._watcher = None
+            Connection.reading -= 1
 
 
 def _response_size(start: bytes | memoryview) -> int:

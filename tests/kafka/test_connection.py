@@ -11,7 +11,12 @@ import pytest
 from gevent import get_hub, socket
 
 from kafkasse.kafka.client import Broker
-from kafkasse.kafka.connection import MAX_BYTES_PER_TURN, SMALL_RESPONSE_BYTES, Connection
+from kafkasse.kafka.connection import (
+    MAX_BYTES_OF_ALL_PER_TURN,
+    MAX_BYTES_PER_TURN,
+    SMALL_RESPONSE_BYTES,
+    Connection,
+)
 from tests.support.turns import poll_events
 from tests.support.waiting import wait_until
 
@@ -109,6 +114,26 @@ def test_reads_a_large_response_over_several_turns():
     assert len(data) == sum(full.read_in_turn.values())
     assert max(full.read_in_turn.values()) < 2 * MAX_BYTES_PER_TURN
     connection.close()
+
+
+def test_many_connections_together_read_only_so_much_in_one_turn():
+    full = [FullSocket(response(1, 400_000)) for _ in range(100)]
+    read_in_turn: Counter[int] = Counter()
+    responses: list[int] = []
+    for sock in full:
+        sock.read_in_turn = read_in_turn
+        connection = Connection(sock, Broker(0, "b", 1), VERSION, "test", TIMEOUT_S)
+        connection.start_reading(
+            lambda received, connection=connection: (responses.append(len(received)), connection.suspend()),
+            lambda error: None,
+        )
+        connection.in_flight = 1
+
+    wait_until(lambda: len(responses) == len(full))
+
+    assert max(read_in_turn.values()) < 2 * MAX_BYTES_OF_ALL_PER_TURN
+    for sock in full:
+        sock.close()
 
 
 def test_sends_a_large_request_to_a_slow_broker(link):
