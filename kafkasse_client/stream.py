@@ -208,7 +208,8 @@ def _network_error(error: BaseException) -> StreamError | Retryable:
     is_silence = isinstance(error, silences) or isinstance((*error.args, None)[0], silences)
     if is_silence:
         return Silence("nothing arrived through the connection")
-    while cause := error.__cause__ or error.__context__:
+    # urllib3 1.26 does not chain the reason of a MaxRetryError, whose text contains the URL, which may contain a secret.
+    while isinstance(cause := error.__cause__ or error.__context__ or getattr(error, "reason", None), BaseException):
         error = cause
     if isinstance(error, ssl.SSLCertVerificationError):
         return StreamError(

@@ -22,6 +22,7 @@ import gevent.event
 import pytest
 import requests
 import responses
+from urllib3.exceptions import MaxRetryError, ResponseError
 from urllib3.util.retry import Retry
 
 from kafkasse_client import AsyncStream, Event, FileStore, State, Stream, StreamError, core, fallback
@@ -524,6 +525,26 @@ def test_a_session_that_raises_errors_changes_no_rule(serve):
     assert ["1"] == ids(received)
     with pytest.raises(StreamError, match="404"):
         asyncio.run(run_async())
+
+
+def test_a_reason_does_not_contain_the_url(serve):
+    """Its query may contain a ticket. urllib3 1.26 does not chain the error that led to the last one."""
+    server = serve(Sends(START + message(1)))
+
+    class Adapter(requests.adapters.HTTPAdapter):
+        def send(self, *args: Any, **options: Any) -> requests.Response:
+            session.mount("http://", requests.adapters.HTTPAdapter())
+            try:
+                raise MaxRetryError(None, "/t?ticket=s3cret", ResponseError("too many 503 error responses"))
+            except MaxRetryError as error:
+                raise requests.exceptions.RetryError(error)  # noqa: B904 - as requests does
+
+    states: list[State] = []
+    with requests.Session() as session:
+        session.mount("http://", Adapter())
+        read(Stream(server.url, session=session, on_state=states.append), 1)
+
+    assert ["the connection failed: too many 503 error responses"] == [s.reason for s in states if s.name == "retrying"]
 
 
 def test_says_why_the_connection_failed(client):
