@@ -706,6 +706,9 @@ def test_links_are_valid(page):
         file = (ROOT / page).parent / target if target else ROOT / page
         assert file.exists(), f"{page} links to {target}"
         assert not heading or heading in _headings(file), f"{page} links to {target}#{heading}"
+        assert not (target and heading and file.resolve() == ROOT / "README.md"), (
+            f"{page} links to {target}#{heading}, but on the site, docs/index.md replaces the README"
+        )
 
 
 def _headings(page: Path) -> set[str]:
