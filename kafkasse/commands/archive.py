@@ -47,7 +47,7 @@ def command() -> None:
 @click.option(
     "--interval",
     "interval_s",
-    type=click.FloatRange(min=1),
+    type=options.Number(min=1),
     default=60,
     show_default=True,
     metavar="SECONDS",

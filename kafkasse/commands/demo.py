@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 from kafka import KafkaAdminClient
 
-from kafkasse.commands import stop_at_sigterm
+from kafkasse.commands import options, stop_at_sigterm
 from kafkasse.commands.kafka_clients import silence_kafka_python
 from kafkasse.errors import CommandError
 from kafkasse.tools.broker.embedded import HOST, EmbeddedBroker, last_lines, require_free
@@ -63,7 +63,7 @@ Example:
 @click.option(
     "--rate",
     metavar="R",
-    type=click.FloatRange(min=0, min_open=True),
+    type=options.Number(min=0, min_open=True),
     default=8.0,  # slow enough to watch
     show_default=True,
     help="Countries loaded per second.",

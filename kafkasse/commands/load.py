@@ -77,7 +77,7 @@ class Row(NamedTuple):
 @click.option(
     "--rate",
     metavar="R",
-    type=click.FloatRange(min=0, min_open=True),
+    type=options.Number(min=0, min_open=True),
     help="Send at most R rows per second. Without it, there is no limit.",
 )
 @options.KAFKA

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
+from math import isnan
 from pathlib import Path
+from typing import Any
 
 import click
 
 from kafkasse.errors import CommandError
+
+
+class Number(click.FloatRange):
+    """A number in a range. NaN is in none, although each comparison of click's range with it is false."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if isnan(number):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
+
 
 # For commands that load the settings. The value is the argument `kafka` of Config.load().
 KAFKA = click.option(

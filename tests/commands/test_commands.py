@@ -76,6 +76,21 @@ def test_suggests_the_right_spelling(run, args, suggestion):
     assert f"Did you mean {suggestion}?" in err
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("demo", "--rate", "nan"),
+        ("load", "-", "--topic", "t", "--rate", "nan"),
+        ("archive", "run", "directory", "--topic", "t", "--interval", "NaN"),
+    ],
+)
+def test_nan_is_not_a_number(run, args):
+    code, out, err = run(*args)
+
+    assert (2, "") == (code, out)
+    assert f"{args[-1]!r} is not a number." in err
+
+
 def test_without_a_command_shows_the_help(run):
     """The exit code is that of a usage error, because nothing was done."""
     code, _, err = run()
