@@ -221,10 +221,15 @@ class Source:
             ids = reader.ids or start.ids
             if any(offset < start.ids.offsets.get(partition, 0) for partition, offset in ids.offsets.items()):
                 self.feeds.chunks.resolve(position, topics, StartAt.EARLIEST)  # raises OffsetGone after a truncation
-            is_up_to_date = start.is_at_end and (reader.can_park or (not lines and reader.stop_reason is None))
+            is_up_to_date = start.is_at_end and (reader.can_park or (not lines and _has_waited_at_end(reader)))
             return Chunk((_array(lines),), start.offset_of(ids), False, is_up_to_date, lines.count(b"\n"))
         finally:
             reader.close()
+
+
+def _has_waited_at_end(reader: Reader) -> bool:
+    """Return whether a reader without lines has waited for new records, and not for a slot or a cursor."""
+    return reader.stop_reason is None and reader.state in (ReaderState.JOINING, ReaderState.LIVE) and not reader.lag()
 
 
 def wait_for_lines(reader: Reader) -> bytes:

@@ -293,6 +293,26 @@ def test_a_long_poll_of_a_partition_without_a_leader_is_not_up_to_date(log):
     assert [3] == numbers(poll)
 
 
+@pytest.mark.usefixtures("impatient")
+def test_a_long_poll_that_waits_for_a_cursor_is_not_up_to_date(log, monkeypatch):
+    """A record arrives before the long poll has a reader, and others use all cursors."""
+    client = client_of(log, None, max_catch_ups=1)
+    offset = client.get("/t?offset=now").headers[NEXT]
+    open_reader = Feeds.open
+
+    def open_late(feeds: Feeds, *arguments: Any) -> Any:
+        feeds._slots.request("another address", lambda: None)
+        log.append("t", b'{"n":3}')
+        return open_reader(feeds, *arguments)
+
+    monkeypatch.setattr(Feeds, "open", open_late)
+
+    poll = client.get(f"/t?offset={offset}&live=long-poll")
+
+    assert (200, b"[]", None) == (poll.status_code, poll.data, poll.headers.get(LAST))
+    assert offset == poll.headers[NEXT]
+
+
 def test_a_topic_is_deleted_while_another_is_recreated(client, log, monkeypatch):
     log.create("u")
     open_cursor = log.cursor
