@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import accumulate
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
@@ -160,9 +159,11 @@ class DeclaredQuery:
         parsed = []
         for name in self._names(query):
             source = self.sources[name]
-            validated = _validated(frames[name], source, needs_key="latest" in query or "window" not in query)
-            good = validated.where("problem IS NULL") if name in checked else rejected_records.reject(validated)
-            checked.add(name)
+            if name not in checked:
+                needs_key = any(_needs_key(other) for other in self.queries.values() if name in self._names(other))
+                rejected_records.reject(_validated(frames[name], source, needs_key))
+                checked.add(name)
+            good = _validated(frames[name], source, _needs_key(query)).where("problem IS NULL")
             parsed.append(_row(good, source.fields, numbers.index(name)))
         return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parsed)
 
@@ -184,6 +185,10 @@ class DeclaredQuery:
         schema = ", ".join(f"`{field}` {type_.sql}" for field, type_ in types.items())
         reader = spark.read.option("header", True).option("enforceSchema", False).option("mode", "FAILFAST")
         return (reader.schema(schema) if schema else reader).csv(str(table.path))
+
+
+def _needs_key(query: Mapping[str, Any]) -> bool:
+    return "latest" in query or "window" not in query
 
 
 def _validated(records: DataFrame, source: DeclaredSource, needs_key: bool) -> DataFrame:
@@ -322,7 +327,7 @@ def _window_of_latest(rows: DataFrame, window: Mapping[str, Any]) -> DataFrame:
 _REVERSIBLE = {
     "count": "sum(CASE WHEN ({0}) IS NOT NULL THEN {1} ELSE 0 END)",
     "sum": "sum(({0}) * {1})",
-    "avg": "sum(({0}) * {1}) / sum(CASE WHEN ({0}) IS NOT NULL THEN {1} END)",
+    "avg": "try_divide(sum(({0}) * {1}), sum(CASE WHEN ({0}) IS NOT NULL THEN {1} END))",
 }
 
 
@@ -333,7 +338,7 @@ def reversible(aggregate: str) -> str:
         CommandError: the aggregate cannot take a row back.
     """
     call = re.fullmatch(r"\s*(count|sum|avg)\s*\((.+)\)\s*", aggregate, re.IGNORECASE | re.DOTALL)
-    if call is None or not _is_balanced(call[2]) or re.match(r"\s*distinct\b", call[2], re.IGNORECASE):
+    if call is None or not _is_one_expression(call[2]) or re.match(r"\s*distinct\b", call[2], re.IGNORECASE):
         raise CommandError(
             f"{aggregate} cannot be combined with latest, because it cannot subtract a corrected row; use count(*), "
             "count(…), sum(…) or avg(…)"
@@ -341,9 +346,13 @@ def reversible(aggregate: str) -> str:
     return _REVERSIBLE[call[1].lower()].format("1" if call[2].strip() == "*" else call[2], SIGN)
 
 
-def _is_balanced(expression: str) -> bool:
-    depths = list(accumulate((character == "(") - (character == ")") for character in expression))
-    return min(depths) >= 0 and depths[-1] == 0
+def _is_one_expression(text: str) -> bool:
+    depth = 0
+    for character in re.sub(r"'[^']*'|\"[^\"]*\"", "", text):
+        depth += (character == "(") - (character == ")")
+        if depth < 0 or (depth == 0 and character == ","):
+            return False
+    return depth == 0
 
 
 def _require_window(rows: DataFrame, window: Mapping[str, Any]) -> None:

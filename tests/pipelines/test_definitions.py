@@ -450,12 +450,20 @@ def test_final_results_are_appended(file):
 
 
 @pytest.mark.parametrize(
-    "aggregate", ["max(amount)", "sum(a) / sum(b)", "count(DISTINCT a)", "sum(a) FILTER (WHERE b)", "sum()", "1"]
+    "aggregate",
+    ["max(amount)", "sum(a) / sum(b)", "count(DISTINCT a)", "count(a, b)", "sum(a) FILTER (WHERE b)", "sum()", "1"],
 )
 def test_an_aggregate_that_cannot_subtract_a_row_is_an_error(aggregate):
     """The message lists those that can."""
     with pytest.raises(CommandError, match=r"corrected row; use count\(\*\), count\(…\), sum\(…\) or avg\(…\)"):
         reversible(aggregate)
+
+
+@pytest.mark.parametrize(
+    "expression", ["round(a, 2)", "CASE WHEN a = '),(' THEN 1 END", 'CASE WHEN a = "," THEN 1 END']
+)
+def test_an_aggregate_can_contain_any_expression(expression):
+    assert expression in reversible(f"sum({expression})")
 
 
 SCHEMAS = [

@@ -74,6 +74,16 @@ def test_rejects_a_bad_value_with_its_problem(spark):
     assert expected == [row.problem for row in rows]
 
 
+def test_the_name_of_a_field_may_contain_any_character(spark):
+    """JSON text may contain an escape sequence instead of a character."""
+    for name in ("größe", "日本", 'a"b', "a'b", r"a\b", "a].b"):
+        rows = kafka_rows(spark, *(("k", json.dumps({name: 5}, ensure_ascii=ascii)) for ascii in (True, False)))
+
+        read = validate(rows, {name: WHOLE_NUMBER}, None).collect()
+
+        assert [(None, 5)] * 2 == [(row.problem, row.fields[0]) for row in read], name
+
+
 def records(pipeline: Pipeline, **sources: DataFrame) -> list[tuple[Any, ...]]:
     return [(row.topic, row.key, row.value) for row in sink_rows.sink_rows(pipeline, lambda: sources).collect()]
 

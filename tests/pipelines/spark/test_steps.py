@@ -96,13 +96,15 @@ def test_records_that_do_not_match_the_schema_are_left_out(run):
 
 
 def test_the_problem_of_a_record_names_the_field(spark):
-    types = {name: type_ for name, type_ in fields(ORDER).items() if name != "amount"}
-    values = ['{"at": "yesterday"}', '{"at": 5}', '{"items": {}}', "[]", "{}"]
+    """A time without a date would be one of today. A number that is too large would be infinity."""
+    types = fields({"properties": ORDER["properties"] | {"price": {"type": "number"}}})
+    bad = ['{"at": "yesterday"}', '{"at": 5}', '{"at": "10:00"}', '{"items": {}}', '{"price": 1e999}', "[]"]
+    good = ['{"at": " 2026-11-01T12:00:00Z", "price": -1e308}', '{"at": "2026-11-01 12:00", "price": 0.5}', "{}"]
 
-    rows = validate(kafka_rows(spark, *(("a", value) for value in values)), types, None).collect()
+    rows = validate(kafka_rows(spark, *(("a", value) for value in bad + good)), types, None).select("problem").collect()
 
-    expected = ["its at is not a time"] * 2 + ["its items is not an array", "its value is not an object", None]
-    assert expected == [row.problem for row in rows]
+    expected = ["its at is not a time"] * 3 + ["its items is not an array", "its price is not a number"]
+    assert [*expected, "its value is not an object", *[None] * len(good)] == [row.problem for row in rows]
 
 
 def test_the_prefix_of_a_schema_registry_is_removed(run):
@@ -247,6 +249,23 @@ def random_order(chance: Random) -> tuple[str, str | None]:
     return order(key, None if chance.random() < 0.2 else chance.randint(0, 100), at=at)
 
 
+def test_a_window_of_the_latest_rows_can_lose_all_of_its_values(run, tmp_path):
+    """Then the average is null, as with Spark's own aggregates."""
+    source = {"topic": "orders", "schema": {"properties": ORDER["properties"]}}
+    definition = {"source": source, "query": {"window": HOURLY, "latest": True}, "sink": "result"}
+    stream = MicroBatches(run.spark, tmp_path, lambda rows: run.frame(definition, source=rows)["sink"])
+    at = "2026-11-01T01:00:00Z"
+
+    results = stream.process(
+        kafka_rows(run.spark, order("a", 5, at=at)),
+        kafka_rows(run.spark, ("a", json.dumps({"at": at})), first_offset=1),
+        kafka_rows(run.spark, ("a", None), first_offset=2),
+    )
+
+    values = [row.value and json.loads(row.value) for row in results]
+    assert [(1, 5.0), (1, None), None] == [value and (value["n"], value["mean"]) for value in values]
+
+
 def hourly(records: list[tuple[str, str | None]]) -> dict[str, tuple[int, int, int, float]]:
     latest = [json.loads(value) for value in dict(records).values() if value is not None]
     hours: dict[str, list[int]] = {}
@@ -368,3 +387,14 @@ def test_a_bad_record_is_one_dead_letter_although_two_sinks_read_it(run):
     assert [(b"a", b"{", 0, "its value is not JSON")] == [
         (bytes(row.key), bytes(row.value), row.offset, row.problem) for row in bad.collect()
     ]
+
+
+def test_a_record_without_a_key_is_a_dead_letter_if_one_of_the_sinks_needs_a_key(run):
+    """The first sink counts it in a window, which needs no key."""
+    window, changes = ({"topic": name, "query": query} for name, query in (("n", {"window": WINDOW}), ("changes", {})))
+    pipeline = run.pipeline({"source": ONE_SOURCE["source"], "sinks": {"1": window, "2": changes}})
+
+    bad = dead_letters.bad_records(pipeline, {"source": kafka_rows(run.spark, (None, '{"amount": 1}'))})
+
+    assert bad
+    assert ["it has no key"] == [row.problem for row in bad.collect()]
