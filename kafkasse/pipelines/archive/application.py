@@ -174,20 +174,18 @@ class _ArchiveApplication:
     def _topics(self, spark: SparkSession, kafka: dict[str, str]) -> Iterator[tuple[str, str]]:
         """Yield each topic that the options name, with its topic ID."""
         patterns = {name for name in self.options.topics if any(character in name for character in "*?[")}
+        named = [name for name in self.options.topics if name not in patterns]
+        topic_ids = None
         with Admin(spark, kafka) as admin:
-            existing = sorted(name for name in admin.names() if not name.startswith("__"))
-            matching = {pattern: fnmatch.filter(existing, pattern) for pattern in patterns}
-            named = [name for name in self.options.topics if name not in patterns]
-            wanted = [*dict.fromkeys([*named, *sorted(chain(*matching.values()))])]
-            try:
-                topic_ids = admin.topic_ids(wanted)
-            except CommandError:
-                if admin.names() >= set(wanted) - set(named):
-                    raise
-                topic_ids = []
-        if len(topic_ids) < len(wanted):  # a topic of a pattern was deleted meanwhile
-            yield from self._topics(spark, kafka)
-            return
+            while topic_ids is None:
+                existing = sorted(name for name in admin.names() if not name.startswith("__"))
+                matching = {pattern: fnmatch.filter(existing, pattern) for pattern in patterns}
+                wanted = [*dict.fromkeys([*named, *sorted(chain(*matching.values()))])]
+                try:
+                    topic_ids = admin.topic_ids(wanted)
+                except CommandError:  # perhaps because a topic of a pattern was deleted meanwhile
+                    if admin.names() >= set(wanted) - set(named):
+                        raise
         unmatched = {pattern for pattern in patterns if not matching[pattern]}
         for pattern in unmatched - self.unmatched:
             logger.warning("no topic matches the pattern %s", pattern)

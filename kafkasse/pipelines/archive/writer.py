@@ -276,12 +276,13 @@ def _write(
 
 
 def _of_segment(segments: Iterable[ArchiveRange], name: str) -> Column:
-    """Return an attribute of the segment of each record."""
-    value = F.lit(None)
-    for segment in sorted(segments, key=lambda segment: segment.start):
-        is_inside = (F.col("partition") == segment.partition) & (F.col("offset") >= segment.start)
-        value = F.when(is_inside, F.lit(getattr(segment, name))).otherwise(value)
-    return value
+    """Return a number of the segment of each record."""
+    cases: dict[int, str] = {}  # of each partition; as text, because thousands of Column objects take a minute
+    for segment in sorted(segments, key=lambda segment: segment.start, reverse=True):
+        case = f" WHEN offset >= {segment.start} THEN {getattr(segment, name)}"
+        cases[segment.partition] = cases.get(segment.partition, "") + case
+    of_partitions = " ".join(f"WHEN {partition} THEN CASE{case} END" for partition, case in cases.items())
+    return F.expr(f"CASE partition {of_partitions} END")
 
 
 def _describe(segment: ArchiveRange, staged: Path) -> list[Written]:

@@ -26,7 +26,7 @@ from kafkasse.log import Log, Partition
 from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.archive import application, writer
 from kafkasse.pipelines.archive.offsets import Available, KafkaOffsets, Seen, Truncated
-from kafkasse.pipelines.archive.writer import ArchiveRange, Committed, Written, make_plan
+from kafkasse.pipelines.archive.writer import ArchiveRange, Committed, Written, _of_segment, make_plan
 from kafkasse.pipelines.supervisor import Crashed, DependencyUnavailable, PipelineState
 from kafkasse.tools.broker import EmbeddedBroker
 from tests.history.scenario import Scenario, client_types, routes
@@ -306,6 +306,16 @@ def test_a_commit_has_a_limited_size(count, complete, monkeypatch):
     made = plan(FakeOffsets(dict.fromkeys(range(count), (0, 0)), count))
 
     assert (3, complete) == (made.segments[-1].end, made.is_complete)
+
+
+def test_a_commit_can_have_many_segments(spark):
+    """Each segment of a quiet topic has the records of one day, so its first commit can have hundreds for each partition."""
+    segments = [ArchiveRange(partition, day, day + 1, 7, DAYS[0]) for partition in range(2) for day in range(400)]
+    records = spark.createDataFrame([(1, 398), (0, 0), (1, 1000)], "partition int, offset bigint").coalesce(1)
+
+    rows = records.select(*(_of_segment(segments, name) for name in ("epoch", "start"))).collect()
+
+    assert [(7, 398), (7, 0), (7, 399)] == [tuple(row) for row in rows]
 
 
 class FakeStop:
