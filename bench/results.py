@@ -1,11 +1,13 @@
 """bench/results.json, and the page of the documentation that is generated from it.
 
 `python -m bench.results` fails if the results are older than the last change of the code that they measure: results.json
-contains a hash of this code. Comments and docstrings do not count, so the check needs no Git, and works in any copy.
+contains hashes of this code. Comments and docstrings do not count, so the check needs no Git, and works in any copy. After
+a change of code that only one part of the results measures, `python -m bench.results PART` measures this part again.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import json
 import math
@@ -75,11 +77,28 @@ NOT_MEASURED = (
     *(f"kafkasse/{folder}/" for folder in ("commands", "tools", "web/console", "web/describe", "web/page")),
     *(f"bench/{module}.py" for module in ("machine", "pipeline_executors", "pipeline_heap", "quoted", "results")),
 )
+# The parts of the results, by the start of their keys, and the code that only they measure.
+PARTS = {
+    "archive": ("bench/archive.py", "kafkasse/archive/"),
+    "cdn": (
+        "bench/cdn.py",
+        "bench/finite_clients.py",
+        "kafkasse/feed/chunks.py",
+        "kafkasse/feed/continuations.py",
+        "kafkasse/feed/core/chunk.py",
+        "kafkasse/feed/shared_chunks.py",
+        "kafkasse/feed/truncation_marks.py",
+        "kafkasse/web/finite_reads.py",
+        "kafkasse/web/long_poll.py",
+    ),
+    "pipeline": ("bench/pipeline_state.py", "kafkasse/pipelines/"),
+}
+OTHERS = "all others"
 HEAD = "| figure | server | value | lowest to highest run | goal | runs | samples | limited by |"
 RULE = "| --- | --- | ---: | ---: | --- | ---: | ---: | --- |"
 
 
-def origin() -> dict[str, str]:
+def origin() -> dict[str, Any]:
     """Return what the results depend on. Call this before the measurements, because the files may change meanwhile."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -92,14 +111,15 @@ def origin() -> dict[str, str]:
     }
 
 
-def code(root: Path = ROOT) -> str:
-    """Return a hash of the code that the benchmark measures, and of the benchmark, without comments and docstrings."""
-    hashed = sha256()
+def code(root: Path = ROOT) -> dict[str, str]:
+    """Return hashes of the code that the parts of the results measure, without comments and docstrings."""
+    hashes = {part: sha256() for part in (OTHERS, *PARTS)}
     for file in sorted(file for pattern in MEASURED for file in root.glob(pattern)):
         name = file.relative_to(root).as_posix()
         if not name.startswith(NOT_MEASURED):
-            hashed.update(f"{name}\n{_without_comments(file)}\n".encode())
-    return hashed.hexdigest()[:16]
+            part = next((part for part, names in PARTS.items() if name.startswith(names)), OTHERS)
+            hashes[part].update(f"{name}\n{_without_comments(file)}\n".encode())
+    return {part: hashed.hexdigest()[:16] for part, hashed in hashes.items()}
 
 
 def _without_comments(file: Path) -> str:
@@ -116,8 +136,9 @@ def _without_comments(file: Path) -> str:
     return "\n".join(line for line in lines if line.strip() and not line.lstrip().startswith(("#", "//")))
 
 
-def write(origin: dict[str, str], rows: list[Row], before: dict[tuple[str, str], Row]) -> None:
+def write(origin: dict[str, Any], rows: Iterable[Row], before: dict[tuple[str, str], Row]) -> None:
     """Store the results, and print what is worse than before."""
+    rows = list(rows)
     lines = [
         json.dumps({name: _plain(value) for name, value in asdict(row).items()}, ensure_ascii=False) for row in rows
     ]
@@ -177,7 +198,7 @@ def page() -> tuple[str, dict[str, str]]:
     groups: dict[str, list[Row]] = {}
     for row in rows_of(stored).values():
         groups.setdefault(row.key.rpartition(".")[0], []).append(row)
-    origin = "\n".join(f"- {name}: {text}" for name, text in stored.items() if name != "rows")
+    origin = "\n".join(f"- {name}: {text}" for name, text in stored.items() if name not in ("rows", "code"))
     parts, pictures = [INTRODUCTION, origin], {}
     for key, rows in groups.items():
         parts += [f"## {key}", table(rows)]
@@ -207,14 +228,42 @@ def _bars(rows: list[Row]) -> str:
     return "\n".join([head, '<rect width="620" height="100%" fill="#fff"/>', *lines, "</svg>\n"])
 
 
+def measure(part: str) -> None:
+    """Measure one part of the results again, and write it in place of the stored one."""
+    from bench import __main__ as bench  # which imports this module
+    from bench import quoted
+    from bench.testbed import Scale, Testbed
+
+    new = origin()
+    with Testbed(Scale(), bench.servers.missing(build=True)) as testbed:
+        names = [name for name in bench.MEASUREMENTS if name.partition(".")[0] == part]
+        measured = [row for name in names for row in bench.MEASUREMENTS[name](testbed)]
+    stored = json.loads(DATA.read_text())
+    before = rows_of(stored)
+    kept = [row for row in before.values() if row.key.partition(".")[0] != part]
+    stored["code"][part] = new.pop("code")[part]
+    stored[part] = ", ".join(f"{name} {text}" for name, text in new.items())
+    write({name: value for name, value in stored.items() if name != "rows"}, [*kept, *measured], before)
+    quoted.write()
+
+
 def main() -> int:
     """Check that the results are of this code. Returns the exit code."""
     stored = json.loads(DATA.read_text())
-    if stored["code"] == code():
+    changed = [part for part, hashed in code().items() if stored["code"][part] != hashed]
+    if not changed:
         return 0
-    print(f"bench/results.json is of commit {stored['commit']}. The measured code has changed: run make bench.")
+    command = f"python -m bench.results {changed[0]}" if len(changed) == 1 and changed[0] in PARTS else "make bench"
+    print(f"bench/results.json is of commit {stored['commit']}. The measured code has changed: run {command}.")
     return 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.results", description="Check the results, or measure a part again."
+    )
+    parser.add_argument("part", nargs="?", choices=PARTS)
+    if part := parser.parse_args().part:
+        measure(part)
+    else:
+        sys.exit(main())

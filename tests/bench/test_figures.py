@@ -137,16 +137,35 @@ def test_the_code_has_changed_if_more_than_comments_and_docstrings_change(tmp_pa
     assert hashes[0] == hashes[1] != hashes[2]
 
 
-def test_results_of_other_code_are_reported(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("part", results.PARTS)
+def test_code_that_one_part_measures_makes_only_this_part_older(tmp_path, part):
+    """Each file of a part exists, so that a renamed one is not forgotten."""
+    names = results.PARTS[part]
+    module = tmp_path / (names[-1] + "steps.py" if names[-1].endswith("/") else names[-1])
+    module.parent.mkdir(parents=True)
+
+    hashes = []
+    for text in ("x = 1\n", "x = 2\n"):
+        module.write_text(text)
+        hashes.append(results.code(tmp_path))
+
+    assert all((ROOT / name).exists() for name in names)
+    assert [part] == [name for name in hashes[0] if hashes[0][name] != hashes[1][name]]
+
+
+@pytest.mark.parametrize(
+    ("changed", "command"),
+    [((), ""), (("cdn",), "run python -m bench.results cdn."), (("cdn", results.OTHERS), "run make bench.")],
+)
+def test_results_of_other_code_are_reported(tmp_path, monkeypatch, capsys, changed, command):
     monkeypatch.setattr(results, "DATA", tmp_path / "results.json")
+    stored = results.code() | dict.fromkeys(changed, "of an earlier commit")
+    results.DATA.write_text(json.dumps({"commit": "abc", "code": stored}))
 
-    for stored in (results.code(), "of an earlier commit"):
-        results.DATA.write_text(json.dumps({"commit": "abc", "code": stored}))
-        print(results.main())
+    code = results.main()
 
-    assert ["0", "bench/results.json is of commit abc. The measured code has changed: run make bench.", "1"] == (
-        capsys.readouterr().out.splitlines()
-    )
+    expected = f"bench/results.json is of commit abc. The measured code has changed: {command}\n" if changed else ""
+    assert (int(bool(changed)), expected) == (code, capsys.readouterr().out)
 
 
 ROWS = {(row.key, row.server): row for row in (latency(1234.0), latency(617.0, server="Go"))}
