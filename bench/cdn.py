@@ -2,7 +2,8 @@
 
 The CDN, the origin, the broker and the clients share two cores, so fewer clients read fewer records than behind a real CDN.
 The requests and the CPU time of the origin do not depend on the number of clients; this is what the rows show. The limit of
-the load generator is measured in the same run: the clients read again, and everything is in the cache of the CDN.
+the load generator is measured in the same run: the clients read again, everything is in the cache of the CDN, and the fastest
+of LIMIT_RUNS counts.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ SINGLE_RECORDS = 300_000
 WARM_UPS, SINGLE_RUNS = 2, 3
 START_CLIENTS, START_RECORDS = 100, 99_000
 RETURN_CLIENTS, MISSED_RECORDS = 10_000, 5_001
+LIMIT_RUNS = 2
 LIVE_S = 15.0
 LIVE = (100, 20.0), (1_000, 20.0), (10_000, 2.0)  # clients and records per second
 LIMITS = {
@@ -99,14 +101,18 @@ def _catch_up(testbed: Testbed, key: str, clients: int, records: int) -> Figures
                 before_s = site.server.cpu_s()
                 first: Finished = fleet.call("read", site.port, f"/streams/{topic}", offset, clients)
                 cpu_s, targets = site.server.cpu_s() - before_s, site.requests()
-                again: Finished = fleet.call("read", site.port, f"/streams/{topic}", offset, clients)
+                again: list[Finished] = [
+                    fleet.call("read", site.port, f"/streams/{topic}", offset, clients) for _ in range(LIMIT_RUNS)
+                ]
             with testbed.server(KAFKASSE, [topic]) as server:
                 _warm_up(fleet, server, topic)
                 before_s = server.cpu_s()
                 fleet.call("read", server.port, f"/{topic}", offset, 1)
                 single_s = server.cpu_s() - before_s
         name, what = f"{KAFKASSE} behind {program.name}", f"{clients:,} clients read {filled:,} records each"
-        share = first.complete / clients * 100 if first.records == again.records == clients * filled else 0.0
+        share = (
+            first.complete / clients * 100 if {run.records for run in (first, *again)} == {clients * filled} else 0.0
+        )
         figures += [
             Row(f"{key}.complete", name, f"{what}: those that received all", share, "%", 100),
             Row(f"{key}.seconds", name, f"{what}: time", first.seconds, "s"),
@@ -115,7 +121,7 @@ def _catch_up(testbed: Testbed, key: str, clients: int, records: int) -> Figures
             Row(f"{key}.requests", name, f"{what}: requests to the origin for each chunk",
                 len(targets) / len(set(targets)), "requests", MAX_SHARE if key == "cdn.start" else math.nan),
             Row(f"{key}.limit", name, f"{what}: limit of the clients and the CDN",
-                again.records / again.seconds, "records/s"),
+                max(run.records / run.seconds for run in again), "records/s"),
             Row(f"{key}.rate", name, f"{what}: all clients together", first.records / first.seconds, "records/s"),
         ]  # fmt: skip
     return figures

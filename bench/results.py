@@ -16,14 +16,14 @@ import platform
 import resource
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from bench.figures import Row, worse
+from bench.figures import Row, merged, worse
 from bench.machine import ROOT, commit, machine
 from bench.servers import KAFKASSE
 
@@ -228,22 +228,25 @@ def _bars(rows: list[Row]) -> str:
     return "\n".join([head, '<rect width="620" height="100%" fill="#fff"/>', *lines, "</svg>\n"])
 
 
-def measure(part: str) -> None:
-    """Measure one part of the results again, and write it in place of the stored one."""
-    from bench import __main__ as bench  # which imports this module
-    from bench import quoted
+def measure(parts: Collection[str]) -> None:
+    """Measure parts of the results again, and write them in place of the stored ones."""
+    from bench import quoted, servers  # quoted imports this module, as __main__ does
+    from bench.__main__ import MEASUREMENTS
     from bench.testbed import Scale, Testbed
 
     new = origin()
-    with Testbed(Scale(), bench.servers.missing(build=True)) as testbed:
-        names = [name for name in bench.MEASUREMENTS if name.partition(".")[0] == part]
-        measured = [row for name in names for row in bench.MEASUREMENTS[name](testbed)]
+    with Testbed(Scale(), servers.missing(build=True)) as testbed:
+        names = [name for name in MEASUREMENTS if name.partition(".")[0] in parts]
+        measured = merged([[row for name in names for row in MEASUREMENTS[name](testbed)]])
     stored = json.loads(DATA.read_text())
     before = rows_of(stored)
-    kept = [row for row in before.values() if row.key.partition(".")[0] != part]
-    stored["code"][part] = new.pop("code")[part]
-    stored[part] = ", ".join(f"{name} {text}" for name, text in new.items())
-    write({name: value for name, value in stored.items() if name != "rows"}, [*kept, *measured], before)
+    kept = [row for row in before.values() if row.key.partition(".")[0] not in parts]
+    hashes = new.pop("code")
+    for part in parts:
+        stored["code"][part] = hashes[part]
+        stored[part] = ", ".join(f"{name} {text}" for name, text in new.items())
+    del stored["rows"]
+    write(stored, [*kept, *measured], before)
     quoted.write()
 
 
@@ -253,17 +256,20 @@ def main() -> int:
     changed = [part for part, hashed in code().items() if stored["code"][part] != hashed]
     if not changed:
         return 0
-    command = f"python -m bench.results {changed[0]}" if len(changed) == 1 and changed[0] in PARTS else "make bench"
+    command = "make bench" if OTHERS in changed else f"python -m bench.results {' '.join(changed)}"
     print(f"bench/results.json is of commit {stored['commit']}. The measured code has changed: run {command}.")
     return 1
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
-        prog="python -m bench.results", description="Check the results, or measure a part again."
+        prog="python -m bench.results", description="Check the results, or measure parts again."
     )
-    parser.add_argument("part", nargs="?", choices=PARTS)
-    if part := parser.parse_args().part:
-        measure(part)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parts = parser.parse_args().parts
+    if not PARTS.keys() >= {*parts}:
+        parser.error(f"the parts are {', '.join(PARTS)}")
+    if parts:
+        measure(parts)
     else:
         sys.exit(main())

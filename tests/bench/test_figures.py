@@ -155,7 +155,11 @@ def test_code_that_one_part_measures_makes_only_this_part_older(tmp_path, part):
 
 @pytest.mark.parametrize(
     ("changed", "command"),
-    [((), ""), (("cdn",), "run python -m bench.results cdn."), (("cdn", results.OTHERS), "run make bench.")],
+    [
+        ((), ""),
+        (("pipeline", "cdn"), "run python -m bench.results cdn pipeline."),
+        (("cdn", results.OTHERS), "run make bench."),
+    ],
 )
 def test_results_of_other_code_are_reported(tmp_path, monkeypatch, capsys, changed, command):
     monkeypatch.setattr(results, "DATA", tmp_path / "results.json")
