@@ -2,8 +2,8 @@
 
 The CDN, the origin, the broker and the clients share two cores, so fewer clients read fewer records than behind a real CDN.
 The requests and the CPU time of the origin do not depend on the number of clients; this is what the rows show. The limit of
-the load generator is measured in the same run: the clients read again, everything is in the cache of the CDN, and the fastest
-of LIMIT_RUNS counts.
+the load generator is measured in the same run: the clients read again, and everything is in the cache of the CDN. The
+fastest of LIMIT_RUNS counts.
 """
 
 from __future__ import annotations
