@@ -21,7 +21,7 @@ from kafkasse.pipelines.avro_records import AvroSource
 from kafkasse.pipelines.fields import fields
 from kafkasse.pipelines.json_records import Type
 from kafkasse.pipelines.pipeline import InvalidPipeline, Pipeline, Source
-from kafkasse.pipelines.steps import DeclaredQuery, DeclaredSource, DeclaredTable, reversible
+from kafkasse.pipelines.steps import METADATA, DeclaredQuery, DeclaredSource, DeclaredTable, reversible
 
 SCHEMA = "pipelines"
 MAX_FILE_BYTES = 1_048_576
@@ -220,11 +220,11 @@ class _Definition:
             error=self._whole.file.error,
         )
         topics: dict[str, str | Source] = {name: _source(source) for name, source in self._sources.items()}
-        topics |= {
-            name: Source(table.value["topic"], table=True)
-            for name, table in self._tables.items()
-            if "topic" in table.value
-        }
+        for name, table in self._tables.items():
+            if "topic" in table.value:
+                if name in topics:
+                    raise table.error("is also the name of a source; rename the table")
+                topics[name] = Source(table.value["topic"], table=True)
         try:
             return Pipeline(
                 self._name,
@@ -253,6 +253,9 @@ class _Definition:
         elif len(chosen) > 1:
             reason = f"a query has only one of: {', '.join(chosen)}; remove the others, or use another sink for each"
             raise query.error(reason, chosen[1])
+        top = steps.get("top", {})
+        if top and top.get("as", "items") == top["group"]:
+            raise query.error(f"{top['group']} is the column of the group; use another name for the list", "top", "as")
         given = steps.get("from", [])
         for name in [given] if isinstance(given, str) else given:
             if name not in self._sources:
@@ -293,6 +296,9 @@ def _source(source: DefinitionPart) -> Source:
 
 def _declared_source(source: DefinitionPart) -> DeclaredSource:
     types, avro = _fields(source)
+    for name in METADATA:
+        if name in types:
+            raise source.error(f"the field {name} has the name of a column of all rows; leave it out", "schema")
     key = source.value.get("key")
     if key is not None and key not in types:
         raise source.error(_not_one_of(key, "fields of the schema", types), "key")

@@ -12,6 +12,7 @@ from kafkasse.pipelines.pipeline import Pipeline
 
 FILE = "kafkasse.json"  # in the directory of the checkpoint
 FIELDS, SELECT = "fields", "select"  # settings of a query to which entries can be added
+SOURCE_ORDER = "source_order"
 RecordedState = dict[str, dict[str, Any]]  # {"1": {"fields": {"item.price": "double"}, "n": 3}}, numbered by operator
 
 
@@ -59,10 +60,12 @@ class CheckpointManifest:
 
     def changes(self, pipeline: Pipeline, state: RecordedState) -> list[str]:
         """Return the differences because of which a pipeline cannot continue with the checkpoint."""
-        changed = [*differences(self.settings, plain_settings(pipeline))]
+        # An older version of kafkasse has not recorded all settings.
+        after = plain_settings(pipeline)
+        query = {SOURCE_ORDER: after["query"].get(SOURCE_ORDER)} | self.settings["query"]
+        changed = [*differences(self.settings | {"query": query}, after)]
         if self.state is None:
             return changed
-        # An older version of kafkasse has not recorded all settings.
         known = {
             number: {name: operator[name] for name in operator if name in self.state.get(number, operator)}
             for number, operator in state.items()

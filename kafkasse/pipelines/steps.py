@@ -25,6 +25,7 @@ from kafkasse.errors import CommandError, did_you_mean
 from kafkasse.pipelines import avro_records, failures, json_records, private_spark, rejected_records, tables
 from kafkasse.pipelines.avro_records import AvroSource
 from kafkasse.pipelines.json_records import Type
+from kafkasse.pipelines.manifest import SOURCE_ORDER
 from kafkasse.pipelines.operators import ranked
 from kafkasse.pipelines.operators.latest import key_changes
 from kafkasse.pipelines.sink_rows import VERSIONED_BY
@@ -95,7 +96,9 @@ class DeclaredQuery:
     def settings(self) -> dict[str, Any]:
         """The settings on which the state depends."""
         types = {name: {column: type_.sql for column, type_ in of.fields.items()} for name, of in self.sources.items()}
-        return {"queries": {name: dict(query) for name, query in self.queries.items()}, "fields": types}
+        # The state and the results contain the numbers of the sources; see PARTITIONS_PER_SOURCE.
+        order = {SOURCE_ORDER: list(self.sources)} if len(self.sources) > 1 else {}
+        return {"queries": {name: dict(query) for name, query in self.queries.items()}, "fields": types} | order
 
     @property
     def warnings(self) -> list[str]:

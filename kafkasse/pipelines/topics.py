@@ -65,19 +65,21 @@ def client_settings(spark: SparkSession, properties: str, bootstrap_servers: str
     }
 
 
-def read(spark: SparkSession, kafka: dict[str, str], source: Source, skipped: Skipped = NOTHING) -> DataFrame:
-    """Read the topic from the source's start, or from the checkpoint, without skipped records and aborted transactions."""
-    if source.table:
-        return tables.latest(read_now(spark, kafka, source.topic))
-    options = _reader(kafka, source.topic) | _start(source) | _rate_limit(source)
-    return without_skipped(spark.readStream.format("kafka").options(**options).load(), source.topic, skipped)
-
-
 def read_all(
     spark: SparkSession, kafka: dict[str, str], pipeline: Pipeline, skipped: Skipped = NOTHING
 ) -> dict[str, DataFrame]:
     """Read all sources of the pipeline. Returns new rows of each source by its name."""
-    return {name: read(spark, kafka, source, skipped) for name, source in pipeline.sources.items()}
+    sources = pipeline.sources
+    interval_s = _interval_s(sources.values())
+    return {name: _read(spark, kafka, source, skipped, interval_s) for name, source in sources.items()}
+
+
+def _read(spark: SparkSession, kafka: dict[str, str], source: Source, skipped: Skipped, interval_s: float) -> DataFrame:
+    """Read the topic from the source's start, or from the checkpoint, without skipped records and aborted transactions."""
+    if source.table:
+        return tables.latest(read_now(spark, kafka, source.topic))
+    options = _reader(kafka, source.topic) | _start(source) | _rate_limit(source, interval_s)
+    return without_skipped(spark.readStream.format("kafka").options(**options).load(), source.topic, skipped)
 
 
 def without_skipped(rows: DataFrame, topic: str, skipped: Skipped) -> DataFrame:
@@ -107,10 +109,10 @@ def _start(source: Source) -> dict[str, str]:
     return {"startingOffsets": str(source.start)}
 
 
-def _rate_limit(source: Source) -> dict[str, str]:
+def _rate_limit(source: Source, interval_s: float) -> dict[str, str]:
     if source.max_records_per_s is None:
         return {}
-    return {"maxOffsetsPerTrigger": str(max(1, int(source.max_records_per_s * _interval_s([source]))))}
+    return {"maxOffsetsPerTrigger": str(max(1, int(source.max_records_per_s * interval_s)))}
 
 
 def _interval_s(sources: Iterable[Source]) -> float:

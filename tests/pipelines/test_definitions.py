@@ -22,6 +22,7 @@ from kafkasse.pipelines import Pipeline, Source
 from kafkasse.pipelines.catalog import find, of_file
 from kafkasse.pipelines.definitions import SchemaUnavailable
 from kafkasse.pipelines.fields import fields
+from kafkasse.pipelines.manifest import CheckpointManifest, plain_settings
 from kafkasse.pipelines.pipeline import MAX_OFFSET
 from kafkasse.pipelines.steps import reversible
 from tests.support.certificates import Authority
@@ -184,6 +185,12 @@ where: amount > 100 => window: {size: 1 hour, aggregates: {n: count(*)}, results
   updates
 amount > 100 => 5
   7: query.where: must be an expression in Spark SQL, not 5
+where: amount > 100 => top: {n: 1, by: amount, group: items}
+  7: query.top.as: items is the column of the group; use another name for the list
+sink: => tables: {source: {topic: shops, schema: {properties: {id: {type: string}}}}}\n    sink:
+  8: tables.source: is also the name of a source; rename the table
+id: {type: string}, => id: {type: string}, _key: {type: string},
+  5: source.schema: the field _key has the name of a column of all rows; leave it out
 where: amount > 100 => top: {}
   7: query.top: needs n, by and group
 where: amount > 100 => top: {n: 1, by: amount}
@@ -439,6 +446,25 @@ def test_a_pipeline_has_several_sources_and_sinks(file):
 
     assert {"eu": "orders-eu", "us": "orders-us"} == pipeline.settings["sources"]
     assert {"all": "orders", "us": "us-orders"} == pipeline.settings["sinks"]
+
+
+def test_sources_in_another_order_do_not_fit_a_checkpoint(file):
+    """Positions contain the number of the source. An earlier version has not recorded the order of the sources."""
+    source = {"topic": "orders", "schema": {"properties": {"id": {"type": "string"}}}}
+    sources = {"us": source, "eu": source | {"topic": "orders-eu"}}
+    pipelines = []
+    for names in (("us", "eu"), ("eu", "us")):
+        definition = {"sources": {name: sources[name] for name in names}, "sink": "all"}
+        file.write_text(json.dumps({"pipelines": {"all": definition}}))
+        pipelines.append(find(str(file)))
+    before, after = pipelines
+    manifest = CheckpointManifest("all", plain_settings(before), 0, 0, "", "")
+    old = dataclasses.replace(manifest, settings=json.loads(manifest.text())["settings"])
+    del old.settings["query"]["source_order"]
+
+    assert [] == manifest.changes(before, {}) == old.changes(before, {})
+    expected = 'query.source_order was ["us", "eu"] and is ["eu", "us"] now'
+    assert [expected] == manifest.changes(after, {})
 
 
 def test_final_results_are_appended(file):

@@ -22,7 +22,7 @@ import kafkasse.pipelines
 from kafkasse.commands import options
 from kafkasse.commands import pipeline as command
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline, Source, catalog, dead_letters, session
+from kafkasse.pipelines import Pipeline, Source, catalog, dead_letters, session, topics
 from kafkasse.pipelines.catalog import TOPN, find
 from kafkasse.pipelines.supervisor import StopRequests
 
@@ -100,6 +100,17 @@ def test_a_time_is_converted_to_milliseconds():
     times = "1970-01-01T00:00:01Z", "1970-01-01T01:00:01.500+01:00"
 
     assert [1000, 1500] == [Source("orders", start=time).start_ms() for time in times]
+
+
+def test_a_slow_source_does_not_slow_down_the_others():
+    """The interval between two batches is the one of the slowest source, here 10 s."""
+    spark = MagicMock()
+    sources = {name: Source(name, max_records_per_s=rate) for name, rate in (("fast", 100), ("slow", 0.1))}
+
+    topics.read_all(spark, {}, Pipeline("both", sources, print, "result", mode="microbatch"))
+
+    calls = spark.readStream.format.return_value.options.call_args_list
+    assert ["1000", "1"] == [call.kwargs["maxOffsetsPerTrigger"] for call in calls]
 
 
 def test_sources_and_sinks_have_names():
