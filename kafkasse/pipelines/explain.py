@@ -18,7 +18,8 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import failures, private_spark, sink_rows, topics
+from kafkasse.pipelines import contract, dead_letters, failures, private_spark, sink_rows, topics
+from kafkasse.pipelines.admin import DEFAULT_MAX_BYTES
 from kafkasse.pipelines.pipeline import Mode, Pipeline, Source
 from kafkasse.pipelines.temporary_directory import temporary_directory
 from kafkasse.schemas import shorten
@@ -125,8 +126,12 @@ def _rejection(spark: SparkSession, pipeline: Pipeline, mode: Mode) -> str | Non
     with temporary_directory("kafkasse-check-") as directory:
         try:
             rows = sink_rows.sink_rows(pipeline, lambda: _empty(spark, pipeline))
+            letters = pipeline.dead_letter_topic
+            max_bytes = dict.fromkeys([*pipeline.sink_topics, letters], DEFAULT_MAX_BYTES)
+            if (bad := dead_letters.bad_records(pipeline, _empty(spark, pipeline))) is not None:
+                dead_letters.letters(bad, letters, max_bytes[letters])
             query = topics.write(
-                rows.select("topic", "key", "value"),
+                contract.records(rows, pipeline, letters, max_bytes, generation=0),
                 NO_KAFKA,
                 replace(pipeline, mode=mode, source=source),
                 str(directory),

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import checkpoint as checkpoints
-from kafkasse.pipelines import contract, failures, lease, next_offsets, runner, sink_versions, start, topics
+from kafkasse.pipelines import contract, failures, lease, next_offsets, runner, sink_versions, start, tables, topics
 from kafkasse.pipelines.admin import COMPACTED, Admin
 from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.lease import MARKER, SILENCE_S
@@ -236,9 +236,7 @@ def _create_like(admin: Admin, topic: str, copy: str) -> None:
 
 def _latest(run: Run, topic: str) -> DataFrame:
     """Return the latest record of each key: `key`, `value` and `headers`."""
-    records = topics.read_now(run.spark, run.kafka, topic).where("key IS NOT NULL")
-    latest = records.groupBy("key").agg(F.max_by(F.struct("value", "headers"), "offset").alias("latest"))
-    return latest.select("key", "latest.*")
+    return tables.newest(topics.read_now(run.spark, run.kafka, topic)).select("key", "value", "headers")
 
 
 def _has_reached(query: StreamingQuery, ends: NextOffsets, known_at: datetime) -> bool:

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType
 
 from kafkasse.errors import CommandError
+from kafkasse.pipelines.operators.json_state import JSON_OPTIONS
 
 MAX_ROWS = 1_000_000
 
@@ -30,7 +31,7 @@ def local(table: DataFrame) -> DataFrame:
 
 def as_json(table: DataFrame) -> DataFrame:
     """Return each row as a JSON object, in one column. Bytes become base64."""
-    return table.select(F.to_json(F.struct("*")))
+    return table.select(F.to_json(F.struct("*"), JSON_OPTIONS))
 
 
 def of_json(objects: list[str], like: DataFrame) -> DataFrame:
@@ -38,13 +39,17 @@ def of_json(objects: list[str], like: DataFrame) -> DataFrame:
 
     createDataFrame() would start a Python process for each slot in each batch, and need Python on the executors.
     """
-    array = F.from_json(F.lit(f"[{','.join(objects)}]"), ArrayType(like.schema))
+    array = F.from_json(F.lit(f"[{','.join(objects)}]"), ArrayType(like.schema), JSON_OPTIONS)
     return like.sparkSession.range(1).select(F.inline(array))
 
 
 def latest(records: DataFrame) -> DataFrame:
     """Return the latest record of each key in the rows of Spark's Kafka source, without tombstones."""
-    newest = (
-        records.where("key IS NOT NULL").groupBy("key", "partition").agg(F.max_by(F.struct("*"), "offset").alias("r"))
-    )
-    return local(newest.select("r.*").where("value IS NOT NULL"))
+    return local(newest(records).where("value IS NOT NULL"))
+
+
+def newest(records: DataFrame) -> DataFrame:
+    """Return the newest record of each key. If partitions were added to the topic, a key can be in several of them."""
+    record, of_partition = F.max_by(F.struct("*"), "offset"), F.struct("r.timestamp", "r.partition")
+    newest = records.where("key IS NOT NULL").groupBy("key", "partition").agg(record.alias("r"))
+    return newest.groupBy("key").agg(F.max_by("r", of_partition).alias("r")).select("r.*")

@@ -17,6 +17,7 @@ from kafkasse.errors import CommandError
 from kafkasse.pipelines import Pipeline, Source
 from kafkasse.pipelines.catalog import TOPN, find
 from kafkasse.pipelines.explain import Explanation, explain, text
+from kafkasse.pipelines.rejected_records import reject
 from kafkasse.pipelines.steps import DeclaredQuery, DeclaredSource
 from tests.pipelines.spark.runs import copy
 from tests.pipelines.topics import country
@@ -86,6 +87,27 @@ def test_warns_of_a_window_that_counts_corrected_records():
     warning += "; to count only the latest row of each key, add latest: true"
     names = ("`window` of hourly", "`window`")
     assert [f"  warning: {name} {warning}" for name in names] == [line for line in lines if "warning" in line]
+
+
+def headers(rows: DataFrame) -> DataFrame:
+    return rows.selectExpr("key", "value", "'text' AS headers")
+
+
+def letters(rows: DataFrame) -> DataFrame:
+    return reject(rows.selectExpr("key", "value", "'bad' AS problem", "named_struct('key', key) AS record"))
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [(headers, "DATATYPE_MISMATCH.CAST_WITHOUT_SUGGESTION"), (letters, "UNRESOLVED_COLUMN.WITH_SUGGESTION")],
+)
+def test_the_sinks_and_the_dead_letters_are_checked(spark, query, reason):
+    """A column of the result has the wrong type, or the column `record` lacks a part of the record."""
+    rejections = explain(spark, Pipeline("x", "a", query, "b")).rejections
+
+    for rejection in rejections.values():
+        assert rejection
+        assert rejection.startswith(f"rejected: [{reason}]")
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline, dead_letters
+from kafkasse.pipelines import Pipeline, dead_letters, tables
 from kafkasse.pipelines.definitions import Definitions
 from kafkasse.pipelines.fields import fields
 from kafkasse.pipelines.json_records import validate
@@ -289,6 +289,23 @@ def test_enrich_adds_the_columns_of_tables(run):
 
     none = dict.fromkeys(tables)
     assert [("a", {"csv": "Bob", "parquet": "Bob"}), ("b", none), ("c", none)] == results
+
+
+def test_a_table_keeps_microseconds(spark):
+    rows = spark.sql("SELECT timestamp '2026-11-01 12:00:00.123456' AS at, timestamp_ntz '2026-11-01 12:00:00.123456'")
+
+    assert rows.collect() == tables.local(rows).collect()
+
+
+def test_a_table_has_the_newest_record_of_a_key(spark):
+    """The key moves to another partition if partitions are added to the topic. The offsets of two cannot be compared."""
+    before = kafka_rows(spark, ("a", "1"), ("b", "2"), ("a", "3"), ("c", "4"))
+    after = kafka_rows(spark, ("b", None), ("a", "5"), ("a", "6")).withColumn("partition", F.lit(1))
+    after = after.withColumn("timestamp", F.col("timestamp") + F.expr("INTERVAL 1 hour"))
+
+    rows = tables.latest(before.union(after)).collect()
+
+    assert {("a", "6"), ("c", "4")} == {(row.key.decode(), row.value.decode()) for row in rows}
 
 
 @pytest.mark.parametrize(
