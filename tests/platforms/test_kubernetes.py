@@ -104,7 +104,9 @@ def test_all_manifests_select_the_same_pods(manifests):
     assert labels == manifests["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"]
     assert {port["targetPort"] for port in service["ports"]} <= {port["name"] for port in container["ports"]}
     assert (deployment["kind"], deployment["metadata"]["name"]) == (target["kind"], target["name"])
-    assert labels == manifests["PodMonitor"]["spec"]["selector"]["matchLabels"]
+    monitor = manifests["PodMonitor"]["spec"]
+    assert labels == monitor["selector"]["matchLabels"]
+    assert f'job="{labels[monitor["jobLabel"]]}"' in (ROOT / "deploy/prometheus/alerts.yaml").read_text()
     ((path,),) = (rule["http"]["paths"] for rule in manifests["Ingress"]["spec"]["rules"])
     backend = path["backend"]["service"]
     assert manifests["Service"]["metadata"]["name"] == backend["name"]

@@ -95,7 +95,7 @@ PROGRAMS = (
 )
 _NGINX, *_, _VARNISH = PROGRAMS
 # The user that may write to the directory of the cache. nginx ignores it unless it runs as root.
-_CACHE = ((r"user .*\n", "user root;\n"), *_NGINX.edits[1:], (r"/var/cache/nginx/kafkasse", "{home}/cache"))
+_CACHE = ((r"user .*\n", "user root;\n"), *_NGINX.edits[1:], (r"/var/cache/", "{home}/"))
 CDNS = (replace(_NGINX, file="nginx-cdn.conf", edits=_CACHE), replace(_VARNISH, file="varnish-cdn.vcl"))
 
 
