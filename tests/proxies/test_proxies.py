@@ -182,6 +182,16 @@ def test_the_request_arrives_unchanged(connect):
 
 
 @each_client
+@pytest.mark.parametrize("path", ["/-/echo", "/x/streams/-/echo"])
+def test_only_the_prefix_is_published(connect, path):
+    """Requests for other paths do not reach the server."""
+    response = connect(path)
+    response.rest()
+
+    assert b"target" not in response.body
+
+
+@each_client
 def test_the_server_notices_a_client_that_left(site, connect, topic, is_alone):
     """The server closes the stream. If the proxy notices it without sending data, the server does so at once."""
     connect(f"/streams/{topic}").ready().close()
