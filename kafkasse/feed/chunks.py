@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from types import MappingProxyType
 from typing import NamedTuple
@@ -58,6 +58,7 @@ class Chunk:
         is_full: the chunk follows from its offset and the log, so that a cache may keep it.
         is_up_to_date: the chunk ends at the end of the log.
         elements: the number of the elements of the array.
+        read_at: when the chunk was read, in seconds since the epoch.
     """
 
     parts: Sequence[bytes]
@@ -65,6 +66,7 @@ class Chunk:
     is_full: bool
     is_up_to_date: bool
     elements: int
+    read_at: float = field(default_factory=time.time, compare=False)
 
     @cached_property
     def size(self) -> int:

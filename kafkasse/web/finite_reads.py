@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import time
-import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from errno import ECONNRESET
@@ -45,10 +44,9 @@ LIVE_S = 60.0  # how long a response with events takes, as the protocol recommen
 MAX_READ_S = 60.0  # how long clients wait for a read that they share
 CHECK_S = 1.0  # how often a waiting read checks whether the server is stopping
 PIECE_BYTES = 131_072  # twice as many as those of a part with small records, which is not copied
-# A cursor is the number of an interval. See the protocol, section 10.1.
+# A cursor is the number of an interval. See the protocol, section 8.1.
 CURSOR_EPOCH_S = 1_728_432_000  # 2024-10-09T00:00:00Z
-CURSOR_INTERVAL_S = 20
-MAX_CURSOR_JITTER_S = 3600
+CURSOR_INTERVAL_S = 0.01  # no client repeats its long polls faster, so all clients get the current number
 MAX_CURSOR_DIGITS = 15
 
 NOT_STORED = "private, no-store"
@@ -62,16 +60,16 @@ _ONLY_WITH_CONTENT = frozenset({"content-type"})
 HEADERS = DEFAULT_HEADERS | {"Cache-Control": NOT_STORED, "Cross-Origin-Resource-Policy": "same-origin"}
 
 
-def next_cursor(now_s: float, sent: str) -> str:
+def next_cursor(read_at: float, sent: str) -> str:
     """Return the cursor of a response to a live read. It is always later than the one that the client sent.
 
-    The protocol asks for a random jitter. Here it depends only on the cursor that was sent: with different answers to equal
-    requests, the clients behind a shared cache would request different URLs from then on.
+    The clients behind a shared cache request equal URLs only if they have equal cursors. Therefore, a cursor depends on when
+    the chunk was read: all clients that receive it get the same one, whatever they sent. With the protocol's intervals of
+    20 s and its random jitter, clients that came at different times would request different URLs from then on.
     """
-    current = int(now_s - CURSOR_EPOCH_S) // CURSOR_INTERVAL_S
-    if not (sent.isascii() and sent.isdigit() and len(sent) <= MAX_CURSOR_DIGITS) or int(sent) < current:
-        return str(current)
-    return str(int(sent) + 1 + zlib.crc32(sent.encode()) % (MAX_CURSOR_JITTER_S // CURSOR_INTERVAL_S))
+    current = int((read_at - CURSOR_EPOCH_S) / CURSOR_INTERVAL_S)
+    is_valid = sent.isascii() and sent.isdigit() and len(sent) <= MAX_CURSOR_DIGITS
+    return str(max(current, int(sent) + 1 if is_valid else 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +260,7 @@ def respond(source: Source, finite: FiniteRead, chunk: Chunk, body: Iterable[byt
         return response
     if finite.live is Live.SSE:
         return _events(source, chunk, body, finite.cursor)
-    cursor = next_cursor(time.time(), finite.cursor) if finite.live else None
+    cursor = next_cursor(chunk.read_at, finite.cursor) if finite.live else None
     response = _response(chunk, body, cursor)
     if finite.offset != NOW:
         response.headers["Cache-Control"] = _cache_control(source.max_age_s, chunk.is_full)
@@ -289,7 +287,7 @@ def waiting_headers(max_age_s: int, offset: str) -> dict[str, str]:
 
 def poll_answer(opened: OpenRead, chunk: Chunk, cursor: str) -> Answer:
     """Return the rest of a response to a long poll that has waited, and count its records."""
-    headers = _chunk_headers(chunk, next_cursor(time.time(), cursor))
+    headers = _chunk_headers(chunk, next_cursor(chunk.read_at, cursor))
     if chunk.is_empty and chunk.is_up_to_date:
         return Answer("204 NO CONTENT", headers, _ONLY_WITH_CONTENT, ())
     _count(opened, chunk)
@@ -345,7 +343,7 @@ def _event_parts(source: Source, chunk: Chunk, body: Iterable[bytes], cursor: st
                     return
                 unsent = (b"" if unsent else b"event: data\ndata:") + piece.replace(b"\n", b"\ndata:")
             unsent += b"\n\n"
-        cursor = next_cursor(time.time(), cursor)
+        cursor = next_cursor(chunk.read_at, cursor)
         control: dict[str, object] = {"streamNextOffset": chunk.next_offset, "streamCursor": cursor}
         if chunk.is_up_to_date:
             control["upToDate"] = True
