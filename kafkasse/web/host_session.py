@@ -2,6 +2,8 @@
 
 A stream may open slowly. If the visitor logs out meanwhile, saving the session that the request has loaded would undo the
 logout: some extensions save each session, and Flask renews the cookie of a permanent one with each response.
+
+A session that was changed is saved, but no cache may store its cookie together with a chunk.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from copy import deepcopy
 from typing import Any
 
 from flask import Flask, current_app, request, session
+
+from kafkasse.web.headers import NOT_STORED
 
 ENVIRON_KEY = "kafkasse.session"  # the data of the session before the app could change it
 
@@ -32,6 +36,8 @@ def keep_unchanged_session() -> None:
         original = request.environ.pop(ENVIRON_KEY, None)  # the environ of a stream may stay in memory
         if original is None or original != _data(current):
             save(app, current, response)
+            if original is not None and response.cache_control.public and "Set-Cookie" in response.headers:
+                response.headers["Cache-Control"] = NOT_STORED
 
     save_session.skips_streams = True  # type: ignore[attr-defined]
     interface.save_session = save_session

@@ -14,6 +14,7 @@ from typing import Any
 import gevent
 import pytest
 from flask import Response
+from flask import session as flask_session
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse, create_environ, run_wsgi_app
 
@@ -878,6 +879,21 @@ def test_by_default_no_cache_stores_a_stream(client, query):
         headers = client.open(f"/t?{query}", method=method).headers
 
         assert {"private", "no-store"} <= set(headers["Cache-Control"].split(", "))
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("query", QUERIES)
+def test_no_cache_stores_the_cookie_of_a_visitor(log, query):
+    """An app may start a session with any request. Its cookie must not reach another visitor with the chunk."""
+    client = client_of(log, None, shared_cache_s=3600)
+    client.application.secret_key = "secret"  # noqa: S105 - of a test
+    client.application.before_request(lambda: flask_session.update(visits=1))
+
+    first, second = (client.get(f"/t?{query}").headers for _ in range(2))
+
+    assert "Set-Cookie" in first
+    assert {"private", "no-store"} <= set(first["Cache-Control"].split(", "))
+    assert "Set-Cookie" not in second
 
 
 def test_a_client_cannot_put_links_into_a_cache(log):
