@@ -71,7 +71,7 @@ def read_all(
     """Read all sources of the pipeline. Returns new rows of each source by its name."""
     sources = pipeline.sources
     interval_s = _interval_s(sources.values())
-    return {name: _read(spark, kafka, source, skipped, interval_s) for name, source in sources.items()}
+    return {name: read(spark, kafka, source, skipped, interval_s) for name, source in sources.items()}
 
 
 def _read(spark: SparkSession, kafka: dict[str, str], source: Source, skipped: Skipped, interval_s: float) -> DataFrame:
