@@ -74,8 +74,18 @@ def read_all(
     return {name: read(spark, kafka, source, skipped, interval_s) for name, source in sources.items()}
 
 
-def _read(spark: SparkSession, kafka: dict[str, str], source: Source, skipped: Skipped, interval_s: float) -> DataFrame:
-    """Read the topic from the source's start, or from the checkpoint, without skipped records and aborted transactions."""
+def read(
+    spark: SparkSession,
+    kafka: dict[str, str],
+    source: Source,
+    skipped: Skipped = NOTHING,
+    interval_s: float = MICRO_BATCH_S,
+) -> DataFrame:
+    """Read the topic from the source's start, or from the checkpoint, without skipped records and aborted transactions.
+
+    Args:
+        interval_s: the interval between micro-batches, for a source with a rate limit.
+    """
     if source.table:
         return tables.latest(read_now(spark, kafka, source.topic))
     options = _reader(kafka, source.topic) | _start(source) | _rate_limit(source, interval_s)
