@@ -545,9 +545,12 @@ def test_the_page_about_proxies_links_each_tested_file():
 def test_each_file_of_a_proxy_replaces_the_headers_that_a_client_may_forge(part):
     files = {file.name: file.read_text() for file in (ROOT / "deploy/proxies").iterdir()}
     proxies = {name for name, text in files.items() if "6917" in text}
+    # See test_the_server_knows_the_address_of_the_client and test_the_server_knows_its_public_url, which forge the headers.
     automatic = {
-        "For": {"Caddyfile", "apache.conf", "varnish.vcl", "varnish-cdn.vcl"}
-    }  # see test_the_server_knows_the_address_of_the_client
+        "For": {"Caddyfile", "apache.conf", "varnish.vcl", "varnish-cdn.vcl"},
+        "Host": {"Caddyfile"},
+        "Proto": {"Caddyfile"},
+    }
 
     setting = re.compile(rf"^[^#\n]*\bX-Forwarded-{part}\b", re.MULTILINE)
     assert proxies - automatic.get(part, set()) == {name for name, text in files.items() if setting.search(text)}
