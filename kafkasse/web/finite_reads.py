@@ -209,7 +209,8 @@ class Source:
         if streams.stopping:
             raise ServerStopping("This server is stopping. Retry after 1 s.", retry_after_s=1)
         start.check_marks()
-        position, topics = self.describe(stream_offset.parse(stream_offset.of(start.ids)))
+        position = Position(start.ids.places(), topic_ids=start.ids.topic_ids, partial_topics=start.ids.partial_topics)
+        position, topics = self.describe(position)
         reader = self.feeds.open(self.route, position, topics, self.encoder, None, self.address, self.selector)
         try:
             if not (lines := reader.begin()):
