@@ -70,7 +70,13 @@ PROGRAMS = (
         "-db -f {config}",
         ((r"    (user|group) .*\n", ""), (r"/etc/haproxy/again.http", f"{DIRECTORY}/again.http")),
     ),
-    Program("caddy", "Caddyfile", "/usr/bin/caddy", "run --adapter caddyfile --config {config}"),
+    Program(
+        "caddy",
+        "Caddyfile",
+        "/usr/bin/caddy",
+        "run --adapter caddyfile --config {config}",
+        ((r"/var/lib/caddy/", "{home}/"),),
+    ),
     Program(
         "apache2",
         "apache.conf",
@@ -109,6 +115,7 @@ class Proxy:
 
     Attributes:
         ports: the proxy's ports, by scheme.
+        config: the path of the configuration file.
     """
 
     def __init__(self, program: Program, server_port: int, home: Path) -> None:
@@ -117,7 +124,7 @@ class Proxy:
         authority = Authority()
         certificate = home / "kafkasse.pem"
         certificate.write_text("".join(authority.issue("localhost")))
-        config = home / program.file
+        self.config = config = home / program.file
         config.write_text(self._substituted(program, server_port, home, certificate))
         parameters = " ".join(re.findall(r"-p \S+", (DIRECTORY / "varnish.service").read_text()))
         arguments = program.command.format(config=config, home=home, parameters=parameters, **self.ports)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -254,6 +255,20 @@ def test_a_browser_resumes_after_a_restart_of_the_server(site, connect, cluster,
     assert ([], 0, True) == (end, stream.exit_code, stream.body.rpartition(b"retry: ")[2].strip().isdigit())
     assert (200, "text/event-stream", RETRY) == (waiting.status, waiting.headers["content-type"], bytes(waiting.body))
     assert 503 == health.status
+
+
+@pytest.mark.parametrize(
+    ("site", "kind"), [proxy(program, "https2") for program in PROGRAMS if program.name == "caddy"], indirect=["site"]
+)
+def test_caddy_reloads_its_file_while_streams_are_open(site, connect, cluster, topic):
+    """The unit of Debian's package runs this command, which needs Caddy's admin address."""
+    stream = connect(f"/streams/{topic}").ready()
+
+    reload = [site.program.binary, "reload", "--force", "--adapter", "caddyfile", "--config", site.proxy.config]
+    subprocess.run(reload, check=True)
+    cluster.send(topic, b'{"n":1}')
+
+    assert [1] == numbers(stream.events(1))
 
 
 @pytest.mark.parametrize("program", [proxy(program) for program in PROGRAMS if program.name == "nginx"])
