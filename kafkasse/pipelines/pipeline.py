@@ -73,7 +73,7 @@ class Source:
         if isinstance(self.start, Mapping) or self.start in ("earliest", "latest"):
             return None
         start = datetime.fromisoformat(self.start) if isinstance(self.start, str) else self.start
-        return int(start.timestamp() * 1000)
+        return max(0, int(start.timestamp() * 1000))
 
 
 class InvalidPipeline(CommandError):

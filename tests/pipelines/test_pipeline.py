@@ -96,10 +96,10 @@ def test_an_invalid_argument_of_a_source_is_an_error(arguments):
 
 
 def test_a_time_is_converted_to_milliseconds():
-    """Kafka finds offsets by milliseconds since the epoch."""
-    times = "1970-01-01T00:00:01Z", "1970-01-01T01:00:01.500+01:00"
+    """Kafka finds offsets by milliseconds since the epoch. Negative numbers have other meanings: -1 is the end."""
+    times = "1970-01-01T00:00:01Z", "1970-01-01T01:00:01.500+01:00", "1969-12-31T23:59:59.999Z"
 
-    assert [1000, 1500] == [Source("orders", start=time).start_ms() for time in times]
+    assert [1000, 1500, 0] == [Source("orders", start=time).start_ms() for time in times]
 
 
 def test_a_slow_source_does_not_slow_down_the_others():
