@@ -256,7 +256,6 @@ def respond(source: Source, finite: FiniteRead, chunk: Chunk, body: Iterable[byt
     if request.method == "HEAD":
         response = _response(chunk, body, None)
         response.automatically_set_content_length = False  # the length of a chunk is not known
-        del response.headers["Content-Length"]
         return response
     if finite.live is Live.SSE:
         return _events(source, chunk, body, finite.cursor)
