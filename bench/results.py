@@ -63,7 +63,8 @@ The limits of two goals, measured with one process and a log in memory:
   check whether the frame can repeat it unchanged, 0.3 µs to format the frame and its ID, the rest for the loop in Python.
   Receiving, checking and decoding take 0.2 µs, and joining and sending 0.15 µs. Compiled code could save at most 0.7 µs, a
   quarter of `catch_up.cpu`."""
-# Without commands and tools, which only start the measured processes, and without pages that no measurement requests.
+# Without commands and tools, which only start the measured processes, and without pages and sessions, which no measurement
+# uses.
 MEASURED = (
     "kafkasse/**/*.py",
     "kafkasse/**/*.java",
@@ -75,6 +76,7 @@ MEASURED = (
 )
 NOT_MEASURED = (
     *(f"kafkasse/{folder}/" for folder in ("commands", "tools", "web/console", "web/describe", "web/page")),
+    "kafkasse/web/host_session.py",
     *(f"bench/{module}.py" for module in ("machine", "pipeline_executors", "pipeline_heap", "quoted", "results")),
 )
 # The parts of the results, by the start of their keys, and the code that only they measure.

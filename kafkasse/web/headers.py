@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 # Without nosniff, a browser could run a producer's data, or a name that an error message repeats, as a script or a page.
 NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}
-NOT_STORED = "private, no-store"
 DEFAULT_HEADERS = {"Cache-Control": "no-store", **NO_SNIFFING}
 STREAM_HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no", **NO_SNIFFING}
 READ_METHODS = "GET, HEAD, OPTIONS"
