@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -138,6 +139,18 @@ def test_no_visitor_receives_the_records_of_another(site):
     tasks = [(name, gevent.spawn(read, name)) for name in VISITORS * 2]
     assert all(expected[name] == task.get() for name, task in tasks)
     assert 401 == site.get("/me?offset=-1").status
+
+
+def test_streams_of_browsers_pass_through(site):
+    """A long event ID reaches the server. While no server runs, a browser gets an empty stream, and reconnects."""
+    long_id = json.dumps([{"topic": "t", "partition": n, "offset": 10**12} for n in range(1_000)])
+    assert "application/problem+json" == site.get("/t", Last_Event_ID=long_id).headers["content-type"]
+
+    site.server.stop()
+
+    response = site.get("/t", Accept="text/event-stream")
+    assert (200, b"retry: 3000\n\n") == (response.status, response.body)
+    assert 503 == site.get("/t?offset=-1").status
 
 
 def test_streams_pass_through(site):
