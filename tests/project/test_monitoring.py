@@ -20,6 +20,7 @@ from tests.project.conftest import alerts
 from tests.support.waiting import TIMEOUT_S
 
 FUNCTIONS = {"sum", "max", "rate", "increase", "min_over_time", "histogram_quantile", "by", "or", "label_values"}
+FUNCTIONS |= {"absent", "unless", "offset"}
 DASHBOARDS = ("kafkasse", "pipelines")
 FROM_PROMETHEUS = {"job", "instance", "le"}
 
@@ -128,3 +129,33 @@ def test_promtool_accepts_every_expression(root, tmp_path):
     for file in (root / "deploy/prometheus/alerts.yaml", tmp_path / "board.yaml"):
         done = subprocess.run(["promtool", "check", "rules", file], capture_output=True, text=True, timeout=TIMEOUT_S)
         assert (0, "") == (done.returncode, done.stderr)
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian's package prometheus) is not installed")
+@pytest.mark.parametrize(
+    ("alert", "series"),
+    [
+        ("KafkasseDown", {}),
+        ("KafkasseDown", {"up": "0x120"}),
+        ("KafkasseMisconfigured", {'requests_rejected_total{status="500",error="ConfigurationError"': "_x112 1x8"}),
+        ("KafkasseUnexpectedErrors", {'requests_rejected_total{status="500",error="UnexpectedError"': "_x112 1x8"}),
+        ("KafkasseUnexpectedErrors", {'stream_errors_total{route="r",error="FilterError"': "_x112 1x8"}),
+        ("KafkasseRecordsSkipped", {'records_skipped_total{topic="t",reason="not_json"': "_x112 1x8"}),
+        ("KafkasseRequestsRejected", {'requests_rejected_total{status="401",error="Unauthorized"': "0+60x120"}),
+    ],
+)
+def test_an_alert_fires_although_a_metric_did_not_exist_before(root, tmp_path, alert, series):
+    """A server has no series of a counter before its first increase, and Prometheus no `up` without a server."""
+    own = {f'{PREFIX}{name},job="kafkasse",instance="a"}}': values for name, values in series.items() if name != "up"}
+    ups = {'up{job="kafkasse",instance="a"}': series.get("up", "1x120")} if series else {}
+    inputs = [{"series": name, "values": values} for name, values in (own | ups).items()]
+    firing = f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})'
+    expected = {"expr": firing, "eval_time": "30m", "exp_samples": [{"labels": "{}", "value": 1}]}
+    tests = [{"interval": "15s", "input_series": inputs, "promql_expr_test": [expected]}]
+    file = tmp_path / "test.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(root / "deploy/prometheus/alerts.yaml")], "tests": tests}))
+
+    done = subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True, timeout=TIMEOUT_S)
+
+    assert 0 == done.returncode, done.stdout + done.stderr
