@@ -284,7 +284,7 @@ class Chunks:
         if not start.has_records and start.without_leader is not None:
             raise _no_leader(start.without_leader)
         ends, is_full = plan(ids.offsets, start.offset_ranges)
-        chunk = ChunkCore(ids, ends, encoder, selector)
+        chunk = ChunkCore(ids, ends, start.offset_ranges if is_full else {}, encoder, selector)
         if ends:
             slot = clients.request(self._slots)
             try:

@@ -286,6 +286,54 @@ def test_offsets_without_records_lead_to_an_empty_chunk():
     assert [11, 21, 31, 33] == [int(chunk.next_offset.partition(".")[0][1:]) for chunk in chunks]
 
 
+@given(st.lists(st.lists(st.integers(1, 900), max_size=4), min_size=1, max_size=3))
+def test_a_client_requests_no_empty_block(partitions):
+    """Compaction may leave few records in many offsets. Each gap takes two chunks, if the turn of others is in it."""
+    source = Source(len(partitions))
+    for partition, gaps in enumerate(partitions):
+        for gap in gaps:
+            for _ in range(gap):
+                source.log.append_marker("t0", partition)
+            source.fill(1, partition=partition)
+
+    chunks = source.read_to_end()
+
+    assert sum(map(len, partitions)) == len(set(places(*chunks)))
+    assert len(chunks) <= 4 * sum(map(len, partitions)) + 2 * core.TURN_BLOCKS
+
+
+@pytest.mark.parametrize(
+    ("offsets", "record", "expected"),
+    [
+        ([0], 505, 500),
+        ([0], 25, 20),
+        ([0], 605, 20),  # newer than the lookup
+        ([0, 5], 505, 470),  # the last turn of others before the record
+        ([5, 0], 145, 140),
+    ],
+)
+def test_a_chunk_without_records_ends_at_the_next_one(offsets, record, expected):
+    position = {Partition("t", at): offset for at, offset in enumerate(offsets)}
+
+    assert expected == core.end_without_records(20, record, Partition("t", 0), position, OffsetRange(0, 600))
+
+
+def test_a_partition_does_not_wait_for_one_with_empty_blocks():
+    """The blocks with records are never those at the turn of others."""
+    source = Source(2)
+    source.fill(3, partition=1)
+    for _ in range(20):
+        source.fill(1)
+        for _ in range(core.TURN_BLOCKS * BLOCK - 1):
+            source.log.append_marker("t0")
+
+    chunks = [source.read()]
+    while len(chunks) < 4:
+        chunks.append(source.read(chunks[-1].next_offset))
+
+    assert [0, 1, 1, 1] == [partition for _, partition, _ in places(*chunks)]
+
+
 def test_a_small_chunk_is_sent_at_once():
     source = Source(2)
     source.fill(3, partition=0)

@@ -8,7 +8,8 @@ complete, it contains all of them, because a request takes as long as several hu
 from the position and the log alone, so all servers return the same one, and all clients request the same offsets after
 their first ones. The partition is the one with the lowest block, so partitions of different lengths do not lead to
 different paths, and one without new records delays none. If the log has not reached the end of any block, the chunk
-contains the new records of all partitions.
+contains the new records of all partitions. A full chunk whose records are all gone by compaction ends at the next block with
+records.
 
 A client that never reaches the end of one partition must not wait for ever for the others. Therefore, one of TURN_BLOCKS
 blocks is that of another partition, or the new records of those whose block is incomplete, in turn. The sum of the offsets
@@ -75,12 +76,40 @@ def plan(offsets: Mapping[Partition, int], offset_ranges: Mapping[Partition, Off
     return Plan({partition: end}, is_full=True)
 
 
+def end_without_records(
+    end: int,
+    record: int,
+    partition: Partition,
+    offsets: Mapping[Partition, int],
+    offset_range: OffsetRange,
+) -> int:
+    """Return where a full chunk ends if compaction has left no record before its end: at the block of the next record.
+
+    A client would otherwise request each empty block. At a turn of others between them, the chunk ends there.
+
+    Args:
+        end: the planned end.
+        record: the offset of the next record.
+        partition, offsets: the partition of the chunk, and the position.
+        offset_range: the offsets that the log holds.
+    """
+    if record >= offset_range.end:  # is newer than the lookup
+        return end
+    last = max(end, record // BLOCK_OFFSETS * BLOCK_OFFSETS)
+    if len(offsets) == 1:
+        return last
+    blocks = (sum(offsets.values()) - offsets[partition] + last) // BLOCK_OFFSETS
+    turn = last - (blocks + 1) % TURN_BLOCKS * BLOCK_OFFSETS
+    return turn if turn >= end else last
+
+
 class ChunkCore:
     """Encodes the records of one chunk.
 
     Args:
         ids: the position, which moves with the frames.
         ends: see Plan.
+        offset_ranges: the offsets that the log holds, if the chunk is full.
         encoder: encodes records.
         selector: the records that the client receives, if the encoder has dimensions.
 
@@ -91,13 +120,19 @@ class ChunkCore:
     """
 
     def __init__(
-        self, ids: IdWriter, ends: Mapping[Partition, int], encoder: Encoder, selector: Selector | None
+        self,
+        ids: IdWriter,
+        ends: Mapping[Partition, int],
+        offset_ranges: Mapping[Partition, OffsetRange],
+        encoder: Encoder,
+        selector: Selector | None,
     ) -> None:
         self.ids = ids
         self.parts: list[bytes] = []
         self.elements = 0
         self._start = dict(ids.offsets)
         self._ends = ends
+        self._offset_ranges = offset_ranges
         self._encoder = encoder
         self._selector = selector
         self._size = 0
@@ -121,6 +156,12 @@ class ChunkCore:
         """
         partition, end = batch.partition, self._ends[batch.partition]
         first, last = (bisect_left(batch.records, offset, key=_OFFSET) for offset in (self.ids.offsets[partition], end))
+        if first < last:
+            self._offset_ranges = {}
+        elif partition in self._offset_ranges and last < len(batch.records):
+            record, offset_range = batch.records[last].offset, self._offset_ranges[partition]
+            end = end_without_records(end, record, partition, self.ids.offsets, offset_range)
+            self._ends = {partition: end}
         batch = batch._replace(records=batch.records[first:last], next_offset=min(batch.next_offset, end))
         encoded = 0
         while self.ids.offsets[partition] < batch.next_offset and self._size < MAX_CHUNK_BYTES:
