@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
+from kafkasse.pipelines import runner
+from kafkasse.pipelines.topics import COMMIT_INTERVAL_S
 from kafkasse.tools.broker import EmbeddedBroker
 from kafkasse.tools.java import jars
 from tests.project.conftest import Deployed
@@ -95,7 +97,7 @@ def running(command: list[str], variables: Environment) -> Iterator[subprocess.P
 @pytest.mark.timeout(600)  # Spark starts slowly on a busy machine
 def test_a_client_reads_the_results_of_the_pipeline(on_this_machine):
     """The service load fills the topic countries, the pipeline writes to topn, and kafkasse streams topn."""
-    (port, path) = re.findall(r"^# Then: curl -N http://localhost:(\d+)(\S+)$", FILE.read_text(), re.MULTILINE)[0]
+    (port, path) = re.findall(r'^# Then: curl -N "http://localhost:(\d+)(\S+)"$', FILE.read_text(), re.MULTILINE)[0]
     load, pipeline = ([on_this_machine(word) for word in SERVICES[name]["command"]] for name in ("load", "pipeline"))
     subprocess.run(load, env=environment("load", on_this_machine), check=True, timeout=EXIT_TIMEOUT_S)
     variables = environment("kafkasse", on_this_machine) | {"PORT": "0"}
@@ -109,12 +111,19 @@ def test_a_client_reads_the_results_of_the_pipeline(on_this_machine):
         (event,) = stream.events(1)
 
     assert {"continent", "nrs"} <= json.loads(event.data).keys()
-    assert [f"{port}:{port}"] == SERVICES["kafkasse"]["ports"]
+    assert [f"127.0.0.1:{port}:{port}"] == SERVICES["kafkasse"]["ports"]
     assert 0 == process.returncode
 
 
 def test_compose_waits_until_the_streams_have_ended(gunicorn):
     assert int(SERVICES["kafkasse"]["stop_grace_period"].removesuffix("s")) >= gunicorn["shutdown_s"]
+
+
+def test_compose_waits_until_the_pipeline_has_committed():
+    """Compose's default is 10 s."""
+    seconds = int(SERVICES["pipeline"]["stop_grace_period"].removesuffix("s"))
+
+    assert seconds > COMMIT_INTERVAL_S + runner.DRAIN_TIMEOUT_S
 
 
 def test_the_image_of_kafka_has_the_version_of_the_embedded_broker():
