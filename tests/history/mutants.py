@@ -41,7 +41,7 @@ from kafkasse.records import frame
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter.dimensions import Dimensions, Selector
 from kafkasse.records.frame import ServerSentEvents
-from kafkasse.records.position import IdWriter, stream_offset
+from kafkasse.records.position import IdWriter
 from kafkasse.route import Route
 from kafkasse.web.client_socket import ClientSocket
 from kafkasse.web.stream import Stream
@@ -668,14 +668,14 @@ def _with_later_id(stream: Any, data: bytes) -> bytes:
 # Finite reads.
 
 
-@mutant(stream_offset, "of")
-def next_offset_too_far(original: Any, ids: IdWriter) -> Any:
+@mutant(truncation_marks, "offset_of")
+def next_offset_too_far(original: Any, ids: IdWriter, marks: Any) -> Any:
     """Some next offsets are one record too far in a partition that the chunk has moved."""
     if is_turn("next_offset_too_far", 5, counts=bool(ids.epochs)):
         ids = ids.copy_at(ids.places())
         partition = max(ids.epochs)
         ids.set(partition, ids.offsets[partition] + 1, leader_epoch=ids.epochs[partition])
-    return original(ids)
+    return original(ids, marks)
 
 
 @mutant(ChunkCore, "_append")
