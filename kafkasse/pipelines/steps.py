@@ -108,6 +108,7 @@ class DeclaredQuery:
             "or removes; to count only the latest row of each key, add latest: true"
             for name, query in self.queries.items()
             if "window" in query and "latest" not in query
+            if all(map(_is_reversible, query["window"]["aggregates"].values()))  # latest allows no others
         ]
 
     def __call__(self, **frames: DataFrame) -> dict[str, DataFrame]:
@@ -347,6 +348,13 @@ def reversible(aggregate: str) -> str:
             "count(…), sum(…) or avg(…)"
         )
     return _REVERSIBLE[call[1].lower()].format("1" if call[2].strip() == "*" else call[2], SIGN)
+
+
+def _is_reversible(aggregate: str) -> bool:
+    try:
+        return bool(reversible(aggregate))
+    except CommandError:
+        return False
 
 
 def _is_one_expression(text: str) -> bool:

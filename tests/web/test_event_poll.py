@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import gevent
@@ -10,15 +11,13 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from kafkasse.log.memory import MemoryLog
+from kafkasse.feed import Reader
 from kafkasse.process.open_streams import streams
 from kafkasse.web import event_poll, finite_reads
 from tests.support.issuer import SETTINGS, key_set, token
 from tests.support.sse import Event, read_events, read_until
 from tests.support.waiting import TIMEOUT_S
 from tests.web.clients import client_of
-
-SOON_S = 0.02
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +40,16 @@ def poll(client: FlaskClient, path: str = "/t", last_event_id: str = "", **heade
     return [event for event in found if event.type != "position"]
 
 
-def append_soon(log: MemoryLog, value: bytes = b'{"n":3}', **record: Any) -> None:
-    gevent.spawn_later(SOON_S, log.append, "t", value, **record)
+def while_waiting(monkeypatch: pytest.MonkeyPatch, action: Callable[..., object], *arguments: Any) -> None:
+    """Call `action` once, when a poll has started to wait."""
+    wait = finite_reads.wait_for_lines
+
+    def wait_and_act(reader: Reader) -> bytes:
+        monkeypatch.setattr(finite_reads, "wait_for_lines", wait)
+        gevent.spawn(action, *arguments)
+        return wait(reader)
+
+    monkeypatch.setattr(finite_reads, "wait_for_lines", wait_and_act)
 
 
 def data(found: list[Event]) -> list[tuple[str, Any]]:
@@ -62,8 +69,8 @@ def test_a_poll_has_the_events_of_the_stream(client, log):
     assert [2] == [json.loads(event.data)["n"] for event in poll(client, f"/t?last_event_id={found[2].id}")]
 
 
-def test_a_poll_waits_for_a_record(client, log):
-    append_soon(log)
+def test_a_poll_waits_for_a_record(client, log, monkeypatch):
+    while_waiting(monkeypatch, log.append, "t", b'{"n":3}')
 
     assert [("message", 3)] == data(poll(client))
 
@@ -123,7 +130,7 @@ def test_lost_records_are_a_gap(client, log):
     assert (0, 2) == (json.loads(gap.data)["from"], json.loads(gap.data)["to"])
 
 
-def test_a_snapshot_comes_in_one_poll(log):
+def test_a_snapshot_comes_in_one_poll(log, monkeypatch):
     routes = {"rows": {"path": "/rows", "topics": ["t"], "format": "value", "start": "snapshot"}}
     client = client_of(log, None, routes=routes)
 
@@ -131,7 +138,7 @@ def test_a_snapshot_comes_in_one_poll(log):
 
     assert ["", "", ""] == [row.id for row in rows]
     assert {"snapshot": "complete"} == json.loads(complete.data)
-    append_soon(log)
+    while_waiting(monkeypatch, log.append, "t", b'{"n":3}')
     assert [("message", 3)] == data(poll(client, "/rows", complete.id))
 
 
@@ -161,7 +168,7 @@ def test_a_poll_has_no_offset(client):
 
 def test_a_poll_ends_when_the_server_stops(client, monkeypatch):
     monkeypatch.setattr(finite_reads, "CHECK_S", 0.01)
-    gevent.spawn_later(SOON_S, monkeypatch.setattr, streams, "stopping", True)
+    while_waiting(monkeypatch, monkeypatch.setattr, streams, "stopping", True)
 
     assert [] == poll(client)
     rejected = client.get("/t?live=events")  # or the client would repeat it in a loop

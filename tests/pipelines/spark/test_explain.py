@@ -75,9 +75,15 @@ def test_says_which_modes_accept_the_query(spark, pipeline, stages, realtime, mi
 
 
 def test_warns_of_a_window_that_counts_corrected_records():
-    """An aggregate cannot take a record back."""
+    """An aggregate cannot take a record back. `latest` is impossible with a maximum."""
     source = DeclaredSource({})
-    queries = {"all": {"window": {}, "latest": True}, "hourly": {"window": {}}, "sink": {"window": {}}}
+    count, largest = ({"aggregates": {"n": aggregate}} for aggregate in ("count(*)", "max(n)"))
+    queries = {
+        "all": {"window": count, "latest": True},
+        "hourly": {"window": count},
+        "sink": {"window": count},
+        "largest": {"window": largest},
+    }
     query = DeclaredQuery(queries, {"orders": source}, {})
     pipeline = Pipeline("x", {"orders": "orders"}, query, {name: name for name in queries})
 
