@@ -148,8 +148,9 @@ def test_streams_of_browsers_pass_through(site):
 
     site.server.stop()
 
-    response = site.get("/t", Accept="text/event-stream")
+    response = site.get("/t", Accept="text/event-stream", Origin="https://shop.example")
     assert (200, b"retry: 3000\n\n") == (response.status, response.body)
+    assert "https://shop.example" == response.headers["access-control-allow-origin"]
     assert 503 == site.get("/t?offset=-1").status
 
 

@@ -38,6 +38,7 @@ STREAMS = 1_000  # more than Debian's nginx and apache accept with their default
 LONG_ID_ENTRIES = 1_000  # 58 kB; kafkasse accepts 64 KiB
 CLIENT = "127.0.0.2"  # another address than the proxy's
 RETRY = b"retry: 3000\n\n"
+ORIGIN = "https://shop.example"  # not in cors_origins
 
 
 def proxy(program: Program, *kind: str, again: bool = False) -> Any:
@@ -238,22 +239,28 @@ def test_the_server_knows_its_public_url(site, connect, kind):
 
 @each_client
 def test_a_browser_resumes_after_a_restart_of_the_server(site, connect, cluster, topic):
-    """The stream ends with an ID. While no server runs, a browser gets an empty stream, and then resumes."""
+    """The stream ends with an ID. While no server runs, a browser gets an empty stream, and then resumes.
+
+    A browser stops reconnecting if a page of another origin may not read the empty stream, with or without credentials.
+    """
     stream = connect(f"/streams/{topic}").ready()
     site.server.stop()
     end = stream.rest()
     cluster.send(topic, b'{"n":1}')
 
-    waiting = connect(f"/streams/{topic}", Accept="text/event-stream", Last_Event_ID=stream.last_id)
+    headers = {"Accept": "text/event-stream", "Last_Event_ID": stream.last_id, "Origin": ORIGIN}
+    waiting = connect(f"/streams/{topic}", **headers)
     waiting.rest()
     health = connect("/streams/-/health")
     health.rest()
     site.start_again()
-    resumed = connect(f"/streams/{topic}", Accept="text/event-stream", Last_Event_ID=stream.last_id)
+    resumed = connect(f"/streams/{topic}", **headers)
 
     assert [1] == numbers(resumed.events(1))
     assert ([], 0, True) == (end, stream.exit_code, stream.body.rpartition(b"retry: ")[2].strip().isdigit())
     assert (200, "text/event-stream", RETRY) == (waiting.status, waiting.headers["content-type"], bytes(waiting.body))
+    assert (ORIGIN, "true") == tuple(waiting.headers[f"access-control-allow-{name}"] for name in ("origin", "credentials"))
+    assert "access-control-allow-origin" not in resumed.headers
     assert 503 == health.status
 
 
