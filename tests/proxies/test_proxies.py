@@ -259,7 +259,9 @@ def test_a_browser_resumes_after_a_restart_of_the_server(site, connect, cluster,
     assert [1] == numbers(resumed.events(1))
     assert ([], 0, True) == (end, stream.exit_code, stream.body.rpartition(b"retry: ")[2].strip().isdigit())
     assert (200, "text/event-stream", RETRY) == (waiting.status, waiting.headers["content-type"], bytes(waiting.body))
-    assert (ORIGIN, "true") == tuple(waiting.headers[f"access-control-allow-{name}"] for name in ("origin", "credentials"))
+    assert (ORIGIN, "true") == tuple(
+        waiting.headers[f"access-control-allow-{name}"] for name in ("origin", "credentials")
+    )
     assert "access-control-allow-origin" not in resumed.headers
     assert 503 == health.status
 
