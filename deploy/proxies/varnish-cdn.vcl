@@ -42,7 +42,7 @@ sub vcl_backend_error {
         set beresp.status = 200;
         set beresp.http.Content-Type = "text/event-stream";
         set beresp.http.Cache-Control = "no-store";
-        # Without these, browsers give up on pages of other origins. The response contains no data.
+        # Without these, pages of other origins do not reconnect. The response contains no data.
         set beresp.http.Access-Control-Allow-Origin = bereq.http.Origin;
         set beresp.http.Access-Control-Allow-Credentials = "true";
         synthetic({"retry: 3000

@@ -85,7 +85,8 @@ def end_without_records(
 ) -> int:
     """Return where a full chunk ends if compaction has left no record before its end: at the block of the next record.
 
-    A client would otherwise request each empty block. At a turn of others between them, the chunk ends there.
+    A client would otherwise request each empty block. If the turn of other partitions is before that block, the chunk ends at
+    the last such turn.
 
     Args:
         end: the planned end.
