@@ -85,8 +85,8 @@ def end_without_records(
 ) -> int:
     """Return where a full chunk ends if compaction has left no record before its end: at the block of the next record.
 
-    A client would otherwise request each empty block. If the turn of other partitions is before that block, the chunk ends at
-    the last such turn.
+    A client would otherwise request each empty block. If a turn of other partitions is before that block, the chunk ends at
+    the last one.
 
     Args:
         end: the planned end.
