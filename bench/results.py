@@ -138,9 +138,8 @@ def _without_comments(file: Path) -> str:
     return "\n".join(line for line in lines if line.strip() and not line.lstrip().startswith(("#", "//")))
 
 
-def write(origin: dict[str, Any], rows: Iterable[Row], before: dict[tuple[str, str], Row]) -> None:
+def write(origin: dict[str, Any], rows: list[Row], before: dict[tuple[str, str], Row]) -> None:
     """Store the results, and print what is worse than before."""
-    rows = list(rows)
     lines = [
         json.dumps({name: _plain(value) for name, value in asdict(row).items()}, ensure_ascii=False) for row in rows
     ]

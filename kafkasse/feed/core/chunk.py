@@ -158,7 +158,7 @@ class ChunkCore:
         partition, end = batch.partition, self._ends[batch.partition]
         first, last = (bisect_left(batch.records, offset, key=_OFFSET) for offset in (self.ids.offsets[partition], end))
         if first < last:
-            self._offset_ranges = {}
+            self._offset_ranges = {}  # the chunk has records, so its end stays the same
         elif partition in self._offset_ranges and last < len(batch.records):
             record, offset_range = batch.records[last].offset, self._offset_ranges[partition]
             end = end_without_records(end, record, partition, self.ids.offsets, offset_range)
