@@ -30,7 +30,6 @@ NUMBERS = {
     "version": (1, 2**31 - 1),
     "state_partitions": (1, 10_000),
     "commit_interval_s": (MIN_COMMIT_INTERVAL_S, 3600),
-    "refresh_tables_s": (1, 31 * 86_400),
 }
 MAX_PARTITION = 2**31 - 1
 MAX_OFFSET = 2**63 - 1
@@ -116,8 +115,6 @@ class Pipeline:
             arrives during a commit waits for the commit to end, so a longer interval delays fewer records. But after a
             crash, all records since the last commit are processed again, and a stop and the metrics wait for the next
             commit.
-        refresh_tables_s: how often the query starts again from its checkpoint, so that it reads its side tables again. None:
-            only when the pipeline starts.
         spark: Spark settings, such as `{"spark.driver.memory": "2g"}`. They override the defaults of kafkasse. Those of
             spark-submit and of the command line override them.
         version: the version of the query. Increase it if the sinks must not contain results of both the old and the
@@ -139,7 +136,6 @@ class Pipeline:
     checkpoint: str | None = field(default=None, kw_only=True)
     state_partitions: int | None = field(default=None, kw_only=True)
     commit_interval_s: int | None = field(default=None, kw_only=True)
-    refresh_tables_s: int | None = field(default=None, kw_only=True)
     spark: Mapping[str, object] = field(default_factory=dict, kw_only=True)
     version: int = field(default=1, kw_only=True)
     dead_letters: str | None = field(default=None, kw_only=True)
@@ -162,9 +158,6 @@ class Pipeline:
         if self.commit_interval_s is not None and self.mode != "realtime":
             reason = "requires mode 'realtime'; the other modes commit after each batch"
             raise self._error(reason, "commit_interval_s")
-        if self.refresh_tables_s is not None and self.mode == "once":
-            reason = "mode 'once' reads the side tables once; remove refresh_tables_s, or use another mode"
-            raise self._error(reason, "refresh_tables_s")
 
     def _check_topics(self) -> None:
         """Check the topics and the names of the sources."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
@@ -30,14 +28,6 @@ DRAIN_POLL_INTERVAL_S = 0.1
 DRAIN_TIMEOUT_S = 20.0  # for the commit after the end of the batch; it takes up to 2 s
 
 logger = logging.getLogger("kafkasse.pipeline")
-
-
-class _End(Enum):
-    """Why a query ends. The value is the reason in the pipeline's status."""
-
-    STOP = ""
-    TABLES = "restarting to reload the side tables"
-    DONE = "all records are processed"
 
 
 class Observer(Protocol):
@@ -71,50 +61,38 @@ class Attempt:
     drains: bool
 
     def start(self) -> None:
-        """Run the query. Start it again each time that it should read its side tables again.
+        """Run the query.
 
         Raises:
             CommandError: the query cannot run before the user fixes something.
             Interrupted: the query ended, and another attempt may succeed.
         """
-        while self._run_query():
-            self.observer.report(PipelineState.STARTING, "")
-
-    def _run_query(self) -> bool:
-        """Run the query. Returns whether to start it again."""
         spark, pipeline, path = self.run.spark, self.run.pipeline, self.run.checkpoint()
         with listening(spark) as listener, start.started(self.run, path, self.stop) as query:
             self.observer.started(checkpoint.last_commit(self.run.files, path))
             if not wait_until_running(spark, query, pipeline.mode, self.stop):
-                return False
+                return
             self.observer.report(PipelineState.RUNNING, "")
-            end = self._monitor(query, listener)
-            if end is _End.TABLES or (end is _End.STOP and self.drains):
-                self.observer.report(PipelineState.DRAINING, end.value)
-                # While the query ends for its tables, the first signal must not end it without a commit.
-                stop = self.stop if end is _End.STOP else StopRequests()
-                drain(spark, query, stop, topics.commit_interval_s(pipeline) + DRAIN_TIMEOUT_S)
+            if self._monitor(query, listener) and self.drains:
+                self.observer.report(PipelineState.DRAINING, "")
+                drain(spark, query, self.stop, topics.commit_interval_s(pipeline) + DRAIN_TIMEOUT_S)
                 self._handle(listener.take_last())
-        return end is _End.TABLES and not self.stop.wait(0)
 
-    def _monitor(self, query: StreamingQuery, listener: Listener) -> _End:
-        """Wait until the query should end, or until a query of mode `once` has ended."""
+    def _monitor(self, query: StreamingQuery, listener: Listener) -> bool:
+        """Return True when a stop request arrives, or False when a query of mode `once` has ended."""
         spark, pipeline = self.run.spark, self.run.pipeline
         slots = _Slots(spark)
-        refresh_at_s = time.monotonic() + (pipeline.refresh_tables_s or math.inf)
         while query.isActive:
             self._handle(listener.take())
             self.observer.polled()
             is_active = bool(spark.sparkContext.statusTracker().getActiveJobsIds())
             slots.check(_progress(spark, query, pipeline.mode)[1] if is_active else 0)
             if self.stop.wait(POLL_INTERVAL_S):
-                return _End.STOP
-            if time.monotonic() >= refresh_at_s:
-                return _End.TABLES
+                return True
         self._handle(listener.take_last())
         if query.exception() is not None or pipeline.mode != "once":
             raise failure(spark, query)
-        return _End.DONE
+        return False
 
     def _handle(self, events: Iterable[dict[str, Any]]) -> None:
         for progress in events:

@@ -87,7 +87,6 @@ def test_all_options_reach_the_pipeline(file):
         "mode": "microbatch",
         "checkpoint": "/data",
         "state_partitions": 4,
-        "refresh_tables_s": 600,
         "spark": {"spark.executor.memory": "2g"},
         "version": 2,
         "dead_letters": "bad-orders",
@@ -207,8 +206,6 @@ sink: large-orders => sink: orders
   8: sink: orders is also a source; write to another topic
 sink: => dead_letters: orders\n    sink:
   8: dead_letters: orders is also a source; use another topic
-sink: => refresh_tables_s: 10\n    mode: once\n    sink:
-  8: refresh_tables_s: mode 'once' reads the side tables once; remove refresh_tables_s, or use another mode
 sink: => mode: real-time\n    sink:
   8: mode: must be one of realtime, microbatch, once, not 'real-time' (did you mean realtime?)
 sink: => spark: {driver.memory: 2g}\n    sink:

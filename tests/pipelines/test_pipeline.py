@@ -65,8 +65,6 @@ INVALID = [
     ({"state_partitions": True}, "state_partitions must be a whole number from 1"),
     ({"commit_interval_s": 4}, "commit_interval_s must be a whole number from 5 to 3600, not 4"),
     ({"commit_interval_s": 10, "mode": "microbatch"}, "commit_interval_s: requires mode 'realtime'"),
-    ({"refresh_tables_s": 0}, "refresh_tables_s must be a whole number from 1"),
-    ({"refresh_tables_s": 60, "mode": "once"}, "refresh_tables_s: mode 'once' reads the side tables once"),
     ({"spark": {"driver.memory": "2g"}}, "'driver.memory' is not a Spark setting; Spark settings start with 'spark.'"),
 ]
 
