@@ -58,11 +58,11 @@ The limits of the missed goals, and what compiled code could gain:
 - **Opening a stream** (one process, a log in memory). The Flask view takes 0.18 ms of CPU when 500 clients connect at once,
   and 0.39 ms alone, where Starlette takes 0.16 and 0.32 ms. So kafkasse cannot open streams as fast as Starlette. It takes
   0.29 and 0.59 ms: 1,200 calls of functions instead of 720, and the end of the stream with its log line and metrics.
-  Compiled code could save at most the difference, 0.1 ms of each opening in a burst. No client notices that, so there is none.
+  Compiled code could save at most the difference, 0.1 ms of each opening in a burst, which no client notices.
 - **Catch-up** (one process, a log in memory). Encoding takes 1.3 µs for each record: 0.3 µs to validate the JSON, which is
   compiled already, 0.2 µs to check whether the frame can repeat it unchanged, 0.3 µs to format the frame and its ID, the
-  rest for the loop in Python. Receiving, checking and decoding take 0.2 µs, and joining and sending 0.15 µs. Compiled code could
-  save at most 0.7 µs, a quarter of `catch_up.cpu`.
+  rest for the loop in Python. Receiving, checking and decoding take 0.2 µs, and joining and sending 0.15 µs. Compiled
+  code could save at most 0.7 µs, a quarter of `catch_up.cpu`.
 - **Few clients.** The Python interpreter takes 75 % of the server's CPU time with 1 client at 200/s, and 67 % with 10 at
   500/s. The kernel takes 13 and 21 %. Compiled code could save most of this: up to 6 and 11 % of a core. It would have to
   replace the whole path of a record, with every call of gevent, for servers that are nearly idle, so there is none.
