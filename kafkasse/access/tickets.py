@@ -30,6 +30,7 @@ from gevent import get_hub
 from kafkasse.access.visitor import InvalidToken, Visitor
 from kafkasse.access.watched_file import WatchedFile
 from kafkasse.errors import AccessUnavailable, BadRequest, ConfigurationError
+from kafkasse.process.open_streams import streams
 
 LIFETIME_S = 30
 MAX_TICKET_BYTES = 6000  # a request line may have 8,190 bytes
@@ -84,7 +85,8 @@ class Tickets:
         """Return the visitor of a ticket, and make the ticket invalid.
 
         Raises:
-            InvalidToken: the ticket was not issued by this server, is for another path, has expired, or was used.
+            InvalidToken: the ticket was not issued by this server, is for another path, has expired, or was used, or the
+                visitor's streams were ended since it was issued: the visitor may have logged out.
             AccessUnavailable: the use cannot be recorded.
         """
         padded = ticket.encode() + b"=" * (-len(ticket) % 4)
@@ -96,7 +98,8 @@ class Tickets:
         except (InvalidFernet, ValueError):
             raise InvalidToken(_REJECTED) from None
         number, its_path, guard, name, claims, expires_at, key_hash = json.loads(data)
-        if its_path != path or not self._use(number, issued_at // WINDOW_S):
+        was_ended = streams.has_ended(name, time.monotonic() - (self._clock() - issued_at))
+        if its_path != path or was_ended or not self._use(number, issued_at // WINDOW_S):
             raise InvalidToken(_REJECTED)
         return Visitor(guard, name, claims, float("inf") if expires_at is None else expires_at, key_hash)
 

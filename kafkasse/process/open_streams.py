@@ -22,7 +22,7 @@ OPERATIONS_KEY = "kafkasse.operations"
 # replaced that function, the value becomes the poll, which is also the body.
 PARK_KEY = "kafkasse.park"
 DRAIN_S = 1.0
-MAX_ENDED_VISITORS = 10_000  # a stream would have to open while as many visitors log out
+MAX_ENDED_VISITORS = 10_000  # a stream would have to open, or a ticket be valid, while as many visitors log out
 _numbers = count(1)
 
 
@@ -106,8 +106,12 @@ class StreamRegistry:
         self._open.add(stream)
         if self.stopping:
             stream.end(EndReason.SERVER_STOPPING)
-        elif stream.info.requested_at <= self._visitors_ended_at.get(stream.info.visitor, -inf):
+        elif self.has_ended(stream.info.visitor, stream.info.requested_at):
             stream.end(EndReason.ACCESS_REVOKED)
+
+    def has_ended(self, visitor: str, since: float) -> bool:
+        """Return whether end_visitor() was called for a visitor since a time, as in time.monotonic()."""
+        return since <= self._visitors_ended_at.get(visitor, -inf)
 
     def discard(self, stream: OpenStream) -> None:
         """Remove a stream that has ended."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kafkasse import end_streams
 from kafkasse.access import InvalidToken, Visitor
 from kafkasse.access.tickets import LIFETIME_S, MAX_WINDOWS, WINDOW_S, Tickets, open_tickets
 from kafkasse.errors import AccessUnavailable, BadRequest, ConfigurationError
@@ -48,6 +49,21 @@ def test_a_ticket_is_valid_for_half_a_minute(tmp_path):
     now += 1
     with pytest.raises(InvalidToken, match="expired"):
         tickets.redeem(second, "/t")
+
+
+def test_a_ticket_is_not_valid_after_a_logout(tmp_path):
+    """Otherwise, it would open a stream that lasts. A ticket that is issued later is valid."""
+    now = 1_000_000.0
+    tickets = Tickets(SECRET, "", tmp_path, lambda: now)
+    grace, other = Visitor("session", "grace"), Visitor("session", "joan")
+    early, of_other = tickets.issue(grace, "/t"), tickets.issue(other, "/t")
+
+    now += LIFETIME_S
+    end_streams("grace")
+
+    with pytest.raises(InvalidToken):
+        tickets.redeem(early, "/t")
+    assert [other, grace] == [tickets.redeem(ticket, "/t") for ticket in (of_other, tickets.issue(grace, "/t"))]
 
 
 def test_old_files_are_deleted(tmp_path):

@@ -69,13 +69,13 @@ def test_ends_one_stream_by_its_id(registry):
 
 def test_ends_the_streams_of_the_visitor_that_are_open_or_still_opening(registry):
     """A stream that is requested later is the guards' concern."""
-    opened, opening, other = Stream("ada"), Stream("ada"), Stream("bob")
+    opened, opening, other = Stream("grace"), Stream("grace"), Stream("bob")
     registry.add(opened)
     registry.add(other)
 
-    assert 1 == end_streams("ada")
+    assert 1 == end_streams("grace")
 
-    later = Stream("ada")
+    later = Stream("grace")
     registry.add(opening)
     registry.add(later)
     revoked = [EndReason.ACCESS_REVOKED.value]
@@ -85,14 +85,14 @@ def test_ends_the_streams_of_the_visitor_that_are_open_or_still_opening(registry
 def test_a_worker_that_hangs_delays_no_other(registry, tmp_path, monkeypatch):
     """The error names the worker. The streams of the others have ended."""
     monkeypatch.setattr(control, "TIMEOUT_S", 0.05)
-    hanging, stream = socket.socket(socket.AF_UNIX), Stream("ada")
+    hanging, stream = socket.socket(socket.AF_UNIX), Stream("grace")
     hanging.bind(str(tmp_path / "worker-1.sock"))
     hanging.listen()
     registry.add(stream)
     monkeypatch.setattr(runtime, "worker_sockets", lambda: [tmp_path / "worker-1.sock"])
 
     with hanging, pytest.raises(TimeoutError, match=r"did not answer, .* may be open: 1\."):
-        end_streams("ada")
+        end_streams("grace")
 
     assert [EndReason.ACCESS_REVOKED.value] == stream.calls
 

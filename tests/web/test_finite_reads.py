@@ -771,13 +771,13 @@ class Login:
     expires_at: float = math.inf
 
     def __call__(self, _: object) -> Visitor | None:
-        return Visitor(name="ada", expires_at=self.expires_at)
+        return Visitor(name="grace", expires_at=self.expires_at)
 
     def expire(self) -> None:
         self.expires_at = time.time() + 0.5  # after the request was identified
 
     def log_out(self) -> None:
-        gevent.spawn(lambda: self._opened() and end_streams("ada"))
+        gevent.spawn(lambda: self._opened() and end_streams("grace"))
 
     def end(self) -> None:
         """As an operator does."""
@@ -787,7 +787,7 @@ class Login:
         """Wait until the visitor reads, and return the status of the read."""
         while True:
             for status in streams.statuses():
-                if ("r", "ada", "finite_read") == (status["route"], status["visitor"], status["state"]):
+                if ("r", "grace", "finite_read") == (status["route"], status["visitor"], status["state"]):
                     return status
             gevent.sleep(SOON_S)
 
