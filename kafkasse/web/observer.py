@@ -57,7 +57,7 @@ class Observer:
         fields = Fields(request_id=request_id, route=route, client=client, status=status, error=error, reason=reason)
         self._logger.log(level, "A request was rejected: %s", fields)
 
-    def failed(self, request_id: str, error: Exception) -> None:
+    def failed(self, request_id: str, error: BaseException) -> None:
         """Log an error that nothing expected, with its traceback unless the same line of code has just raised one."""
         raised_by = traceback.extract_tb(error.__traceback__)[-1]
         subject = f"{type(error).__name__} {raised_by.filename}:{raised_by.lineno}"

@@ -225,7 +225,7 @@ class StreamService:
         opening = traces.start_opening(route.name, request_id.request_id(request.environ), request.headers.items())
         try:
             response = self.respond(route, topics, parameters, opening.end)
-        except Exception as error:
+        except (Exception, Timeout) as error:
             opening.fail(type(error).__name__, getattr(error, "status", 500))
             raise
         if isinstance(response, PollResponse) or not isinstance(response.response, Stream):
@@ -245,7 +245,7 @@ class StreamService:
             return self.reject_slowly(error)
         except HTTPException:  # a guard of the application called flask.abort()
             raise
-        except Exception as error:  # noqa: BLE001 - failed() logs it
+        except (Exception, Timeout) as error:  # noqa: BLE001 - failed() logs it; a guard may let a Timeout escape
             self.observer.failed(request_id.request_id(request.environ), error)
             return self.reject_slowly(KafkasseError(UNEXPECTED))
 
@@ -687,7 +687,7 @@ class StreamService:
             return None if result is None else self._with_cors(make_response(result))
         except HTTPException:  # from flask.abort()
             raise
-        except Exception:
+        except (Exception, Timeout):
             self.config.hooks.logger.exception("The hook on_connect_error failed.")
             return None
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from flask import Request, abort
 from flask.testing import FlaskClient
+from gevent import Timeout
 
 from kafkasse import Visitor, schemas
 from kafkasse.access.api_keys import create_key
@@ -276,6 +277,8 @@ def test_a_function_of_the_app_can_be_a_guard(client_of):
         user = request.headers.get("X-User")
         if user == "bug":
             raise ValueError("no database")
+        if user == "slow":
+            raise Timeout(5)  # which is not an Exception
         if user == "unknown":
             abort(418)
         return Visitor(name=user, claims={"role": user}) if user else None
@@ -288,7 +291,7 @@ def test_a_function_of_the_app_can_be_a_guard(client_of):
     )
 
     assert 401 == status(client, "/t")
-    users = {"ada": 200, "unknown": 418, "bug": 500}
+    users = {"ada": 200, "unknown": 418, "bug": 500, "slow": 500}
     assert users == {user: status(client, "/t", X_User=user) for user in users}
     assert [403, 200] == [status(client, "/r", X_User=user) for user in ("ada", "admin")]
 
