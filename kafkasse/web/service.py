@@ -366,6 +366,7 @@ class StreamService:
         coding = negotiate(current.headers.get("Accept-Encoding", ""), compression) if compression else IDENTITY
         if is_head:
             response = self._stream_response(route, parsed, (), coding, self.root)
+            response.automatically_set_content_length = False  # a stream has no length
             response.headers.update(self._server.runner(current.environ)(partial(self._find_end, opening)))
             return response
         return self._open_stream(opening, coding, on_open)

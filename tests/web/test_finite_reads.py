@@ -129,6 +129,7 @@ def test_head_of_a_stream_returns_the_offset_at_the_end(log, monkeypatch, server
     assert 200 == client.head("/t?offset=now&live=sse", environ_overrides=server).status_code
     assert client.get("/t?offset=now").headers[NEXT] == response.headers[NEXT]
     assert "text/event-stream" in response.headers["Content-Type"]
+    assert "Content-Length" not in response.headers
 
 
 def test_an_offset_converts_to_an_event_id(client, log):
