@@ -100,7 +100,7 @@ class Snapshot(SnapshotCore):
                     continue
                 self._requested.clear()
                 self.wake()
-        except Exception as error:
+        except BaseException as error:  # a hook may let any exception escape, such as a gevent.Timeout
             self._failure = KafkasseError("The server could not read the snapshot.")
             self._failed_at = time.monotonic()
             if not isinstance(error, KafkasseError):

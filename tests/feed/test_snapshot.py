@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import gevent
 import pytest
 
-from kafkasse.errors import ConfigurationError, TopicGone, Unavailable
+from kafkasse.errors import ConfigurationError, KafkasseError, TopicGone, Unavailable
 from kafkasse.feed import StopReason
 from kafkasse.feed import snapshot as snapshots
 from kafkasse.feed.core.reader_states import ReaderState
@@ -281,6 +282,15 @@ def test_a_failing_filter_ends_the_stream():
     world.put(1, b"a")
 
     with pytest.raises(Exception, match="The filter of this stream failed"):
+        world.client().read()
+
+
+def test_a_timeout_that_escapes_from_a_hook_ends_the_stream():
+    """It is no Exception. The client would wait for ever, and keep the worker busy."""
+    world = SnapshotWorld(Encoder(deserializer=mock.Mock(side_effect=gevent.Timeout(1))))
+    world.put(1, b"a")
+
+    with pytest.raises(KafkasseError, match="could not read the snapshot"):
         world.client().read()
 
 
