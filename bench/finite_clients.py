@@ -10,6 +10,7 @@ import re
 import select
 import socket
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from bench.clients import MAX_READ_BYTES, OPEN_TIMEOUT_S, latencies_of
@@ -49,12 +50,19 @@ class Finished:
 
 @dataclass(slots=True, eq=False)
 class _Client:
-    socket: socket.socket
     offset: bytes
+    socket: socket.socket = field(init=False)
     cursor: bytes = b""
     head: bytes = b""
     left: int = 0  # of the body
     is_up_to_date: bool = False
+
+    def receive_into(self, buffer: bytearray) -> int:
+        """Return how many bytes arrived; 0 if the connection was closed."""
+        try:
+            return self.socket.recv_into(buffer)
+        except ConnectionError:
+            return 0
 
 
 class FiniteClients:
@@ -77,26 +85,35 @@ class FiniteClients:
         suffix = b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
         prefix = b"GET %b?%boffset=" % (path.encode(), b"live=long-poll&" if seconds else b"")
 
+        def connect(client: _Client) -> None:
+            client.socket = socket.create_connection(("127.0.0.1", port), OPEN_TIMEOUT_S)
+            opened[client.socket.fileno()] = client
+            poll.register(client.socket, select.EPOLLIN)
+
         def request(client: _Client) -> None:
             cursor = b"&cursor=" + client.cursor if client.cursor else b""
-            client.socket.sendall(prefix + client.offset + cursor + suffix)
+            with suppress(ConnectionError):  # the connection was closed, so poll() returns it
+                client.socket.sendall(prefix + client.offset + cursor + suffix)
             done.requests += 1
 
         for _ in range(clients):
-            connected = socket.create_connection(("127.0.0.1", port), OPEN_TIMEOUT_S)
-            client = opened[connected.fileno()] = _Client(connected, offset.encode())
-            poll.register(connected, select.EPOLLIN)
-            request(client)  # at once, because Varnish closes a connection that is idle for 5 s
+            connect(client := _Client(offset.encode()))
+            request(client)
         waiting, deadline = len(opened), began + (seconds or MAX_READ_S)
         while waiting and time.monotonic() < deadline:
             for fd, _ in poll.poll(0.1):
                 client = opened[fd]
-                size = client.socket.recv_into(buffer)
-                if not size:
-                    raise ConnectionError("a connection was closed")
+                if not (size := client.receive_into(buffer)):
+                    if client.head or client.left:
+                        raise ConnectionError("a response was cut off")
+                    opened.pop(fd).socket.close()
+                    connect(client)  # Varnish closes a connection that is idle for 5 s
+                    request(client)
+                    continue
                 is_sampled = sampled_share and random.random() < sampled_share
                 if self._receive(client, memoryview(buffer)[:size], done, bool(is_sampled)):
                     if client.is_up_to_date and seconds is None:
+                        poll.unregister(client.socket)
                         waiting -= 1
                     else:
                         request(client)

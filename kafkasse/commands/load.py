@@ -145,7 +145,8 @@ def _report(file: str, topic: str, delivery: _Delivery, stopped_by: BaseExceptio
     for partition, (first, last) in sorted(delivery.offsets.items()):
         click.echo(f"  partition {partition}: offsets {first} to {last}")
     if isinstance(stopped_by, BadRow):
-        raise CommandError(f"{file}: {stopped_by}; stopped before sending this row, {done}")
+        advice = ". Correct this row, and load only this one and those after it" if delivery.acknowledged else ""
+        raise CommandError(f"{file}: {stopped_by}; stopped before sending this row, {done}{advice}")
     missing = delivery.sent - delivery.acknowledged
     if missing or isinstance(stopped_by, KafkaError):
         reason = message(delivery.failure or stopped_by or KafkaTimeoutError())
