@@ -7,6 +7,7 @@ installed version. The module does not know about cursors and feeds.
 from __future__ import annotations
 
 import io
+import random
 import socket
 import ssl
 import struct
@@ -435,6 +436,7 @@ class _ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka
     def __init__(self, net: NetworkSelector, **config: Any) -> None:
         super().__init__(net, **config)
         self._connect_errors: dict[Any, Exception] = {}  # by node ID
+        self._has_reached_broker = False  # at an address that the brokers announce
 
     def connect_failures(self) -> str:
         """Return the addresses of up to MAX_FAILURES_SHOWN brokers that cannot be reached, each with the reason, or ""."""
@@ -452,6 +454,14 @@ class _ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka
         permanent = (error for error in errors if isinstance(error, (*PERMANENT_ERRORS, *_SETTINGS_ERRORS)))
         return next(permanent, errors[-1] if errors else None)
 
+    def least_loaded_node(self) -> Any:
+        """If no broker can be reached any more, also try the bootstrap servers: all brokers may have new addresses."""
+        brokers = self.cluster.brokers()
+        if not self._has_reached_broker or any(broker.node_id not in self._connect_errors for broker in brokers):
+            return super().least_loaded_node()
+        nodes = [broker.node_id for broker in (*brokers, *self.cluster.bootstrap_brokers())]
+        return random.choice([node for node in nodes if not self.connection_delay(node)] or [None])  # noqa: S311
+
     async def _connect(self, node: Any, conn: KafkaConnection, **options: Any) -> None:
         await super()._connect(node, conn, **options)
         if conn.init_future.failed():
@@ -459,6 +469,7 @@ class _ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka
             self._stop_bootstrap_if_rejected()
         else:
             self._connect_errors.pop(node.node_id, None)
+            self._has_reached_broker |= not self.cluster.is_bootstrap(node.node_id)
 
     def _stop_bootstrap_if_rejected(self) -> None:
         """Give up if all bootstrap servers reject us: many wrong passwords in a row may lock the account."""

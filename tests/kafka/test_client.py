@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from uuid import UUID
 
@@ -30,9 +30,10 @@ import kafkasse
 from kafkasse.errors import KafkaUnavailable
 from kafkasse.kafka import client
 from kafkasse.kafka.client import Broker, Client
-from tests.kafka.fake_broker import FakeCluster, FakeTopic
-from tests.kafka.logs import open_log
-from tests.support.waiting import TIMEOUT_S
+from kafkasse.kafka.log import KafkaLog
+from tests.kafka.fake_broker import HOST, FakeBroker, FakeCluster, FakeTopic
+from tests.kafka.logs import at, open_log
+from tests.support.waiting import TIMEOUT_S, wait_until
 
 SIGNATURES = {
     StructField.compiled_decode_from: "self version compact tagged data_class",
@@ -41,6 +42,7 @@ SIGNATURES = {
     KafkaConnectionManager.__init__: "self net configs",
     KafkaConnectionManager._build_transport: "self node timeout_at",
     KafkaConnectionManager._connect: "self node conn reset_backoff_on_connect timeout_at",
+    KafkaConnectionManager.least_loaded_node: "self",
     KafkaConnectionManager.run: "self coro args",
     KafkaConnection.__init__: "self net node_id broker_version_data configs",
     KafkaConnection.connection_made: "self transport",
@@ -57,7 +59,7 @@ SIGNATURES = {
 }
 OVERRIDES = {
     client._NetClient: {"__init__"},
-    client._ConnectionManager: {"__init__", "_connect", "_build_transport"},
+    client._ConnectionManager: {"__init__", "_connect", "_build_transport", "least_loaded_node"},
     client._TcpTransport: {"_sock_recv"},
     client._TlsTransport: {"_sock_recv", "handshake"},
 }
@@ -250,3 +252,21 @@ def test_client_bootstraps_when_the_cluster_is_back(cluster):
         cluster.restart(0)
 
         assert ["t"] == list(log.describe(["t"]))
+
+
+def test_brokers_with_new_addresses_are_found_through_the_bootstrap_servers(cluster):
+    """For example, all containers of a cluster were replaced, and the name of the bootstrap server stays."""
+    cluster.topics["t"].offset_range = 0, 7
+    with closing(open_log(cluster.bootstrap_servers, kafka_timeout_s=0.5)) as log:
+        for _ in range(2):
+            broker = FakeBroker(cluster, 0)  # at a new address
+            cluster.advertised = HOST, broker.port
+            wait_until(lambda: is_described(log))
+            assert 7 == log.offset_ranges([at(0)])[at(0)].end
+            broker.close()
+
+
+def is_described(log: KafkaLog) -> bool:
+    with suppress(KafkaUnavailable):
+        return "t" in log.describe(["t"])
+    return False
