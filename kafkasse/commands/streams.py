@@ -90,7 +90,7 @@ def _servers() -> list[tuple[str, list[Path]]]:
     servers = [(runtime.name(folder), sockets) for folder in runtime.folders() if (sockets := runtime.sockets(folder))]
     if not servers:
         raise CommandError(
-            f"found no server of this user in {runtime.base()}; start the server with kafkasse's gunicorn settings"
+            f"found no server of this user in {runtime.base()}; start the server with kafkasse's worker"
             " (gunicorn -c python:kafkasse.server.gunicorn_conf MODULE:APP). If the server has another directory,"
             f" set {runtime.BASE_VARIABLE} to that directory"
         )

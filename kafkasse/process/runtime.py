@@ -7,8 +7,8 @@
         ready                 exists since a worker has reached Kafka
         name                  the process ID and addresses of the server, for operators
 
-gunicorn.conf.py calls start(), worker_exited() and stop() in the master. A later start() removes the directory of a
-killed master.
+gunicorn.conf.py calls start(), worker_exited() and stop() in the master; without it, our worker calls start() there. A later
+start() removes the directory of a killed master.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def base() -> Path:
 
 
 def folder() -> Path | None:
-    """Return the directory of the gunicorn that this process belongs to, or None if gunicorn.conf.py was not used."""
+    """Return the directory of the gunicorn that this process belongs to, or None if start() was not called."""
     path = os.environ.get(FOLDER_VARIABLE)
     return Path(path) if path else None
 
@@ -54,10 +54,18 @@ def folders() -> list[Path]:
     return [path for path in _folders() if _is_locked(path)]
 
 
-def start() -> None:
+def has_started() -> bool:
+    """Return whether start() was called in this process, or in its master before it was forked."""
+    return _lock is not None
+
+
+def start(with_metrics: bool = True) -> None:
     """Create the directory of this gunicorn, and set the variables that the workers inherit.
 
     If the user has set PROMETHEUS_MULTIPROC_DIR, the metrics are in that directory.
+
+    Args:
+        with_metrics: whether the workers share their metrics, for which the master must call worker_exited().
 
     Raises:
         ConfigurationError: another user could change the directory.
@@ -72,7 +80,7 @@ def start() -> None:
     path = new.rename(base() / new.name.removeprefix("."))  # a directory with this name is always locked
     os.environ[FOLDER_VARIABLE] = str(path)
     given = os.environ.get(METRICS_VARIABLE)
-    if not given or (inherited is not None and Path(given) == inherited / "metrics"):
+    if with_metrics and (not given or (inherited is not None and Path(given) == inherited / "metrics")):
         os.environ[METRICS_VARIABLE] = str(path / "metrics")
     _complete(path)
 
@@ -100,7 +108,8 @@ def _complete(path: Path) -> None:
     path.mkdir(mode=0o700, exist_ok=True)
     if not (path / "lock").exists():
         _lock_folder(path)
-    Path(os.environ[METRICS_VARIABLE]).mkdir(mode=0o700, parents=True, exist_ok=True)
+    if metrics := os.environ.get(METRICS_VARIABLE):
+        Path(metrics).mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def _lock_folder(path: Path) -> None:
@@ -155,13 +164,13 @@ def stop() -> None:
 
 
 def worker_sockets() -> list[Path]:
-    """Return the sockets of the workers of this gunicorn; none if gunicorn.conf.py was not used."""
+    """Return the sockets of the workers of this gunicorn; none under another server."""
     path = folder()
     return sockets(path) if path is not None else []
 
 
 def worker_pids() -> list[int]:
-    """Return the process IDs of the workers of this gunicorn; none if gunicorn.conf.py was not used."""
+    """Return the process IDs of the workers of this gunicorn; none under another server."""
     return sorted(map(worker_pid, worker_sockets()))
 
 

@@ -30,7 +30,14 @@ import gevent
 from gevent import monkey
 
 from kafkasse import __version__
-from kafkasse.errors import ID_TOO_LONG_ADVICE, BadRequest, HeaderTooLarge, KafkasseError, RequestTooLarge
+from kafkasse.errors import (
+    ID_TOO_LONG_ADVICE,
+    BadRequest,
+    ConfigurationError,
+    HeaderTooLarge,
+    KafkasseError,
+    RequestTooLarge,
+)
 from kafkasse.process import control, runtime
 from kafkasse.process.event_loop import take_turn
 from kafkasse.process.log_line import one_line
@@ -94,7 +101,10 @@ class Worker(GeventWorker):  # type: ignore[misc]
     _operations_name: Any = None  # the address of the listener for operators, as getsockname() returns it
 
     def __init__(self, *args: Any, **settings: Any) -> None:
+        """Prepare a worker. gunicorn calls this in its master."""
         super().__init__(*args, **settings)
+        if not runtime.has_started():
+            self._start_runtime()
         mask_access_log(self.log)
         self._collections = ShortCollections(streams)
         self._listeners: list[SharedListener] = []
@@ -102,6 +112,15 @@ class Worker(GeventWorker):  # type: ignore[misc]
         self._runner: Any = None  # the greenlet that is in gunicorn's loop
         self._control: Any = None
         self._reported_wrappers: set[tuple[str, bool]] = set()
+
+    def _start_runtime(self) -> None:
+        """Create the private directory of a gunicorn without gunicorn.conf.py, because end_streams() needs it."""
+        try:
+            runtime.start(with_metrics=False)
+        except (ConfigurationError, OSError) as error:
+            self.log.warning("kafkasse.end_streams() ends only the streams of its own worker. %s", error)
+        else:
+            atexit.register(_stop_runtime, os.getpid())
 
     @classmethod
     def setup(cls) -> None:
@@ -210,8 +229,9 @@ class Worker(GeventWorker):  # type: ignore[misc]
             self.notify()
             gevent.sleep(STOP_CHECK_INTERVAL_S)
         streams.close_all()
-        if self._control is not None:
+        if folder is not None and self._control is not None:
             self._control.close()
+            runtime.socket_path(folder, os.getpid()).unlink(missing_ok=True)
 
     def _is_busy(self) -> bool:
         return len(streams) + len(self._kept) > 0 or any(len(listener.pool) for listener in self._listeners)
@@ -362,6 +382,11 @@ def _close_log_handlers() -> None:
     logging.shutdown() does not.
     """
     logging.config.dictConfig({"version": 1, "disable_existing_loggers": False})
+
+
+def _stop_runtime(master: int) -> None:
+    if os.getpid() == master:  # not in the workers, which have inherited this exit function
+        runtime.stop()
 
 
 def _reach_kafka() -> None:

@@ -116,7 +116,7 @@ def test_a_stream_that_does_not_exist_is_an_error(server, streams):
 
 
 def test_without_a_server_it_names_the_settings_and_the_directory(run, tmp_path):
-    """The server may run without kafkasse's gunicorn settings, or use another directory."""
+    """The server may run without kafkasse's worker, or use another directory."""
     code, _, err = run("streams", KAFKASSE_RUNTIME_DIR=str(tmp_path))
 
     assert 1 == code

@@ -79,6 +79,26 @@ LONG = {
 }
 
 
+LOGIN = """
+import os
+from flask import Flask
+from kafkasse import Config, MemoryLog, Visitor, blueprint, end_streams
+
+log = MemoryLog()
+log.create("t")
+guards = {"session": lambda request: Visitor(name=request.headers["X-User"])}
+app = Flask(__name__)
+app.register_blueprint(blueprint(Config(allowed_topics=["t"], guards=guards, access=["session"]), log))
+app.add_url_rule("/logout", view_func=lambda: str(end_streams("ada")))
+
+
+@app.after_request
+def name_worker(response):
+    response.headers["X-Worker"] = str(os.getpid())
+    return response
+"""
+
+
 def names(commands: Iterable[str]) -> list[Any]:
     return [
         pytest.param(name, marks=pytest.mark.long if name in LONG or name.startswith(("uWSGI", "mod_wsgi")) else ())
@@ -127,6 +147,25 @@ def test_flask_run_streams_with_the_module_of_the_guide(start, tmp_path):
 
     with Client(server.port, "/streams/t").ready() as stream:
         assert 200 == stream.status
+
+
+def test_a_logout_ends_the_streams_of_all_workers(start, tmp_path):
+    """With kafkasse's worker alone, as in the guide. gunicorn removes its private directory at the end."""
+    (tmp_path / "login.py").write_text(LOGIN)
+    runtime = tmp_path / "run"
+    with ExitStack() as clients:
+        server = start(f"{GUNICORN} {WORKER} --workers 2 login:app", KAFKASSE_RUNTIME_DIR=str(runtime))
+        streams: list[Client] = []
+        while len({stream.headers["x-worker"] for stream in streams}) < 2:
+            streams.append(clients.enter_context(Client(server.port, "/t", X_User="ada")).ready())
+
+        assert str(len(streams)) == fetch(server.port, "/logout").body.decode()
+
+        for stream in streams:
+            stream.rest()
+    server.process.terminate()
+    assert 0 == server.process.wait(TIMEOUT_S)
+    assert [] == list(runtime.iterdir())
 
 
 def test_a_settings_file_can_set_the_class_of_the_worker(start, tmp_path):
