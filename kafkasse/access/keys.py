@@ -16,7 +16,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any, NamedTuple, Protocol
 
 import gevent
@@ -115,7 +115,7 @@ class KeySetUrl:
             if self._age_s() > MAX_AGE_S:
                 raise self._unavailable()
         elif self._age_s() > REFRESH_S and self._wait_s() <= 0:
-            gevent.spawn(self._fetch)
+            Thread(target=self._fetch, daemon=True).start()  # a greenlet if gevent has patched the standard library
         try:
             return _find(self._keys, kid, algorithm)
         except InvalidToken:

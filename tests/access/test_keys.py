@@ -68,6 +68,7 @@ def test_old_keys_are_fetched_again_in_the_background(issuer):
     issuer.source.find("rsa-1", "RS256")
 
     wait_until(lambda: issuer.fetches == 2)
+    assert issuer.source.find("rsa-2", "RS256")  # waits for the end of the fetch
     with pytest.raises(InvalidToken):
         issuer.source.find("rsa-1", "RS256")
 

@@ -13,9 +13,11 @@ from typing import Any
 import gevent
 import pytest
 
+from tests.access.conftest import served
 from tests.support.any_server import AnyServer
 from tests.support.client import Client, fetch
 from tests.support.docs import example
+from tests.support.issuer import key_set, token
 from tests.support.server import ROOT, TOOLS
 from tests.support.waiting import TIMEOUT_S, wait_until
 
@@ -96,6 +98,22 @@ app.add_url_rule("/logout", view_func=lambda: str(end_streams("ada")))
 def name_worker(response):
     response.headers["X-Worker"] = str(os.getpid())
     return response
+"""
+
+
+TOKENS = """
+import os
+from flask import Flask
+from kafkasse import Config, MemoryLog, blueprint
+from kafkasse.access import keys
+from tests.support.issuer import SETTINGS
+
+keys.REFRESH_S = keys.COOLDOWN_S = 0
+log = MemoryLog()
+log.create("t")
+guards = {"customers": {"jwt": {**SETTINGS, "jwks_url": os.environ["JWKS_URL"]}}}
+app = Flask(__name__)
+app.register_blueprint(blueprint(Config(allowed_topics=["t"], guards=guards, access=["customers"]), log))
 """
 
 
@@ -284,6 +302,26 @@ def test_gunicorns_worker_connections_limit_the_streams(start):
         assert 503 == fetch(server.port, "/streams/t", Connection="close").status
         assert 200 == fetch(server.port, "/", Connection="close").status
     assert "because gunicorn's worker_connections is 20" in server.log
+
+
+class Keys:
+    """A key set that counts how often it is fetched."""
+
+    fetches = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        self.fetches += 1
+        yield key_set("rsa-1")
+
+
+def test_a_server_with_threads_fetches_the_keys_of_tokens_again(start, tmp_path):
+    """Without an event loop, a greenlet would never run, and each request would leave one more."""
+    (tmp_path / "tokens.py").write_text(TOKENS)
+    with served(keys := Keys()) as url:
+        server = start(f"{GUNICORN} -k gthread --threads 2 tokens:app", JWKS_URL=url)
+        headers = {"Authorization": f"Bearer {token()}"}
+
+        wait_until(lambda: 200 == fetch(server.port, "/t?offset=-1", **headers).status and keys.fetches > 2)
 
 
 # Stopping and upgrading.
