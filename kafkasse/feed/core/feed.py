@@ -79,6 +79,7 @@ class FeedCore:
     Attributes:
         epochs: the leader epochs that the feed has read.
         partitions: the partitions of the feed, as the keys of a dict. The tail adds partitions that are created later.
+        added: where each of these later partitions starts.
         readers: the number of readers. Feeds.open() increments it before it opens a reader; the reader decrements it.
         idle_since: when the last reader closed, by the same clock as `now`.
         failure: the error that ended the feed, or None.
@@ -97,6 +98,7 @@ class FeedCore:
         self.key = key
         self.ids = ids
         self.partitions = dict.fromkeys((*ids.offsets, *ids.pending))
+        self.added: dict[Partition, Place] = {}
         self.epochs = FeedEpochs(ids)
         self.ring = Ring(limits, ids.offsets, has_index=key.encoder.dimensions is not None)
         self.wire = key.encoder.wire
@@ -192,6 +194,7 @@ class FeedCore:
         self.ring.add_partitions(offsets)
         for partition, offset in offsets.items():
             self.ids.set(partition, offset)
+            self.added[partition] = self.ids.place(partition)
             self._moved[partition] = None
         self._change_flushed(id_sent=False)
 

@@ -142,7 +142,10 @@ class ReaderCore:
 
     def _fall_behind(self, state: Joining | Live) -> None:
         self.stats.falls_behind += 1
-        self._enter(Behind(self._feed.ids.copy_at(state.places) if isinstance(state, Live) else state.ids))
+        if isinstance(state, Joining):
+            self._enter(Behind(state.ids))
+        else:  # the log may have lost the first records of a partition that was added since the last segment
+            self._enter(Behind(self._feed.ids.copy_at({**state.places, **self._feed.added, **state.places})))
 
     def park(self, client: ParkedClient) -> None:
         """Let the feed send to `client`. Call this only if `can_park` is true."""
