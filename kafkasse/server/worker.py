@@ -116,6 +116,8 @@ class Worker(GeventWorker):  # type: ignore[misc]
     def _start_runtime(self) -> None:
         """Create the private directory of a gunicorn without gunicorn.conf.py, because end_streams() needs it."""
         try:
+            if self.cfg.uid != os.geteuid():
+                raise ConfigurationError("With the option --user, the workers cannot use the directory of the master.")
             runtime.start(with_metrics=False)
         except (ConfigurationError, OSError) as error:
             self.log.warning("kafkasse.end_streams() ends only the streams of its own worker. %s", error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ import pytest
 from gevent.pool import Pool
 from gunicorn.workers.ggevent import GeventWorker
 
+from kafkasse.process import runtime
 from kafkasse.server.kept_connections import KeptConnections
 from kafkasse.server.worker import MAX_WAITING_CONNECTIONS, Worker
 from tests.server.conftest import IN_MEMORY
@@ -55,6 +57,21 @@ def test_one_worker_reports_at_the_start_that_kafka_cannot_be_reached():
             wait_until(lambda: server.log.count(line) == 2)
 
     assert 2 == server.log.count("Kafka is unavailable.")
+
+
+# The private directory.
+
+
+def test_without_a_directory_that_all_workers_can_use_a_warning_says_what_does_not_work(tmp_path, monkeypatch, caplog):
+    """With gunicorn's option --user, the workers could not read the directory of the master."""
+    monkeypatch.setenv(runtime.BASE_VARIABLE, str(tmp_path))
+    worker = Worker.__new__(Worker)
+    worker.cfg, worker.log = SimpleNamespace(uid=os.geteuid() + 1), logging.getLogger("gunicorn.error")
+
+    worker._start_runtime()
+
+    assert [] == list(tmp_path.iterdir())
+    assert "end_streams() ends only the streams of its own worker. With the option --user" in caplog.text
 
 
 # Turns.
