@@ -16,6 +16,7 @@ import os
 import secrets
 import shutil
 import stat
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -123,7 +124,8 @@ class Tickets:
 def open_tickets(settings: Mapping[str, Any], secret_file: str, name: str, logger: logging.Logger) -> Tickets:
     """Create the tickets of the blueprint `name`. They are not valid for one whose setting `guards` is different.
 
-    If `secret_file` is empty, all processes of this user on this machine share a random secret.
+    If `secret_file` is empty, all processes of this user on this machine share a random secret. Then logins are different if
+    they are in different files: two apps may have a function with the same name, and other users.
 
     Raises:
         ConfigurationError: the secret cannot be read, or there is no private directory.
@@ -136,7 +138,13 @@ def open_tickets(settings: Mapping[str, Any], secret_file: str, name: str, logge
         secret = WatchedFile("ticket_secret_file", secret_file, parse_secret, logger).content
     else:
         secret = _shared_secret(folder, secrets.token_bytes(_SECRET_BYTES))
-    purpose = json.dumps([name, settings], sort_keys=True, default=lambda login: getattr(login, "__qualname__", ""))
+
+    def identity(login: Any) -> list[str]:
+        module = sys.modules.get(getattr(login, "__module__", ""))
+        file = "" if secret_file else getattr(module, "__file__", "")
+        return [getattr(login, "__qualname__", ""), file]
+
+    purpose = json.dumps([name, settings], sort_keys=True, default=identity)
     return Tickets(secret, purpose, folder, is_shared=not secret_file)
 
 

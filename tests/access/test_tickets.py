@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import stat
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -96,6 +98,26 @@ def test_other_guards_do_not_accept_the_ticket(folder, guards, name):
 
     with pytest.raises(InvalidToken):
         open_with(guards, name).redeem(ticket, "/t")
+
+
+def test_an_app_with_another_login_does_not_accept_the_ticket(folder, monkeypatch):
+    """Two apps of one user may have functions with the same name. A user of one app is not a user of the other."""
+    (folder / "ticket-secret").write_bytes(SECRET)
+
+    def login(_: object) -> None:
+        """Is the function of both apps."""
+
+    login.__module__ = "streams"
+    apps, machines = [], []
+    for app in ("one", "other"):
+        monkeypatch.setitem(sys.modules, "streams", SimpleNamespace(__file__=f"/srv/{app}/streams.py"))
+        apps.append(open_with({"session": login}))
+        machines.append(open_with({"session": login}, secret_file=str(folder / "ticket-secret")))
+
+    with pytest.raises(InvalidToken):
+        apps[1].redeem(apps[0].issue(VISITOR, "/t"), "/t")
+    # With a secret file, an operator has decided that the machines serve the same app, perhaps from other directories.
+    assert VISITOR == machines[1].redeem(machines[0].issue(VISITOR, "/t"), "/t")
 
 
 def test_machines_with_the_same_secret_file_accept_tickets(folder, monkeypatch):
