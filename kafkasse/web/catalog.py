@@ -31,8 +31,8 @@ from kafkasse.web.describe.asyncapi import asyncapi
 from kafkasse.web.describe.openapi import openapi
 from kafkasse.web.describe.security import schemes_of
 from kafkasse.web.describe.streams import StreamDescription, describe
-from kafkasse.web.headers import ALL_METHODS, DEFAULT_HEADERS, MAX_ACCEPT_CHARS
-from kafkasse.web.service import ASYNCAPI_TYPE, OPENAPI_TYPE, PROBLEM_ENDPOINT, StreamService
+from kafkasse.web.headers import DEFAULT_HEADERS, MAX_ACCEPT_CHARS
+from kafkasse.web.service import ASYNCAPI_TYPE, OPENAPI_TYPE, PROBLEM_ENDPOINT, RULE_OPTIONS, StreamService
 from kafkasse.web.value_schemas import ValueSchemas
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -68,9 +68,7 @@ class Catalog:
             }
         for path, (endpoint, respond) in rules.items():
             view = self._view(respond)
-            blueprint.add_url_rule(
-                path, endpoint, view, methods=ALL_METHODS, provide_automatic_options=False, strict_slashes=False
-            )
+            blueprint.add_url_rule(path, endpoint, view, **RULE_OPTIONS, strict_slashes=False)
 
     def _view(self, respond: Callable[[], Response]) -> Callable[..., Any]:
         return lambda **_: self._service.answer(partial(_read_only, respond))

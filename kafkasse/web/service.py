@@ -93,6 +93,12 @@ ASYNCAPI_TYPE = "application/vnd.aai.asyncapi+json;version=3.0.0"
 PROBLEM_ENDPOINT = "-problem"
 TICKET_ENDPOINT = "-ticket"
 TICKET_PATH = "/-/ticket"
+# werkzeug's redirects to a path with other slashes repeat the Host header, which a client can forge.
+RULE_OPTIONS: Mapping[str, Any] = {
+    "methods": ALL_METHODS,
+    "provide_automatic_options": False,
+    "merge_slashes": False,
+}
 # The number of cached roots. A proxy could send a new prefix with each request.
 MAX_ROOTS = 100
 
@@ -200,10 +206,7 @@ class StreamService:
                 route.url_rule,
                 route.name,
                 self.view(route),
-                methods=ALL_METHODS,
-                provide_automatic_options=False,
-                # werkzeug's redirects to a path with other slashes repeat the Host header, which a client can forge.
-                merge_slashes=False,
+                **RULE_OPTIONS,
                 strict_slashes=not route.path.endswith("/"),
             )
         blueprint.record_once(self._registered)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from flask import Blueprint, Response, request
 
 from kafkasse.errors import BadRequest, InvalidParameter, MethodNotAllowed
-from kafkasse.web.headers import ALL_METHODS, DEFAULT_HEADERS
-from kafkasse.web.service import TICKET_ENDPOINT, TICKET_PATH, StreamService
+from kafkasse.web.headers import DEFAULT_HEADERS
+from kafkasse.web.service import RULE_OPTIONS, TICKET_ENDPOINT, TICKET_PATH, StreamService
 
 if TYPE_CHECKING:  # the package cryptography is optional
     from kafkasse.access.tickets import Tickets
@@ -26,7 +26,7 @@ def add_tickets(blueprint: Blueprint, service: StreamService, tickets: Tickets) 
     def view(**_: str) -> Any:  # the parameters are those of the app's prefix
         return service.answer(lambda: _issue(service, tickets), METHODS)
 
-    blueprint.add_url_rule(TICKET_PATH, TICKET_ENDPOINT, view, methods=ALL_METHODS, provide_automatic_options=False)
+    blueprint.add_url_rule(TICKET_PATH, TICKET_ENDPOINT, view, **RULE_OPTIONS)
 
 
 def _issue(service: StreamService, tickets: Tickets) -> Response:

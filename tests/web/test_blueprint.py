@@ -82,6 +82,19 @@ def test_blueprints_of_a_process_share_the_capacity_of_the_server(log, monkeypat
 # In a host app.
 
 
+@pytest.mark.parametrize(
+    "path", ["//t", "//-/catalog", "/-//problems/not-found", "//-/ticket?path=/t", "/-//console/app.js"]
+)
+def test_no_redirect_repeats_the_host_of_the_request(log, path):
+    """A client can forge the Host header, and a shared cache could send the redirect to others."""
+    client = client_of(log, catalog=True, console=True, tickets=True)
+
+    response = client.post(f"/streams{path}", base_url="http://evil.example")
+
+    assert 404 == response.status_code
+    assert "Location" not in response.headers
+
+
 @pytest.fixture
 def host(log: CountingLog) -> FlaskClient:
     """A host app with routes, error handlers, a session and a hook that sees every request."""
