@@ -275,7 +275,7 @@ def _records(rows: DataFrame) -> DataFrame:
 def _latest(rows: DataFrame, keys_move: bool) -> DataFrame:
     """One record each time that the row of a key changes."""
     given = rows.select(F.col(KEY).alias("key"), PRESENT, _object(rows).alias("row"), *_position())
-    changes = key_changes(given, "key", [F.col("row")], ~F.col(PRESENT), keys_move=keys_move)
+    changes = key_changes(given, ["row"], ~F.col(PRESENT), keys_move=keys_move)
     return changes.select("key", F.to_json("after.row", JSON_OPTIONS).alias("value"), "version", "position")
 
 
@@ -321,7 +321,7 @@ def _window_of_latest(rows: DataFrame, window: Mapping[str, Any]) -> DataFrame:
     fields = [*_fields(rows), *([TIMESTAMP] if "time" not in window else [])]
     row = F.struct(*(F.col(f"`{name}`") for name in fields)).alias("row")
     given = rows.select(F.col(KEY).alias("key"), PRESENT, row, *_position())
-    changes = key_changes(given, "key", [F.col("row")], ~F.col(PRESENT))
+    changes = key_changes(given, ["row"], ~F.col(PRESENT))
     signed = [F.struct(F.lit(sign).alias(SIGN), F.col(f"{at}.row")) for sign, at in ((-1, "before"), (1, "after"))]
     counted = changes.select(F.inline(F.array(*signed))).where("row IS NOT NULL").select(SIGN, "row.*")
     aggregates = {name: reversible(expression) for name, expression in window["aggregates"].items()}

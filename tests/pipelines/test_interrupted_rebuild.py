@@ -24,7 +24,7 @@ from kafkasse.pipelines.operators import ranked
 def largest(records):
     fields = {{"code": TEXT, "continent": TEXT, "size": WHOLE_NUMBER}}
     items = json_objects(records, fields, key="code").withColumn("item", F.struct("code", "continent", "size"))
-    rows = ranked(items, {n}, group="continent", rank="size")
+    rows = ranked(items.withColumnsRenamed({{"continent": "group", "size": "rank"}}), {n})
     value = F.to_json(F.struct(F.col("items").alias("nrs")))
     return rows.select(F.col("group").alias("key"), value.alias("value"), "version", "position")
 

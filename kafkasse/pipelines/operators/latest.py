@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
@@ -15,19 +17,14 @@ JAVA_CLASS = "kafkasse.operators.LatestPerKey"
 
 
 def latest_per_key(
-    rows: DataFrame,
-    key: str = "key",
-    removed: Column | str | None = None,
-    order: str | None = None,
-    keys_move: bool = False,
+    rows: DataFrame, removed: Column | str | None = None, order: str | None = None, keys_move: bool = False
 ) -> DataFrame:
     """Keep the latest row of each key, and return a row each time that it changes.
 
     Args:
-        rows: the columns of interest, and the position of each row: either `partition` and `offset` of its record, or
-            `version` and `position` from another operator. Rows of the same partition may arrive in any order within a
-            micro-batch. A row that was already applied changes nothing.
-        key: the name of the key column, which is text.
+        rows: the text column `key`, the columns of interest, and the position of each row: either `partition` and `offset`
+            of its record, or `version` and `position` from another operator. Rows of the same partition may arrive in any
+            order within a micro-batch. A row that was already applied changes nothing.
         removed: a condition. A row that meets it removes its key.
         order: the name of a bigint column, such as the time of an event. A row whose value is lower than the one of the
             latest row arrived late and is ignored. Without it, the last row in the order of arrival is the latest. The
@@ -49,16 +46,15 @@ def latest_per_key(
     Raises:
         CommandError: a column is missing, or it has the wrong type.
     """
-    columns = [name for name in rows.columns if name not in {key, *_record_columns(rows)}]
-    changes = key_changes(rows, key, [F.col(name) for name in columns], removed, order, keys_move)
+    columns = [name for name in rows.columns if name not in {"key", *_record_columns(rows)}]
+    changes = key_changes(rows, columns, removed, order, keys_move)
     values = [F.col(f"after.{name}").alias(name) for name in columns]
-    return changes.select(F.col("key").alias(key), *values, "version", "position")
+    return changes.select("key", *values, "version", "position")
 
 
 def key_changes(
     rows: DataFrame,
-    key: str,
-    columns: list[Column],
+    columns: Sequence[Column | str],
     removed: Column | str | None = None,
     order: str | None = None,
     keys_move: bool = False,
@@ -67,13 +63,13 @@ def key_changes(
 
     `before` and `after` are structs of the columns, or null. `step` is the difference to the key's previous version.
     """
-    if not isinstance(rows.schema[key].dataType, StringType):
-        raise CommandError(f"the key column {key} is not text; cast it to string")
+    if not isinstance(rows.schema["key"].dataType, StringType):
+        raise CommandError("the column key is not text; cast it to string")
     version, position = _position(rows)
     is_removed = F.expr(removed) if isinstance(removed, str) else removed
     row = F.struct(*columns)
-    numbered = rows.where(F.col(key).isNotNull()).select(
-        F.col(key).alias("key"),
+    numbered = rows.where("key IS NOT NULL").select(
+        "key",
         F.col(order).cast("bigint").alias("order") if order else F.lit(None).cast("bigint").alias("order"),
         version.cast("bigint").alias("version"),
         position.cast(POSITION).alias("position"),

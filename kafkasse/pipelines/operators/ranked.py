@@ -18,24 +18,14 @@ JAVA_CLASS = "kafkasse.operators.Ranked"
 REPEATING_BATCHES: dict[Mode, int] = {"realtime": 3, "microbatch": 0, "once": 0}
 
 
-def ranked(
-    rows: DataFrame,
-    n: int,
-    key: str = "key",
-    group: str = "group",
-    rank: str = "rank",
-    item: str = "item",
-    order: str | None = None,
-) -> DataFrame:
+def ranked(rows: DataFrame, n: int, order: str | None = None) -> DataFrame:
     """Compute the top `n` items of each group, by descending rank and, for equal ranks, by key.
 
     Args:
-        rows: one row for each change of a key, with its position, see latest_per_key(). A row replaces the previous row of
-            its key. A row whose group or rank is null removes the key.
+        rows: one row for each change of a key, with its position, see latest_per_key(). `group` is text, `rank` is a bigint,
+            and `item` is a struct. A row replaces the previous row of its key. A row whose group or rank is null removes the
+            key.
         n: the number of items for each group. The state contains all keys, not only the top n.
-        key, group: the names of two text columns.
-        rank: the name of a bigint column.
-        item: the name of a struct column.
         order: see latest_per_key().
 
     Returns:
@@ -50,12 +40,11 @@ def ranked(
     """
     if n < 1:
         raise CommandError(f"n is {n}; it must be at least 1")
-    if not isinstance(rows.schema[rank].dataType, LongType):
-        raise CommandError(f"the rank column {rank} is not a bigint; cast it")
-    text, item_type = json_state.to_json(rows, item)
-    columns = [F.col(group).alias("group"), F.col(rank).alias("rank"), text.alias("item")]
-    is_removed = F.col(group).isNull() | F.col(rank).isNull()
-    changes = key_changes(rows, key, columns, is_removed, order)
+    if not isinstance(rows.schema["rank"].dataType, LongType):
+        raise CommandError("the column rank is not a bigint; cast it")
+    text, item_type = json_state.to_json(rows, "item")
+    is_removed = F.col("group").isNull() | F.col("rank").isNull()
+    changes = key_changes(rows, ["group", "rank", text.alias("item")], is_removed, order)
     json_state.record("n", n)
     arguments: list[int | StructType] = [n, REPEATING_BATCHES[json_state.mode.get()], ORDER_KEY, MEMBER, GROUP_STATE]
     tops = private_spark.transform_with_state(_moves(changes), "group", JAVA_CLASS, arguments, RESULT)

@@ -25,8 +25,9 @@ def topn(records: DataFrame, n: int = 3) -> DataFrame:
         `{"continent": …, "nrs": [COUNTRY, …]}` with one to `n` countries, the largest first, and countries of equal
         size ordered by code. The value is null (a tombstone) when the continent's last country was removed.
     """
-    countries = json_objects(records, COUNTRY, key="code").withColumn("item", F.struct(*COUNTRY))
-    top = ranked(countries, n, group="continent", rank="size")
+    countries = json_objects(records, COUNTRY, key="code")
+    members = countries.withColumns({"group": F.col("continent"), "rank": F.col("size"), "item": F.struct(*COUNTRY)})
+    top = ranked(members, n)
     continent = F.struct(F.col("group").alias("continent"), F.col("items").alias("nrs"))
     value = F.when(F.size("items") > 0, F.to_json(continent)).alias("value")
     return top.select(F.col("group").alias("key"), value, "version", "position")
