@@ -254,7 +254,8 @@ class Client:
     def refresh_brokers(self) -> None:
         """Refresh kafka-python's list of brokers. Without this, it does not know a broker that has just returned."""
         manager = self._bootstrapped()._manager
-        self._wait_for(manager.run, manager.cluster.refresh_metadata)
+        with _reasons(manager):
+            self._wait_for(manager.run, manager.cluster.refresh_metadata)
 
     def connect(self, broker: Broker) -> tuple[socket.socket, tuple[int, int]]:
         """Open a connection, encrypted and authenticated as the settings say, and detach its socket from kafka-python.
@@ -332,11 +333,11 @@ class Client:
 
     def _bootstrap_error(self, error: Exception, manager: _ConnectionManager | None) -> Exception:
         """Return the error to raise for a failed bootstrap. `manager` has recorded why connections failed."""
-        cause = (manager and manager.connect_failure()) or error
+        cause: Exception = (manager and manager.connect_failure()) or error
         if isinstance(cause, _SETTINGS_ERRORS):
             text = self._masked(f"{type(cause).__name__}: {cause}")
             cause = kafka_errors.KafkaConfigurationError(f"{text}. Check the settings kafka.sasl_* and kafka.ssl_*")
-        if isinstance(cause, PERMANENT_ERRORS) or not isinstance(cause, (kafka_errors.KafkaError, OSError)):
+        if isinstance(cause, PERMANENT_ERRORS):
             return cause
         reasons = manager.connect_failures() if manager is not None else ""
         timeout: Exception = kafka_errors.KafkaTimeoutError(f"{reasons or message(error)}. {self._advice}")
@@ -376,13 +377,20 @@ def lenient_records(batch: memoryview) -> Iterator[Any]:
 
 @contextmanager
 def _reasons(manager: _ConnectionManager) -> Iterator[None]:
-    """Add the reasons for failed connections to kafka-python's errors, which say only that a broker is not ready."""
+    """Add the reasons for failed connections to kafka-python's errors, which say only that a broker is not ready.
+
+    Other exceptions become kafka-python's errors, so that clients retry.
+    """
     try:
         yield
     except (kafka_errors.NodeNotReadyError, kafka_errors.KafkaConnectionError) as error:
         if reasons := manager.connect_failures():
             raise kafka_errors.KafkaConnectionError(f"{reasons}. {ADVERTISED_ADVICE}") from error
         raise
+    except (kafka_errors.KafkaError, OSError):
+        raise
+    except Exception as error:  # it escaped from a login, for example from botocore while AWS gives no credentials
+        raise kafka_errors.KafkaConnectionError(f"{type(error).__name__}: {error}") from error
 
 
 class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no type hints
@@ -397,7 +405,11 @@ class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pyth
         self._provider = provider
 
     def token(self) -> str:
-        return str(self._provider() if callable(self._provider) else self._provider.token())
+        try:
+            return str(self._provider() if callable(self._provider) else self._provider.token())
+        except Exception as error:
+            text = f"kafka.sasl_oauth_token_provider failed: {type(error).__name__}: {error}"
+            raise kafka_errors.KafkaConnectionError(text) from error
 
     def extensions(self) -> dict[str, str]:
         extensions: dict[str, str] = getattr(self._provider, "extensions", dict)()
@@ -463,9 +475,14 @@ class _ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka
         return random.choice([node for node in nodes if not self.connection_delay(node)] or [None])  # noqa: S311
 
     async def _connect(self, node: Any, conn: KafkaConnection, **options: Any) -> None:
+        backoff = self._backoff.get(node.node_id)
         await super()._connect(node, conn, **options)
         if conn.init_future.failed():
-            self._connect_errors[node.node_id] = explain(conn.init_future.exception)
+            error = self._connect_errors[node.node_id] = explain(conn.init_future.exception)
+            if self.bootstrapped and node.node_id not in self._backoff and not isinstance(error, PERMANENT_ERRORS):
+                # kafka-python has reset the backoff, because the connection was made. A login was still missing.
+                self._backoff |= {} if backoff is None else {node.node_id: backoff}
+                self.update_backoff(node.node_id)
             self._stop_bootstrap_if_rejected()
         else:
             self._connect_errors.pop(node.node_id, None)

@@ -15,6 +15,7 @@ from uuid import UUID
 
 import gevent
 import pytest
+from gevent.server import StreamServer
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaProtocolError
 from kafka.net.compat import KafkaNetClient
@@ -261,12 +262,26 @@ def test_brokers_with_new_addresses_are_found_through_the_bootstrap_servers(clus
         for _ in range(2):
             broker = FakeBroker(cluster, 0)  # at a new address
             cluster.advertised = HOST, broker.port
-            wait_until(lambda: is_described(log))
-            assert 7 == log.offset_ranges([at(0)])[at(0)].end
+            wait_until(lambda: end_of(log) == 7)
             broker.close()
 
 
-def is_described(log: KafkaLog) -> bool:
+def test_a_broker_that_accepts_and_closes_connections_is_not_flooded_with_them(cluster):
+    """For example, a load balancer whose brokers are down. kafka-python itself would not wait between two attempts."""
+    port, accepted = cluster.brokers[0].port, []
+    with closing(open_log(cluster.bootstrap_servers)) as log:
+        log.describe(["t"])
+        cluster.brokers[0].close()
+        with closing(StreamServer((HOST, port), lambda sock, _: accepted.append(sock.close()))) as server:
+            server.start()
+            with pytest.raises(KafkaUnavailable):
+                log.describe(["t"])
+
+    assert 1 < len(accepted) < 25
+
+
+def end_of(log: KafkaLog) -> int | None:
     with suppress(KafkaUnavailable):
-        return "t" in log.describe(["t"])
-    return False
+        ranges = log.offset_ranges([at(0)]) if log.describe(["t"]) else {}
+        return ranges[at(0)].end if ranges else None
+    return None

@@ -6,12 +6,14 @@ import base64
 import json
 import shutil
 import time
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
 import pytest
+from kafka.net.sasl.plain import SaslMechanismPlain
 
-from kafkasse.errors import ConfigurationError
+from kafkasse.errors import ConfigurationError, KafkaUnavailable
 from kafkasse.log import Partition
 from kafkasse.tools.broker import EmbeddedBroker
 from tests.kafka.logs import open_log, take, values
@@ -97,6 +99,43 @@ def test_no_record_is_lost_when_logins_expire(writer, ports, files, fresh_name):
 
     assert sent == received
     assert tokens > 2  # the metadata and the fetches have a connection each
+
+
+@pytest.mark.parametrize("is_connected", [False, True], ids=["at the first login", "later"])
+@pytest.mark.parametrize("mechanism", ["OAUTHBEARER", "PLAIN"])
+def test_a_login_that_fails_on_this_side_is_temporary(
+    broker, ports, files, monkeypatch, caplog, mechanism, is_connected
+):
+    """For example, an identity provider or AWS's service for credentials does not answer for a minute.
+
+    Any exception may then escape from a token provider, and from kafka-python's other mechanisms. Clients get a 503.
+    """
+    failing = not is_connected
+    auth_bytes = SaslMechanismPlain.auth_bytes
+
+    def fail_or(call: Callable[..., str | bytes], *args: Any) -> str | bytes:
+        if failing:
+            raise (KeyError if mechanism == "OAUTHBEARER" else AttributeError)("access_token")
+        return call(*args)
+
+    monkeypatch.setattr(SaslMechanismPlain, "auth_bytes", lambda self: fail_or(auth_bytes, self))
+    provider = {"sasl_oauth_token_provider": lambda: fail_or(token)} if mechanism == "OAUTHBEARER" else PASSWORDS
+    login = {"sasl_mechanism": mechanism, **provider}
+    with closing(open_log(f"{HOST}:{ports['SASL_SSL']}", TLS | login, kafka_timeout_s=0.5)) as log:
+
+        def is_reached() -> bool:
+            try:
+                return log.describe(["no-such-topic"]) == {}
+            except KafkaUnavailable:
+                return False
+
+        assert is_connected == is_reached()
+        failing = True
+        wait_until(lambda: not is_reached())
+        failing = False
+        wait_until(is_reached)
+
+    assert "access_token" in caplog.text
 
 
 def test_replaced_certificate_files_are_used_without_a_restart(writer, ports, files):
