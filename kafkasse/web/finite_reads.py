@@ -33,7 +33,7 @@ from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Selector
 from kafkasse.records.position import Position, stream_offset
 from kafkasse.route import Route, StartAt
-from kafkasse.web.headers import DEFAULT_HEADERS
+from kafkasse.web.headers import DEFAULT_HEADERS, NOT_STORED
 from kafkasse.web.long_poll import OK, Answer
 from kafkasse.web.open_read import OpenRead
 from kafkasse.web.request import BEGINNING, NOW, FiniteRead, Live
@@ -48,8 +48,6 @@ PIECE_BYTES = 131_072  # twice as many as those of a part with small records, wh
 CURSOR_EPOCH_S = 1_728_432_000  # 2024-10-09T00:00:00Z
 CURSOR_INTERVAL_S = 0.01  # no client repeats its long polls faster, so all clients get the current number
 MAX_CURSOR_DIGITS = 15
-
-NOT_STORED = "private, no-store"
 # How long a shared cache may keep a chunk that another one replaces soon. Then it can collapse requests.
 LAST_CHUNK_AGE_S = 1
 # How much longer a cache may answer with an old chunk while one request replaces it. A CDN under a flood cannot answer

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 # Without nosniff, a browser could run a producer's data, or a name that an error message repeats, as a script or a page.
 NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}
 DEFAULT_HEADERS = {"Cache-Control": "no-store", **NO_SNIFFING}
+NOT_STORED = "private, no-store"  # the Cache-Control of a response that is only for one visitor
 STREAM_HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no", **NO_SNIFFING}
 READ_METHODS = "GET, HEAD, OPTIONS"
 # The methods of our URL rules, also those that we reject, because Flask's own 405 response lacks our JSON body.

@@ -13,7 +13,7 @@ from typing import Any
 
 from flask import Flask, current_app, request, session
 
-from kafkasse.web.finite_reads import NOT_STORED
+from kafkasse.web.headers import NOT_STORED
 
 ENVIRON_KEY = "kafkasse.session"  # the data of the session before the app could change it
 

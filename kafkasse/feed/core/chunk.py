@@ -137,6 +137,7 @@ class ChunkCore:
         self._encoder = encoder
         self._selector = selector
         self._size = 0
+        self._has_records = False  # then the end of the chunk stays the same
 
     @property
     def is_complete(self) -> bool:
@@ -157,9 +158,8 @@ class ChunkCore:
         """
         partition, end = batch.partition, self._ends[batch.partition]
         first, last = (bisect_left(batch.records, offset, key=_OFFSET) for offset in (self.ids.offsets[partition], end))
-        if first < last:
-            self._offset_ranges = {}  # the chunk has records, so its end stays the same
-        elif partition in self._offset_ranges and last < len(batch.records):
+        self._has_records = self._has_records or first < last
+        if not self._has_records and partition in self._offset_ranges and last < len(batch.records):
             record, offset_range = batch.records[last].offset, self._offset_ranges[partition]
             end = end_without_records(end, record, partition, self.ids.offsets, offset_range)
             self._ends = {partition: end}
