@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -103,4 +104,6 @@ def _rows(table: Table, body: str) -> str:
 
 if __name__ == "__main__":
     for page in PAGES:
-        (ROOT / page).write_text(updated(page))
+        if (text := updated(page)) != (ROOT / page).read_text():
+            (ROOT / page).write_text(text)
+            sys.stdout.write(f"Updated {page}. Complete its new rows by hand.\n")

@@ -27,6 +27,7 @@ from kafkasse.feed.core import chunk as core
 from kafkasse.feed.feeds import MAX_DESCRIPTION_AGE_S
 from kafkasse.log.memory import MemoryLog
 from kafkasse.process.open_streams import streams
+from kafkasse.records.frame import FORMATS
 from kafkasse.records.position import stream_offset
 from kafkasse.web import finite_reads, wsgi_server
 from kafkasse.web.finite_reads import next_cursor
@@ -608,7 +609,7 @@ def test_filters_fields_and_path_parameters(log):
 @pytest.mark.parametrize(
     "settings",
     [
-        *({"format": name} for name in ("kafkasse", "value", "envelope", "cloudevents")),
+        *({"format": name} for name in FORMATS),
         {"fields": ["n"]},
         {"where": {"key": ["k0", "k2"]}},
         {"where": {"expression": "offset != 1"}},
