@@ -333,15 +333,13 @@ class Client:
 
     def _bootstrap_error(self, error: Exception, manager: _ConnectionManager | None) -> Exception:
         """Return the error to raise for a failed bootstrap. `manager` has recorded why connections failed."""
-        cause: Exception = (manager and manager.connect_failure()) or error
+        cause = (manager and manager.connect_failure()) or error
         if isinstance(cause, _SETTINGS_ERRORS):
             text = self._masked(f"{type(cause).__name__}: {cause}")
             cause = kafka_errors.KafkaConfigurationError(f"{text}. Check the settings kafka.sasl_* and kafka.ssl_*")
-        if isinstance(cause, PERMANENT_ERRORS):
-            return cause
         reasons = manager.connect_failures() if manager is not None else ""
         timeout: Exception = kafka_errors.KafkaTimeoutError(f"{reasons or message(error)}. {self._advice}")
-        return timeout
+        return timeout if not isinstance(cause, PERMANENT_ERRORS) else cause
 
     def _masked(self, text: str) -> str:
         for name, value in self._settings.items():
