@@ -22,7 +22,7 @@ class LimitedLog:
         for oldest, logged_at in list(self._logged_at.items()):
             if now < logged_at + INTERVAL_S:
                 break
-            del self._logged_at[oldest]
+            self._logged_at.pop(oldest, None)  # another thread may have removed it
         if subject in self._logged_at or len(self._logged_at) >= MAX_LINES:
             return False
         self._logged_at[subject] = now

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kafkasse.process.limited_log import INTERVAL_S, MAX_LINES, LimitedLog
 
 
@@ -21,3 +23,28 @@ def test_many_subjects_do_not_fill_the_log():
         lines += sum(limited.is_due((now, number)) for number in range(2 * MAX_LINES))
 
     assert 2 * MAX_LINES == lines
+
+
+class Subject:
+    """A subject that calls a function once, when it is looked up."""
+
+    def __init__(self) -> None:
+        self.on_lookup: Callable[[], object] | None = None
+
+    def __hash__(self) -> int:
+        call, self.on_lookup = self.on_lookup, None
+        if call is not None:
+            call()
+        return 1
+
+
+def test_threads_may_remove_the_same_subject():
+    """Under a server with threads, a request would fail because its rejection cannot be logged."""
+    now, subject = 0.0, Subject()
+    limited = LimitedLog(lambda: now)
+    limited.is_due(subject)
+
+    now = INTERVAL_S
+    subject.on_lookup = lambda: limited.is_due("in another thread")
+
+    assert limited.is_due("in this thread")
