@@ -6,24 +6,14 @@ The text of a record cannot control the terminal: characters that are not printa
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
+
+from click import style, unstyle
 
 from kafkasse_client.sse import Event
 
 MAX_HEAD_CHARS = 200
-RESET = "\x1b[0m"
-COLORS = {
-    "head": "\x1b[2m",
-    "delete": "\x1b[31m",
-    "name": "\x1b[34m",
-    "text": "\x1b[32m",
-    "number": "\x1b[36m",
-    "word": "\x1b[35m",
-}
-
-Paint = Callable[[str, str], str]
 
 
 class _Number(str):
@@ -32,15 +22,16 @@ class _Number(str):
 
 def pretty(event: Event, color: bool) -> str:
     """Return an event as lines of text."""
-    paint = _in_color if color else _plain
     try:
         value = json.loads(event.data, parse_int=_Number, parse_float=_Number)
         record = value.pop("_kafka", {}) if isinstance(value, dict) else {}
-        body = "" if value == {} else _render(value, paint, "\n")
+        body = "" if value == {} else _render(value, "\n")
     except (ValueError, RecursionError):
         record, body = {}, printable(event.data)
-    head = paint("delete" if event.type == "delete" else "head", printable(_head(event, record))[:MAX_HEAD_CHARS])
-    return f"{head}\n{body}" if body else head
+    head = printable(_head(event, record))[:MAX_HEAD_CHARS]
+    head = style(head, fg="red") if event.type == "delete" else style(head, dim=True)
+    text = f"{head}\n{body}" if body else head
+    return text if color else unstyle(text)
 
 
 def printable(text: str) -> str:
@@ -67,25 +58,17 @@ def _time(timestamp_ms: Any) -> str:
         return ""
 
 
-def _render(value: Any, paint: Paint, newline: str) -> str:
+def _render(value: Any, newline: str) -> str:
     deeper = newline + "  "
     if isinstance(value, dict) and value:
-        members = [f"{paint('name', _quoted(name))}: {_render(item, paint, deeper)}" for name, item in value.items()]
+        members = [f"{style(_quoted(name), fg='blue')}: {_render(item, deeper)}" for name, item in value.items()]
         return f"{{{deeper}{f',{deeper}'.join(members)}{newline}}}"
     if isinstance(value, list) and value:
-        return f"[{deeper}{f',{deeper}'.join(_render(item, paint, deeper) for item in value)}{newline}]"
+        return f"[{deeper}{f',{deeper}'.join(_render(item, deeper) for item in value)}{newline}]"
     if isinstance(value, _Number):
-        return paint("number", value)
-    return paint("text" if isinstance(value, str) else "word", _quoted(value))
+        return style(value, fg="cyan")
+    return style(_quoted(value), fg="green" if isinstance(value, str) else "magenta")
 
 
 def _quoted(value: Any) -> str:
     return printable(json.dumps(value, ensure_ascii=False))
-
-
-def _in_color(kind: str, text: str) -> str:
-    return f"{COLORS[kind]}{text}{RESET}"
-
-
-def _plain(_: str, text: str) -> str:
-    return text

@@ -10,11 +10,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from kafkasse.errors import CommandError
+from kafkasse.errors import CommandError, did_you_mean
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -196,8 +195,7 @@ class Pipeline:
         for name, choices in (("mode", get_args(Mode)), ("output_mode", get_args(OutputMode))):
             value = getattr(self, name)
             if value not in choices:
-                close = get_close_matches(str(value), choices, 1)
-                hint = f"; did you mean {close[0]!r}?" if close else ""
+                hint = did_you_mean(str(value), choices)
                 raise self._error(f"{name} is one of {', '.join(map(repr, choices))}, not {value!r}{hint}")
         for name in ("key", "checkpoint"):
             value = getattr(self, name)

@@ -79,11 +79,6 @@ SINGLE_JVM_SETTINGS = {
 }
 
 
-def started_by_spark_submit() -> bool:
-    """Whether spark-submit started this process and its JVM."""
-    return private_spark.GATEWAY_PORT in os.environ
-
-
 @contextmanager
 def session(
     name: str, master: str | None = None, user_settings: Mapping[str, str] | None = None
@@ -103,7 +98,7 @@ def session(
     for logger in LOGGERS:
         PySparkLogger.getLogger(logger).disabled = True
     with temporary_directory("kafkasse-spark-") as directory:
-        process = None if started_by_spark_submit() else Jvm(directory)
+        process = None if private_spark.GATEWAY_PORT in os.environ else Jvm(directory)  # None: spark-submit started it
         settings = SETTINGS | {"spark.app.name": name} | dict(user_settings or {})
         settings |= {"spark.master": master} if master else {}
         try:

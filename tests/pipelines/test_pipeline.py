@@ -39,7 +39,7 @@ def pipeline(**arguments: Any) -> Pipeline:
     return Pipeline(**{"name": "orders", "source": "orders", "query": query, "sink": "large-orders"} | arguments)
 
 
-MODE = "mode is one of 'realtime', 'microbatch', 'once', not 'real-time'; did you mean 'realtime'?"
+MODE = r"mode is one of 'realtime', 'microbatch', 'once', not 'real-time' \(did you mean realtime\?\)"
 INVALID = [
     ({"name": "large orders"}, "the name 'large orders' is invalid"),
     ({"name": "../etc"}, "the name '../etc' is invalid"),
