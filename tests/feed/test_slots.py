@@ -93,3 +93,21 @@ def test_as_many_slots_are_revoked_as_readers_wait_for():
     held[0].release()
 
     assert waiting.granted
+
+
+def test_a_reader_that_does_not_release_its_revoked_slot_delays_only_one_other():
+    """For example, Kafka does not answer while it closes its cursor. The next slot is revoked for the next reader."""
+    slots = CatchUpSlots(2, quantum_s=0.0)
+    stuck, other = request(slots), request(slots)
+    for slot in (stuck, other):
+        slot.started()
+    waiting = [request(slots, "b")]
+    wait_until(lambda: stuck.revoked)
+
+    waiting.append(request(slots, "b"))
+
+    wait_until(lambda: other.revoked)
+    other.release()
+    assert [True, False] == [slot.granted for slot in waiting]
+    for slot in waiting:
+        slot.release()

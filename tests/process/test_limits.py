@@ -11,7 +11,7 @@ from werkzeug.test import TestResponse
 
 from kafkasse.feed import Feeds, Reader
 from kafkasse.log.memory import MemoryLog
-from kafkasse.process.limits import MAX_FORWARDED, TrustedProxies
+from kafkasse.process.limits import MAX_FORWARDED, StreamLimits, TrustedProxies
 from tests.web import clients
 
 
@@ -49,6 +49,17 @@ def test_a_failed_request_is_not_counted(opened):
     assert [400] * 3 == [client.get("/t", headers=invalid).status_code for _ in range(3)]
 
     assert 200 == open_stream(client, opened).status_code
+
+
+def test_a_client_without_streams_takes_no_memory():
+    """Any number of addresses may come and go."""
+    limits = StreamLimits(2, 2)
+
+    for client in ("10.0.0.1", "10.0.0.2"):
+        limits.enter(client)
+        limits.leave(client)
+
+    assert {} == limits._open
 
 
 def test_the_limits_apply_to_head(opened):
