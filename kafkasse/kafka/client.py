@@ -7,6 +7,7 @@ installed version. The module does not know about cursors and feeds.
 from __future__ import annotations
 
 import io
+import math
 import random
 import socket
 import ssl
@@ -23,7 +24,7 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.net.compat import KafkaNetClient
 from kafka.net.connection import KafkaConnection
-from kafka.net.inet import create_connection
+from kafka.net.inet import KafkaNetSocket
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.net.selector import NetworkSelector
@@ -153,6 +154,8 @@ class Client:
         try:
             brokers, described = encoded.decode()
             self.brokers = {broker.node_id: Broker(broker.node_id, broker.host, broker.port) for broker in brokers}
+            # kafka-python's own refreshes end at the first exception that escapes from a login.
+            manager.cluster._brokers = {broker.node_id: broker for broker in brokers} or manager.cluster._brokers
             return {
                 topic.name.removeprefix(self._prefix): _topic_metadata(topic, self.brokers)
                 for topic in described
@@ -250,12 +253,6 @@ class Client:
         with _reasons(manager):
             responses: list[Any] = self._wait_for(manager.run, send)
         return responses
-
-    def refresh_brokers(self) -> None:
-        """Refresh kafka-python's list of brokers. Without this, it does not know a broker that has just returned."""
-        manager = self._bootstrapped()._manager
-        with _reasons(manager):
-            self._wait_for(manager.run, manager.cluster.refresh_metadata)
 
     def connect(self, broker: Broker) -> tuple[socket.socket, tuple[int, int]]:
         """Open a connection, encrypted and authenticated as the settings say, and detach its socket from kafka-python.
@@ -494,10 +491,7 @@ class _ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> KafkaTCPTransport:
         """Connect and wrap a socket. Unlike the original, this keeps the reason for a failure and then closes the socket."""
-        config = self.config
-        sock = await create_connection(
-            self._net, node.host, node.port, config["socket_options"], config["proxy_url"], timeout_at
-        )
+        sock = await self._open_socket(node, math.inf if timeout_at is None else timeout_at)
         transport = None
         try:
             transport = self._wrap(sock, node.host)
@@ -510,6 +504,27 @@ class _ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka
                 raise kafka_errors.KafkaConnectionError(f"Handshake failed: {error}") from error
             raise
         return transport
+
+    async def _open_socket(self, node: Any, timeout_at: float) -> socket.socket:
+        """As create_connection() in kafka-python, which tries no other address of a name after one that does not answer."""
+        net_socket, options = KafkaNetSocket(self.config["proxy_url"]), self.config["socket_options"]
+        error: Exception = kafka_errors.KafkaConnectionError("DNS Resolution failure")
+        addresses = net_socket.dns_lookup(node.host, node.port)
+        for untried, address in zip(range(len(addresses), 0, -1), addresses, strict=True):
+            now = time.monotonic()
+            try:
+                sock: socket.socket = await net_socket.connect(
+                    self._net, address, options, timeout_at=now + (timeout_at - now) / untried
+                )
+            except kafka_errors.KafkaTimeoutError:
+                error = kafka_errors.KafkaConnectionError("Connection timed out")
+            except OSError as failure:
+                error = kafka_errors.KafkaConnectionError(str(failure))
+            except kafka_errors.KafkaConnectionError as failure:
+                error = failure
+            else:
+                return sock
+        raise error
 
     def _wrap(self, sock: socket.socket, host: str) -> KafkaTCPTransport:
         if not self.ssl_enabled:

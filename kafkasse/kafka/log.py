@@ -329,8 +329,6 @@ class KafkaLog:
                 raise call.value
             else:
                 ignored = call.value
-        if isinstance(ignored, kafka_errors.UnknownBrokerIdError):
-            self._client.refresh_brokers()
         return answers, ignored
 
     def _with_retries(self, call: Callable[[], Result]) -> Result:

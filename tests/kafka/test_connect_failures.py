@@ -143,3 +143,17 @@ def test_brokers_announce_an_address_that_cannot_be_reached(host, refused, monke
 
     assert f"{host}:{port}: " + ("Connection refused." if host == HOST else "The host name cannot") in line(caplog)
     assert "advertised.listeners" in line(caplog)
+
+
+def test_a_name_with_an_address_that_does_not_answer(monkeypatch):
+    """The name of a load balancer has an address in each zone, and a zone has failed. The other addresses are tried."""
+    with closing(FakeCluster()) as cluster, closing(socket.socket()) as silent:
+        cluster.topics["t"] = FakeTopic([0])
+        silent.bind((HOST, 0))
+        silent.listen(0)  # with this length of the queue, the system ignores all connections after the first
+        addresses = [silent.getsockname(), (HOST, cluster.brokers[0].port)]
+        info = [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", address) for address in addresses]
+        with closing(socket.create_connection(silent.getsockname())):
+            monkeypatch.setattr("socket.getaddrinfo", lambda *_: info)
+            with closing(open_log("kafka.example:9092", kafka_timeout_s=TIMEOUT_S)) as log:
+                assert ["t"] == list(log.describe(["t"]))
