@@ -333,14 +333,15 @@ class Client:
         cause = (manager and manager.connect_failure()) or error
         if isinstance(cause, _SETTINGS_ERRORS):
             text = self._masked(f"{type(cause).__name__}: {cause}")
-            cause = kafka_errors.KafkaConfigurationError(f"{text}. Check the settings kafka.sasl_* and kafka.ssl_*")
+            advice = "Check the settings kafka.sasl_*, kafka.ssl_* and kafka.proxy_url"
+            cause = kafka_errors.KafkaConfigurationError(f"{text}. {advice}")
         reasons = manager.connect_failures() if manager is not None else ""
         timeout: Exception = kafka_errors.KafkaTimeoutError(f"{reasons or message(error)}. {self._advice}")
         return timeout if not isinstance(cause, PERMANENT_ERRORS) else cause
 
     def _masked(self, text: str) -> str:
         for name, value in self._settings.items():
-            if "password" in name and value:
+            if ("password" in name or "proxy" in name) and value:
                 text = text.replace(str(value), "***")
         return text
 

@@ -12,7 +12,7 @@ from gevent import socket
 from gevent.server import StreamServer
 
 from kafkasse.config import Config
-from kafkasse.errors import KafkaUnavailable
+from kafkasse.errors import ConfigurationError, KafkaUnavailable
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.settings import KafkaSettings
 from tests.kafka.fake_broker import HOST, FakeCluster, FakeTopic
@@ -143,6 +143,16 @@ def test_brokers_announce_an_address_that_cannot_be_reached(host, refused, monke
 
     assert f"{host}:{port}: " + ("Connection refused." if host == HOST else "The host name cannot") in line(caplog)
     assert "advertised.listeners" in line(caplog)
+
+
+def test_the_password_of_a_proxy_is_not_logged(refused, caplog):
+    """kafka-python shows the URL of a proxy that it cannot parse."""
+    settings = {"proxy_url": "socks5://ada:hunter2@[::1"}
+    with closing(open_log(refused, settings)) as log, pytest.raises(ConfigurationError):
+        log.describe(["t"])
+
+    assert "proxy_url" in line(caplog)
+    assert "hunter2" not in line(caplog)
 
 
 def test_a_name_with_an_address_that_does_not_answer(monkeypatch):
