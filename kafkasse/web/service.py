@@ -311,7 +311,10 @@ class StreamService:
         is_own = app.blueprints.get(current.blueprint or "") is self._blueprint
         endpoint = f"{current.blueprint if is_own else self._blueprint_name}.{PROBLEM_ENDPOINT}"
         (rule,) = app.url_map.iter_rules(endpoint)
-        values = {name: value for name, value in (current.view_args or {}).items() if name in rule.arguments}
+        arguments = current.view_args or {}
+        if not arguments.keys() >= rule.arguments - {"problem"} and (adapter := app.create_url_adapter(current)):
+            _, arguments = adapter.match()  # the app's url_value_preprocessor() has removed some
+        values = {name: value for name, value in arguments.items() if name in rule.arguments}
         # The app's url_defaults() may add values of the current visitor to the query.
         path = url_for(endpoint, **values | {"problem": "x"}).partition("?")[0]
         root = path.removesuffix("/-/problems/x")

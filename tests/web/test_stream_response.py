@@ -190,6 +190,17 @@ def test_a_prefix_and_a_subdomain_may_have_parameters(options, host, prefix, pat
     assert '"n":1' in response.text
 
 
+def test_the_app_may_remove_the_parameters_of_the_prefix():
+    """As the tenant or the language, in a url_value_preprocessor() for all of its URLs."""
+    client = mounted(url_prefix="/<tenant>/streams")
+    client.application.url_value_preprocessor(lambda _, values: values.pop("tenant"))
+
+    response, missing = (client.get(f"/acme/streams/{path}") for path in ("orders?timestamp=0", "missing"))
+
+    assert '"n":1' in response.text
+    assert "/acme/streams/-/problems/topic-not-available" == missing.json["type"]
+
+
 def test_the_pages_of_errors_are_below_the_prefix_of_each_request():
     """An app may register the blueprint at several prefixes, and proxies may add others."""
     app, streams = (
