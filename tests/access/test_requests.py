@@ -219,6 +219,19 @@ def test_a_ticket_does_not_outlive_its_token(client, monkeypatch):
     assert (401, "Your access has expired.") == (response.status_code, response.json["detail"])
 
 
+def test_a_ticket_does_not_outlive_its_key(client, guards, monkeypatch):
+    monkeypatch.setattr("kafkasse.access.watched_file.CHECK_INTERVAL_S", 0)
+    key, line = create_key("a")
+    file = Path(guards["partners"]["api_keys"]["file"])
+    file.write_text(line)
+    issued = ticket(client, "/both", **bearer(key)).json["ticket"]
+
+    file.write_text("")
+
+    response = client.get(f"/streams/both?ticket={issued}")
+    assert (401, "The API key of the ticket was revoked.") == (response.status_code, response.json["detail"])
+
+
 @pytest.mark.parametrize(
     ("path", "headers", "expected"),
     [
