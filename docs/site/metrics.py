@@ -41,9 +41,9 @@ def _server() -> Iterator[str]:
 
 def _pipeline() -> Iterator[str]:
     yield _row(pipelines.STATE, "gauge", pipelines.STATE_LABELS, pipelines.STATE_DESCRIPTION)
-    for name, metric in pipelines.METRICS.items():
-        type_, suffix = ("counter", "_total") if metric.is_counter else ("gauge", "")
-        yield _row(f"{pipelines.PREFIX}{name}{suffix}", type_, pipelines.LABELS, metric.description)
+    for name, description in pipelines.METRICS.items():
+        type_ = "counter" if name.endswith("_total") else "gauge"
+        yield _row(pipelines.PREFIX + name, type_, pipelines.LABELS, description)
 
 
 def _row(name: str, type_: str, labels: tuple[str, ...], description: str) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -19,33 +18,20 @@ from kafkasse.pipelines.supervisor import PipelineState
 PREFIX = "kafkasse_pipeline_"
 READY_STATES = (PipelineState.RUNNING, PipelineState.DRAINING)
 REQUEST_TIMEOUT_S = 5.0
-
-
-class PipelineMetric(NamedTuple):
-    """A metric with the value of one attribute of Status. A counter's name ends with `_total`."""
-
-    description: str
-    attribute: str
-    is_counter: bool = False
-
-
+# The name and the description of each metric. Names of counters end with `_total`.
 METRICS = {
-    "restarts": PipelineMetric("Restarts after a crash.", "restarts", True),
-    "commits": PipelineMetric("Batches that were committed.", "commits", True),
-    "input_records": PipelineMetric("Records of the sources that were read and committed.", "input_records", True),
-    "output_records": PipelineMetric("Records that were written.", "output_records", True),
-    "dead_letters": PipelineMetric("Records that became dead letters.", "dead_letters", True),
-    "lag_records": PipelineMetric("Records in the sources that the pipeline has not processed.", "lag_records"),
-    "lag_seconds": PipelineMetric("Age of the oldest record that the pipeline has not processed.", "lag_s"),
-    "batch_seconds": PipelineMetric(
-        "Duration of the last batch; in real-time mode always about `commit_interval_s`.", "batch_s"
-    ),
-    "commit_seconds": PipelineMetric("Duration of the last commit.", "commit_s"),
-    "state_rows": PipelineMetric("Rows of the state.", "state_rows"),
-    "state_bytes": PipelineMetric("Memory that the state uses.", "state_bytes"),
-    "late_rows": PipelineMetric(
-        "Rows that were dropped because they were later than the watermark.", "late_rows", True
-    ),
+    "restarts_total": "Restarts after a crash.",
+    "commits_total": "Batches that were committed.",
+    "input_records_total": "Records of the sources that were read and committed.",
+    "output_records_total": "Records that were written.",
+    "dead_letters_total": "Records that became dead letters.",
+    "lag_records": "Records in the sources that the pipeline has not processed.",
+    "lag_seconds": "Age of the oldest record that the pipeline has not processed.",
+    "batch_seconds": "Duration of the last batch; in real-time mode always about `commit_interval_s`.",
+    "commit_seconds": "Duration of the last commit.",
+    "state_rows": "Rows of the state.",
+    "state_bytes": "Memory that the state uses.",
+    "late_rows_total": "Rows that were dropped because they were later than the watermark.",
 }
 STATE = f"{PREFIX}state"
 STATE_DESCRIPTION = "1 for the current state, 0 for the others."
@@ -62,10 +48,11 @@ class Collector:
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
         status = self._status
-        for name, metric in METRICS.items():
-            type_ = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
-            family = type_(PREFIX + name, metric.description, labels=LABELS)
-            family.add_metric([status.pipeline], getattr(status, metric.attribute))
+        for name, description in METRICS.items():
+            type_ = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            family = type_(PREFIX + name, description, labels=LABELS)
+            attribute = name.removesuffix("_total").replace("_seconds", "_s")
+            family.add_metric([status.pipeline], getattr(status, attribute))
             yield family
         states = GaugeMetricFamily(STATE, STATE_DESCRIPTION, labels=STATE_LABELS)
         for state in PipelineState:

@@ -42,12 +42,8 @@ def exported() -> dict[str, set[str]]:
     for name, metric in METRICS.items():
         suffixes = {Counter: ("_total",), Histogram: ("_bucket", "_sum", "_count")}.get(metric.type, ("",))
         names |= {f"{PREFIX}{name}{suffix}": set(metric.labels) for suffix in suffixes}
-    names |= {f"{pipelines.PREFIX}{name}": set(pipelines.LABELS) for name in pipeline_metrics()}
+    names |= {f"{pipelines.PREFIX}{name}": set(pipelines.LABELS) for name in pipelines.METRICS}
     return names | {pipelines.STATE: {*pipelines.LABELS, "state"}}
-
-
-def pipeline_metrics() -> list[str]:
-    return [f"{name}_total" if metric.is_counter else name for name, metric in pipelines.METRICS.items()]
 
 
 def test_every_expression_uses_metrics_and_labels_that_exist(root):
