@@ -118,6 +118,7 @@ def as_problem(service: StreamService, error: HTTPException) -> Any:
         return service.reject(too_many)
     response = Response(status=error.code or 500, content_type="application/problem+json")
     response.headers.extend((name, value) for name, value in error.get_headers() if name != "Content-Type")
+    response.headers.update(service.cors_headers(request.headers.get("Origin")))
     detail = error.description or error.name
     if error_class := FLASK_ERRORS.get(response.status_code):
         name = error_class.__name__

@@ -198,6 +198,20 @@ def test_slows_down_a_client_that_repeats_rejected_requests(monkeypatch, path):
     assert [200, 404] * throttle.BURST + [200, 429] == statuses
 
 
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/no/such/path", 404), ("PROPFIND", "/t", 405)])
+def test_a_page_of_another_origin_can_read_the_errors_of_flask(method, path, status):
+    """To the page, the server would seem to be unreachable, and kafkasse.js would retry for ever."""
+    client = client_with(cors_origins=["https://a.example"])
+
+    allowed = client.open(path, method=method, headers={"Origin": "https://a.example"})
+    other = client.open(path, method=method, headers={"Origin": "https://b.example"})
+
+    problem(allowed, status)
+    assert "https://a.example" == allowed.headers["Access-Control-Allow-Origin"]
+    assert "Access-Control-Allow-Origin" not in other.headers
+    assert ["Origin"] * 2 == [response.headers["Vary"] for response in (allowed, other)]
+
+
 @pytest.mark.parametrize(
     ("path", "status"), [("//t", 200), ("//evil.example/t", 404), ("/-//health", 404), ("/slash", 200)]
 )

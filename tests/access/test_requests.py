@@ -177,6 +177,7 @@ def test_a_guard_reads_only_its_own_cookie(client):
     """Not if there is a header, either. The origins of one route may not use the cookie on another."""
     assert 403 == status(client, "/t", Cookie=f"{COOKIE}={token()}", Origin=ORIGIN)
     assert 401 == status(client, "/t", Cookie=f"token={token()}")
+    assert 401 == status(client, "/t", Origin=ORIGIN)
     assert 401 == status(client, "/t", Cookie=f"{COOKIE}={token()}", Authorization="Bearer x")
 
 
