@@ -463,12 +463,29 @@ class _ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka
         return next(permanent, errors[-1] if errors else None)
 
     def least_loaded_node(self) -> Any:
-        """If no broker can be reached any more, also try the bootstrap servers: all brokers may have new addresses."""
+        """Return the node to ask for metadata, or None. Unlike the original, avoid brokers that could not be reached.
+
+        If there are no others any more, also try the bootstrap servers: all brokers may have new addresses.
+        """
         brokers = self.cluster.brokers()
-        if not self._has_reached_broker or any(broker.node_id not in self._connect_errors for broker in brokers):
-            return super().least_loaded_node()
-        nodes = [broker.node_id for broker in (*brokers, *self.cluster.bootstrap_brokers())]
-        return random.choice([node for node in nodes if not self.connection_delay(node)] or [None])  # noqa: S311
+        reachable = [broker for broker in brokers if broker.node_id not in self._connect_errors]
+        others = self.cluster.bootstrap_brokers() if self._has_reached_broker else []
+        nodes = [broker.node_id for broker in reachable or (*brokers, *others) if not self._is_blocked(broker.node_id)]
+        random.shuffle(nodes)
+        return min(nodes, key=self._load, default=None)
+
+    def _is_blocked(self, node_id: Any) -> bool:
+        conn = self._conns.get(node_id)
+        return bool(self.connection_delay(node_id) > 0 or (conn is not None and conn.paused))
+
+    def _load(self, node_id: Any) -> tuple[int, bool]:
+        """Return the number of requests that wait for a response, and whether there is no connection yet."""
+        conn = self._conns.get(node_id)
+        return (
+            (0, True)
+            if conn is None
+            else (len(conn.in_flight_requests) + len(conn._request_buffer), not conn.connected)
+        )
 
     async def _connect(self, node: Any, conn: KafkaConnection, **options: Any) -> None:
         backoff = self._backoff.get(node.node_id)

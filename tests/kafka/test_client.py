@@ -33,7 +33,7 @@ from kafkasse.errors import KafkaUnavailable
 from kafkasse.kafka import client
 from kafkasse.kafka.client import Broker, Client
 from kafkasse.kafka.log import KafkaLog
-from tests.kafka.fake_broker import HOST, FakeBroker, FakeCluster, FakeTopic
+from tests.kafka.fake_broker import API_VERSIONS, HOST, FakeBroker, FakeCluster, FakeTopic
 from tests.kafka.logs import at, open_log
 from tests.support.waiting import TIMEOUT_S, wait_until
 
@@ -269,6 +269,24 @@ def test_brokers_with_new_addresses_are_found_through_the_bootstrap_servers(monk
             cluster.advertised = HOST, broker.port
             wait_until(lambda: end_of(log) == 7)
             broker.close()
+
+
+def test_a_broker_that_could_not_be_reached_is_not_asked_for_metadata():
+    """Otherwise, while one of several brokers hangs, some new clients would wait for a timeout and get a 503."""
+    with closing(FakeCluster(brokers=2)) as cluster:
+        cluster.topics["t"] = FakeTopic([1])
+        with closing(open_log(cluster.bootstrap_servers, kafka_timeout_s=0.5)) as log:
+            log.describe(["t"])
+            cluster.brokers[1].close()
+            cluster.restart(1)
+            cluster.brokers[1].silent.add(API_VERSIONS)
+            with suppress(KafkaUnavailable):
+                log.offset_ranges([at(0)])
+            wait_until(lambda: not log._client._admin._manager.connection_delay(1))
+            described = [gevent.spawn(log.describe, ["t"]) for _ in range(10)]
+            gevent.joinall(described)
+
+    assert [["t"]] * 10 == [list(call.value or ()) for call in described]
 
 
 def test_a_broker_that_accepts_and_closes_connections_is_not_flooded_with_them(cluster):
