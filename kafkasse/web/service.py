@@ -14,7 +14,7 @@ from sys import intern
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
-from flask import Blueprint, Request, Response, current_app, make_response, request, url_for
+from flask import Blueprint, Request, Response, after_this_request, current_app, make_response, request, url_for
 from flask.blueprints import BlueprintSetupState
 from gevent import Timeout
 from gevent.lock import BoundedSemaphore
@@ -247,6 +247,7 @@ class StreamService:
         except KafkasseError as error:
             return self.reject_slowly(error)
         except HTTPException:  # a guard of the application called flask.abort()
+            after_this_request(self._with_cors)
             raise
         except (Exception, Timeout) as error:  # noqa: BLE001 - failed() logs it; a guard may let a Timeout escape
             self.observer.failed(request_id.request_id(request.environ), error)
@@ -693,6 +694,7 @@ class StreamService:
             result = hook(error)
             return None if result is None else self._with_cors(make_response(result))
         except HTTPException:  # from flask.abort()
+            after_this_request(self._with_cors)
             raise
         except (Exception, Timeout):
             self.config.hooks.logger.exception("The hook on_connect_error failed.")

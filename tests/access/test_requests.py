@@ -301,6 +301,7 @@ def test_a_function_of_the_app_can_be_a_guard(client_of):
         guards={"ticket": session},
         allowed_topics=["t"],
         access=["ticket"],
+        cors_origins=[ORIGIN],
         routes={"r": {**ROUTE, "access": [{"guard": "ticket", "claims": {"role": ["admin"]}}]}},
     )
 
@@ -308,6 +309,8 @@ def test_a_function_of_the_app_can_be_a_guard(client_of):
     users = {"ada": 200, "unknown": 418, "bug": 500, "slow": 500}
     assert users == {user: status(client, "/t", X_User=user) for user in users}
     assert [403, 200] == [status(client, "/r", X_User=user) for user in ("ada", "admin")]
+    aborted = client.get("/streams/t", headers={"X-User": "unknown", "Origin": ORIGIN})
+    assert ORIGIN == aborted.headers["Access-Control-Allow-Origin"]
 
 
 def test_credentials_that_no_guard_of_the_stream_accepts(client_of, guards):
