@@ -524,7 +524,11 @@ class _ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka
         return transport
 
     async def _open_socket(self, node: Any, timeout_at: float) -> socket.socket:
-        """As create_connection() in kafka-python, which tries no other address of a name after one that does not answer."""
+        """As create_connection() in kafka-python, which tries no other address of a name after one that does not answer.
+
+        The bootstrap servers share the timeout, because kafka-python tries them one by one.
+        """
+        servers = 1 if self.bootstrapped else len(self.cluster.bootstrap_brokers())
         net_socket, options = KafkaNetSocket(self.config["proxy_url"]), self.config["socket_options"]
         error: Exception = kafka_errors.KafkaConnectionError("DNS Resolution failure")
         addresses = net_socket.dns_lookup(node.host, node.port)
@@ -532,7 +536,7 @@ class _ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka
             now = time.monotonic()
             try:
                 sock: socket.socket = await net_socket.connect(
-                    self._net, address, options, timeout_at=now + (timeout_at - now) / untried
+                    self._net, address, options, timeout_at=now + (timeout_at - now) / untried / servers
                 )
             except kafka_errors.KafkaTimeoutError:
                 error = kafka_errors.KafkaConnectionError("Connection timed out")

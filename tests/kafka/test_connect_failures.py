@@ -155,15 +155,36 @@ def test_the_password_of_a_proxy_is_not_logged(refused, caplog):
     assert "hunter2" not in line(caplog)
 
 
-def test_a_name_with_an_address_that_does_not_answer(monkeypatch):
-    """The name of a load balancer has an address in each zone, and a zone has failed. The other addresses are tried."""
-    with closing(FakeCluster()) as cluster, closing(socket.socket()) as silent:
+@pytest.fixture
+def silent() -> Iterator[tuple[str, int]]:
+    """An address at which no connection is made and none is refused."""
+    with closing(socket.socket()) as server:
+        server.bind((HOST, 0))
+        server.listen(0)  # with this length of the queue, the system ignores all connections after the first
+        with closing(socket.create_connection(server.getsockname())):
+            yield server.getsockname()
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with closing(FakeCluster()) as cluster:
         cluster.topics["t"] = FakeTopic([0])
-        silent.bind((HOST, 0))
-        silent.listen(0)  # with this length of the queue, the system ignores all connections after the first
-        addresses = [silent.getsockname(), (HOST, cluster.brokers[0].port)]
-        info = [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", address) for address in addresses]
-        with closing(socket.create_connection(silent.getsockname())):
-            monkeypatch.setattr("socket.getaddrinfo", lambda *_: info)
-            with closing(open_log("kafka.example:9092", kafka_timeout_s=TIMEOUT_S)) as log:
-                assert ["t"] == list(log.describe(["t"]))
+        yield cluster
+
+
+def test_a_name_with_an_address_that_does_not_answer(monkeypatch, cluster, silent):
+    """The name of a load balancer has an address in each zone, and a zone has failed. The other addresses are tried."""
+    addresses = [silent, (HOST, cluster.brokers[0].port)]
+    info = [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", address) for address in addresses]
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_: info)
+    with closing(open_log("kafka.example:9092", kafka_timeout_s=TIMEOUT_S)) as log:
+        assert ["t"] == list(log.describe(["t"]))
+
+
+def test_a_bootstrap_server_that_does_not_answer(monkeypatch, cluster, silent):
+    """Each server gets a share of the timeout, so that another one can be tried. kafka-python chooses them at random."""
+    choices = iter([0, 1])
+    monkeypatch.setattr("kafka.net.manager.random.choice", lambda servers: servers[next(choices, 1)])
+    servers = [f"{HOST}:{silent[1]}", cluster.bootstrap_servers]
+    with closing(open_log(servers, kafka_timeout_s=TIMEOUT_S)) as log:
+        assert ["t"] == list(log.describe(["t"]))
