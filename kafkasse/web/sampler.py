@@ -5,7 +5,10 @@ A worker that is killed loses the counts since the last interval.
 
 from __future__ import annotations
 
+import time
 import weakref
+from collections import defaultdict, deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gevent import get_hub
@@ -16,6 +19,9 @@ if TYPE_CHECKING:
     from kafkasse.feed import Feeds
 
 INTERVAL_S = 2.0
+# How long the highest delay is reported. A feed with slow hooks may begin a batch only every few seconds, and an alert would
+# never fire if a scrape between two of them returned 0.
+DELAY_PERIOD_S = 60.0
 # The metric for each attribute of feed.stats.RouteStats that only grows.
 TOTALS = {
     "events": "events_sent",
@@ -32,9 +38,11 @@ TOTALS = {
 class Sampler:
     """Copies the totals of one Feeds object."""
 
-    def __init__(self, feeds: Feeds, metrics: Metrics) -> None:
+    def __init__(self, feeds: Feeds, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._feeds = feeds
         self._metrics = metrics
+        self._clock = clock
+        self._delays: defaultdict[str, deque[tuple[float, float]]] = defaultdict(deque)  # by route, with their times
         self._copied: dict[tuple[str, ...], float] = {}
 
     def start(self) -> None:
@@ -59,7 +67,7 @@ class Sampler:
                 self._add("stream_states", count, route=route, state=state.name.lower())
             lags = [reader.lag() for reader in stats.catching_up]
             self._metrics.set("catch_up_lag_records", max(lags, default=0), route=route)
-            self._metrics.set("feed_delay_seconds", stats.delay_s, route=route)
+            self._metrics.set("feed_delay_seconds", self._delay_s(route, stats.delay_s), route=route)
             stats.delay_s = 0.0
         for route, count in self._feeds.ring_bytes().items():
             self._add("ring_bytes", count, route=route)
@@ -67,6 +75,15 @@ class Sampler:
             self._add("versions_bytes", count, route=route)
         for name, total, reason in self._feeds.log.totals():
             self._add(name, total, **({"reason": reason} if reason else {}))
+
+    def _delay_s(self, route: str, newest_s: float) -> float:
+        """Return the highest delay of a route in the last DELAY_PERIOD_S seconds. `newest_s` is 0 if there is no new one."""
+        delays, now = self._delays[route], self._clock()
+        if newest_s:
+            delays.append((now, newest_s))
+        while delays and delays[0][0] <= now - DELAY_PERIOD_S:
+            delays.popleft()
+        return max((delay_s for _, delay_s in delays), default=0.0)
 
     def _add(self, name: str, total: float, **labels: str) -> None:
         """Add the increase of a total. Several feeds of one process may have routes with the same name."""

@@ -10,6 +10,7 @@ import pytest
 from kafkasse.archive import with_archive
 from kafkasse.config import Config
 from kafkasse.feed import Feeds
+from kafkasse.feed.core.stats import RouteStats
 from kafkasse.log.memory import MemoryLog
 from kafkasse.process.telemetry.metrics import MAX_TOPICS, OTHER_TOPICS, Metrics
 from kafkasse.records.encoder import Encoder
@@ -69,6 +70,18 @@ def test_copies_the_totals_of_the_feeds(metrics, feeds):
     sampler.sample()
     assert 0 == value_of(metrics, "stream_states", route="r")
     assert 3 == value_of(metrics, "events_sent", route="r")
+
+
+def test_the_delay_of_a_feed_stays_until_an_alert_has_seen_it(metrics, feeds):
+    """Each sample, also that of a scrape, takes the delay of the feeds. It is the highest of the last minute."""
+    sampler = Sampler(feeds, metrics, iter([0.0, 2.0, 4.0, 59.0, 61.0, 62.0]).__next__)
+    stats = feeds.stats["r"] = RouteStats()
+    delays = []
+    for stats.delay_s in (40.0, 30.0, 0.0, 0.0, 0.0, 0.0):
+        sampler.sample()
+        delays.append(value_of(metrics, "feed_delay_seconds", route="r"))
+
+    assert [40.0, 40.0, 40.0, 40.0, 30.0, 0.0] == delays
 
 
 def test_copies_the_totals_of_an_archive(metrics):

@@ -61,7 +61,10 @@ METRICS = {
         Gauge, "The largest number of records that a stream that catches up still has to read.", ("route",), "livemax"
     ),
     "feed_delay_seconds": Metric(
-        Gauge, "The longest time from a record's timestamp to its encoding for live streams.", ("route",), "livemax"
+        Gauge,
+        "The longest time from a record's timestamp to its encoding for live streams, in the last minute.",
+        ("route",),
+        "livemax",
     ),
     "ring_bytes": Metric(Gauge, "Memory of the rings.", ("route",), "livesum"),
     "versions_bytes": Metric(
