@@ -86,6 +86,7 @@ if TYPE_CHECKING:  # its packages are optional
     from kafkasse.records.registry.lookup import SchemaRegistry
 
 UNAVAILABLE = 503
+GUARD_RETRY_S = "5"  # after a guard of the application has failed
 MAX_STATE_AGE_S = 1.0  # of the state of a cluster for operators
 OPENAPI_TYPE = "application/vnd.oai.openapi+json;version=3.2"
 ASYNCAPI_TYPE = "application/vnd.aai.asyncapi+json;version=3.0.0"
@@ -249,7 +250,7 @@ class StreamService:
         except HTTPException:  # a guard of the application called flask.abort()
             after_this_request(self._with_cors)
             raise
-        except (Exception, Timeout) as error:  # noqa: BLE001 - failed() logs it; a guard may let a Timeout escape
+        except (Exception, Timeout) as error:  # noqa: BLE001 - failed() logs it; a Timeout may be the app's
             self.observer.failed(request_id.request_id(request.environ), error)
             return self.reject_slowly(KafkasseError(UNEXPECTED))
 
@@ -754,9 +755,17 @@ class StreamService:
         """Return the visitor whom the current request identifies to the guards of a route.
 
         Raises:
-            KafkasseError: see Identifier.identify().
+            KafkasseError: see Identifier.identify(), or a guard of the application has failed.
         """
-        return self._identifier.identify(request, route, parameters, cors or self._endpoints[route.name].cors)
+        try:
+            return self._identifier.identify(request, route, parameters, cors or self._endpoints[route.name].cors)
+        except (KafkasseError, HTTPException):
+            raise
+        except (Exception, Timeout) as error:
+            self.observer.failed(request_id.request_id(request.environ), error)
+            failure = KafkasseError(UNEXPECTED)
+            failure.headers["Retry-After"] = GUARD_RETRY_S  # its database may be down; without it, clients stop
+            raise failure from error
 
     def rejected_by_worker(self, own_id: str, client: str, error: KafkasseError, reason: str) -> None:
         """Count and log a request that the worker rejected before an app received it."""
