@@ -13,6 +13,7 @@ import socket
 import ssl
 import struct
 import time
+from _thread import start_new_thread
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,6 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 from gevent.threadpool import ThreadPool
 from kafka import KafkaAdminClient, TopicPartition
 from kafka import errors as kafka_errors
+from kafka.future import Future
 from kafka.net.compat import KafkaNetClient
 from kafka.net.connection import KafkaConnection
 from kafka.net.inet import KafkaNetSocket
@@ -444,6 +446,7 @@ class _ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka
     def __init__(self, net: NetworkSelector, **config: Any) -> None:
         super().__init__(net, **config)
         self._connect_errors: dict[Any, Exception] = {}  # by node ID
+        self._lookups: dict[tuple[str, int], Future] = {}  # in DNS, by host and port
         self._has_reached_broker = False  # at an address that the brokers announce
 
     def connect_failures(self) -> str:
@@ -531,7 +534,7 @@ class _ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka
         servers = 1 if self.bootstrapped else len(self.cluster.bootstrap_brokers())
         net_socket, options = KafkaNetSocket(self.config["proxy_url"]), self.config["socket_options"]
         error: Exception = kafka_errors.KafkaConnectionError("DNS Resolution failure")
-        addresses = net_socket.dns_lookup(node.host, node.port)
+        addresses = await self._look_up(net_socket, node, timeout_at)
         for untried, address in zip(range(len(addresses), 0, -1), addresses, strict=True):
             now = time.monotonic()
             try:
@@ -547,6 +550,31 @@ class _ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka
             else:
                 return sock
         raise error
+
+    async def _look_up(self, net_socket: KafkaNetSocket, node: Any, timeout_at: float) -> Any:
+        """Look up the addresses of a node in another thread: DNS may not answer, and all connections share this thread."""
+        lookups, name = self._lookups, (node.host, node.port)
+
+        def look_up(lookup: Future) -> None:
+            try:
+                complete, result = lookup.success, net_socket.dns_lookup(*name)
+            except Exception as error:  # noqa: BLE001 - raised where the lookup is awaited
+                complete, result = lookup.failure, error
+
+            async def end() -> None:
+                del lookups[name]
+                complete(result)
+
+            with suppress(RuntimeError):  # the client was closed meanwhile
+                self._net.call_soon_threadsafe(end)
+
+        if name not in lookups:
+            lookups[name] = Future()
+            start_new_thread(look_up, (lookups[name],))  # cheaper than a Thread
+        try:
+            return await self.wait_for(lookups[name], (timeout_at - time.monotonic()) * 1000)
+        except kafka_errors.KafkaTimeoutError:
+            raise kafka_errors.KafkaConnectionError("DNS does not answer") from None
 
     def _wrap(self, sock: socket.socket, host: str) -> KafkaTCPTransport:
         if not self.ssl_enabled:

@@ -8,11 +8,14 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from gevent import socket
+from gevent import socket, spawn
+from gevent.event import Event
 from gevent.server import StreamServer
+from kafka.errors import KafkaError
 
 from kafkasse.config import Config
 from kafkasse.errors import ConfigurationError, KafkaUnavailable
+from kafkasse.kafka.client import Broker
 from kafkasse.kafka.log import KafkaLog
 from kafkasse.settings import KafkaSettings
 from tests.kafka.fake_broker import HOST, FakeCluster, FakeTopic
@@ -179,6 +182,22 @@ def test_a_name_with_an_address_that_does_not_answer(monkeypatch, cluster, silen
     monkeypatch.setattr("socket.getaddrinfo", lambda *_: info)
     with closing(open_log("kafka.example:9092", kafka_timeout_s=TIMEOUT_S)) as log:
         assert ["t"] == list(log.describe(["t"]))
+
+
+def test_dns_that_does_not_answer_delays_only_new_connections(monkeypatch, cluster):
+    """During an outage of DNS, the connections that exist go on: kafka-python has one thread for all of them."""
+    asked, answer = Event(), Event()
+    with closing(open_log(cluster.bootstrap_servers)) as log:
+        log.describe(["t"])
+        monkeypatch.setattr("socket.getaddrinfo", lambda *_: asked.set() or (answer.wait(60) and []))
+        connect = spawn(log._client.connect, Broker(7, "kafka.example", 9092))
+        asked.wait(60)
+
+        assert ["t"] == list(log.describe(["t"]))
+        assert not connect.ready()
+        answer.set()
+        with pytest.raises(KafkaError):
+            connect.get()
 
 
 def test_a_bootstrap_server_that_does_not_answer(monkeypatch, cluster, silent):
