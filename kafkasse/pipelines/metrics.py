@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines.status import Status
@@ -39,7 +40,7 @@ LABELS = ("pipeline",)
 STATE_LABELS = (*LABELS, "state")
 
 
-class Collector:
+class _StatusCollector(Collector):
     """Converts the status to metrics when Prometheus reads them."""
 
     def __init__(self, status: Status) -> None:
@@ -93,15 +94,12 @@ class _IPv6Server(ThreadingHTTPServer):
 
 
 def _handler(status: Status) -> type[BaseHTTPRequestHandler]:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(Collector(status))
-
     class Handler(BaseHTTPRequestHandler):
         timeout = REQUEST_TIMEOUT_S
 
         def do_GET(self) -> None:
             if self.path == "/-/metrics":
-                self._answer(200, generate_latest(registry))
+                self._answer(200, generate_latest(_StatusCollector(status)))
             elif self.path == "/-/ready":
                 self._answer(200 if status.state in READY_STATES else 503, f"{status.state.value}\n".encode())
             else:

@@ -186,10 +186,7 @@ def new_instance(spark: SparkSession, class_name: str, arguments: Sequence[Argum
             case StructType():
                 values[number] = _java_type(spark, argument)
             case Mapping():
-                converted = context._jvm.java.util.HashMap()
-                for name, value in argument.items():
-                    converted.put(name, value)
-                values[number] = converted
+                values[number] = context._jvm.java.util.HashMap(dict(argument))  # which Py4J converts
             case _:
                 values[number] = argument
     return java_class(spark, class_name).getConstructors()[0].newInstance(values)

@@ -88,9 +88,7 @@ class KafkaOffsets:
         return Seen(record.offset(), UNKNOWN_EPOCH, record.timestamp()) if record.offset() >= 0 else None
 
     def _list(self, specs: Mapping[int, Any]) -> dict[int, Any]:
-        requested = self._jvm.java.util.HashMap()
-        for partition, spec in specs.items():
-            requested.put(self._partition(partition), spec)
+        requested = {self._partition(partition): spec for partition, spec in specs.items()}
         committed = self._jvm.org.apache.kafka.common.IsolationLevel.READ_COMMITTED
         options = self._jvm.org.apache.kafka.clients.admin.ListOffsetsOptions(committed)
         result = self._admin.listOffsets(requested, options)
