@@ -324,6 +324,14 @@ def test_real_errors_match_the_openapi_document(client, status, path, headers):
     check(openapi, schema, response.get_json())
 
 
+def test_the_openapi_document_says_which_errors_may_be_temporary(client):
+    responses = document(client, "openapi")["components"]["responses"]
+
+    assert {"429", "500", "503"} == {
+        status for status, response in responses.items() if "Retry-After" in response.get("headers", ())
+    }
+
+
 @pytest.mark.parametrize(("path", "has_positions"), [("/table", True), ("/plain", False)])
 def test_the_documents_list_position_events_only_if_the_stream_has_them(client, path, has_positions):
     """With `position_events: false`, only JSON lines contain the end of a snapshot."""
