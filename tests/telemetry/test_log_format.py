@@ -34,15 +34,26 @@ def test_text_from_clients_cannot_add_a_line_or_imitate_a_field(log_format):
         assert fields.endswith(r'A stream ended: visitor="eve\" reason=operator" events=1')
 
 
-def test_json_contains_the_traceback():
-    """A traceback is one member, so the record stays one line."""
+def failed() -> logging.LogRecord:
+    """A record with the traceback of an exception, whose text may be from a client."""
     try:
         raise ValueError(HOSTILE)
     except ValueError:
-        failed = logging.LogRecord("a", logging.ERROR, "f", 1, "failed", (), sys.exc_info())
+        return logging.LogRecord("a", logging.ERROR, "f", 1, "failed", (), sys.exc_info())
 
-    line = formatter("json").format(failed)
+
+def test_json_contains_the_traceback():
+    """A traceback is one member, so the record stays one line."""
+    line = formatter("json").format(failed())
 
     assert line.isprintable()
     assert "ValueError" in json.loads(line)["exception"]
     assert ("error", "failed") == (json.loads(line)["level"], json.loads(line)["message"])
+
+
+def test_the_text_of_an_exception_cannot_add_a_line():
+    """In the text format, the lines of a traceback are indented, so none of them looks like a line of the log."""
+    _, *traceback = formatter("text").format(failed()).splitlines()
+
+    assert "forged" in "".join(traceback)
+    assert all(line.startswith("  ") and line.isprintable() for line in traceback)

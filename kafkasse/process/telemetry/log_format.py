@@ -28,11 +28,15 @@ ACCESS_FIELDS = {
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a record as one line, and a traceback below it."""
+    """Formats a record as one line, and a traceback below it, indented."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = one_line(record.message, MAX_CHARS)
         return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:
+        lines = super().formatException(ei).splitlines()
+        return "\n".join(f"  {one_line(line, MAX_CHARS)}" for line in lines)
 
 
 class JsonFormatter(logging.Formatter):
