@@ -151,11 +151,13 @@ class Worker(GeventWorker):  # type: ignore[misc]
         try:
             super().load_wsgi()
         except (Exception, SystemExit) as error:
-            if not runtime.worker_sockets():
+            if self.age <= self.cfg.workers and not runtime.worker_sockets():  # no worker has loaded it before
                 raise
-            # For example, the file of a guard has become invalid. With another exit code, gunicorn would end all workers.
+            # For example, the file of a guard has become invalid. With another exit code, gunicorn would end the server.
             self.log.error(
-                "This worker cannot load the app. The others continue. %s", one_line(reason_of(error), MAX_REASON_BYTES)
+                "This worker cannot load the app. The next one tries it in %g s. %s",
+                RETRY_LOAD_S,
+                one_line(reason_of(error), MAX_REASON_BYTES),
             )
             time.sleep(RETRY_LOAD_S)
             raise SystemExit(1) from None

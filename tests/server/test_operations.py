@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -221,19 +222,21 @@ def test_the_server_uses_another_directory_if_it_cannot_recreate_its_own(start, 
     assert list(tmp_path.glob("kafkasse-*/*/lock"))
 
 
-def test_a_worker_that_cannot_be_replaced_does_not_end_the_others(processes, tmp_path):
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_worker_that_cannot_be_replaced_does_not_end_the_server(processes, tmp_path, count):
     """For example, a file of keys is not valid. The master tries again until the app can be loaded."""
     failure = tmp_path / "failure"
-    settings = {"KAFKASSE_RUNTIME_DIR": str(tmp_path / "run"), "WEB_CONCURRENCY": "2", "FAILS": str(failure)}
+    settings = {"KAFKASSE_RUNTIME_DIR": str(tmp_path / "run"), "WEB_CONCURRENCY": str(count), "FAILS": str(failure)}
     with Server("tests.support.apps:fragile()", **settings) as server:
-        wait_until(lambda: len(list(tmp_path.glob("run/*/worker-*.sock"))) == 2)
+        wait_until(lambda: len(list(tmp_path.glob("run/*/worker-*.sock"))) == count)
         failure.write_text("not valid")
         server.expect(KILLED, "This worker cannot load the app.* RuntimeError: not valid", "exited with code 1")
 
         os.kill(server.worker, signal.SIGKILL)
         wait_until(lambda: "exited with code 1" in server.log)
 
-        with Client(server.port, "/t").ready():
+        with Client(server.port, "/t").ready() if count > 1 else nullcontext():
             failure.unlink()
-            wait_until(lambda: len(list(tmp_path.glob("run/*/worker-*.sock"))) == 2)
-            assert 1 == len(streams(server))
+            wait_until(lambda: len(list(tmp_path.glob("run/*/worker-*.sock"))) == count)
+            with Client(server.port, "/t").ready():
+                assert count == len(streams(server))
