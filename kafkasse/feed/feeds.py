@@ -84,9 +84,7 @@ class Feeds:
         self.log = log
         self._settings = settings
         self._start_tail = start_tail
-        self._describing = SharedLookup(
-            log.describe, settings.kafka_timeout_s, one_at_a_time=True, max_cached=MAX_DESCRIPTIONS
-        )
+        self._describing = SharedLookup(log.describe, settings.kafka_timeout_s, max_cached=MAX_DESCRIPTIONS)
         self._listing: SharedLookup[str, set[str]] = SharedLookup(
             lambda keys: dict.fromkeys(keys, log.topic_names()), settings.kafka_timeout_s, max_cached=1
         )

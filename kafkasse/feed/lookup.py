@@ -36,11 +36,11 @@ class _Result(Generic[Value]):
 class SharedLookup(Generic[Key, Value]):
     """Looks up values by key. Callers that need the same key at the same time share one request.
 
+    While a request is in flight, the keys of other callers are collected for the next one.
+
     Args:
         look_up: returns the values of some keys; keys without a value are absent.
         timeout_s: how long a caller waits at most.
-        one_at_a_time: while a request is in flight, collect the keys of other callers for the next request. Otherwise each
-            caller sends its request at once.
         max_cached: how many results are cached, including those of keys without a value.
     """
 
@@ -48,15 +48,13 @@ class SharedLookup(Generic[Key, Value]):
         self,
         look_up: Callable[[list[Key]], Mapping[Key, Value]],
         timeout_s: float,
-        one_at_a_time: bool = False,
         max_cached: int = 0,
     ) -> None:
         self._look_up = look_up
         self._timeout_s = timeout_s
-        self._one_at_a_time = one_at_a_time
         self._max_cached = max_cached
         self._cache: dict[Key, _Result[Value]] = {}  # the oldest result is first
-        self._requests = 0  # in flight
+        self._is_requesting = False
         self._waiting: dict[Key, None] = {}  # the keys of the next requests
         self._results: dict[Key, AsyncResult[_Result[Value]]] = {}  # of the keys that wait or are in flight
 
@@ -93,16 +91,16 @@ class SharedLookup(Generic[Key, Value]):
                 self._waiting[key] = None
             pending[key] = self._results[key]
         if pending:
-            self._start_requests()
+            self._start_request()
             results |= wait_for(pending, self._timeout_s)
         return results
 
-    def _start_requests(self) -> None:
-        while self._waiting and not (self._one_at_a_time and self._requests):
+    def _start_request(self) -> None:
+        if self._waiting and not self._is_requesting:
             keys = list(islice(self._waiting, MAX_KEYS))
             for key in keys:
                 del self._waiting[key]
-            self._requests += 1
+            self._is_requesting = True
             # A greenlet of its own, because other callers need the result even if the first caller is killed.
             gevent.spawn(self._request, keys)
 
@@ -126,8 +124,8 @@ class SharedLookup(Generic[Key, Value]):
             for key in keys:
                 if (result := self._results.pop(key, None)) is not None:  # a Timeout, for example, is not an Exception
                     result.set_exception(Unavailable("The request was interrupted. Retry later."))
-            self._requests -= 1
-            self._start_requests()
+            self._is_requesting = False
+            self._start_request()
 
     def _add_to_cache(self, key: Key, result: _Result[Value]) -> None:
         self._cache.pop(key, None)  # a new entry must be the last one

@@ -49,20 +49,11 @@ def test_callers_with_the_same_key_share_a_request():
     assert [["a", "missing"]] == service.requests
 
 
-def test_no_caller_waits_for_other_keys():
-    service = Service()
-    shared = SharedLookup(service.look_up, TIMEOUT_S)
-    callers = [gevent.spawn(shared.get, keys) for keys in (["a"], ["a", "b"], ["c"])]
-    service.respond_to(callers)
-
-    assert [["a"], ["b"], ["c"]] == service.requests
-
-
 def test_collects_keys_while_a_request_is_in_flight(monkeypatch):
-    """With one request at a time, the next request contains the keys of all callers that waited, up to a limit."""
+    """The next request contains the keys of all callers that waited, up to a limit."""
     monkeypatch.setattr(lookup, "MAX_KEYS", 3)
     service = Service()
-    shared = SharedLookup(service.look_up, TIMEOUT_S, one_at_a_time=True)
+    shared = SharedLookup(service.look_up, TIMEOUT_S)
     callers = [gevent.spawn(shared.get, [key]) for key in "abcdef"]
     service.respond_to(callers)
 
@@ -104,7 +95,7 @@ def test_results_that_are_too_old_for_a_caller_are_replaced_once(monkeypatch):
 
 def test_a_request_that_was_sent_too_early_does_not_count():
     service = Service()
-    shared = SharedLookup(service.look_up, TIMEOUT_S, one_at_a_time=True, max_cached=10)
+    shared = SharedLookup(service.look_up, TIMEOUT_S, max_cached=10)
     early = gevent.spawn(shared.get, ["a"])
     gevent.sleep(0)
     gevent.sleep(0)
@@ -120,7 +111,7 @@ def test_a_request_that_was_sent_too_early_does_not_count():
 def test_a_failure_is_shared_with_the_callers_that_waited():
     """While Kafka is unavailable, a hundred requests take one timeout, not a hundred."""
     service = Service()
-    shared = SharedLookup(service.look_up, TIMEOUT_S, one_at_a_time=True)
+    shared = SharedLookup(service.look_up, TIMEOUT_S)
     callers = [gevent.spawn(shared.get, [key]) for key in ["broken", *"abcdef"]]
     service.respond_to(callers)
 
