@@ -35,6 +35,7 @@ def end_streams(visitor: str) -> int:
     """
     if not visitor:
         raise ValueError("Only the streams of visitors with a name can be ended.")
+    visitor = str(visitor)
     others = [path for path in runtime.worker_sockets() if runtime.worker_pid(path) != os.getpid()]
     ended_here = streams.end_visitor(visitor)
     ended, silent = control.end_visitor(others, visitor)

@@ -14,7 +14,7 @@ from flask import Request, abort
 from flask.testing import FlaskClient
 from gevent import Timeout
 
-from kafkasse import Visitor, schemas
+from kafkasse import Visitor, end_streams, schemas
 from kafkasse.access.api_keys import create_key
 from kafkasse.access.jwt_guard import LEEWAY_DEFAULT_S
 from kafkasse.access.tickets import LIFETIME_S
@@ -313,6 +313,15 @@ def test_a_function_of_the_app_can_be_a_guard(client_of):
     assert "5" == failed.headers["Retry-After"]  # the database may be available again
     aborted = client.get("/streams/t", headers={"X-User": "unknown", "Origin": ORIGIN})
     assert ORIGIN == aborted.headers["Access-Control-Allow-Origin"]
+
+
+@pytest.mark.parametrize("name", [7, "7"])
+def test_the_name_of_a_visitor_may_be_a_number(client_of, name):
+    """As the ID of a user in a database. After a logout, the app may have it as text."""
+    client = client_of(guards={"session": lambda _: Visitor(name=7)}, allowed_topics=["t"], access=["session"])
+
+    with client.get("/streams/t", buffered=False) as response:
+        assert (200, 1) == (response.status_code, end_streams(name))
 
 
 def test_credentials_that_no_guard_of_the_stream_accepts(client_of, guards):
