@@ -155,7 +155,11 @@ class Client:
             encoded = self._wait_for(manager.run, send)
         try:
             brokers, described = encoded.decode()
+            known = self.brokers
             self.brokers = {broker.node_id: Broker(broker.node_id, broker.host, broker.port) for broker in brokers}
+            for node_id, broker in self.brokers.items():
+                if known.get(node_id) != broker:
+                    manager.forget_failures(node_id)  # they were at another address
             # kafka-python's own refreshes end at the first exception that escapes from a login.
             manager.cluster._brokers = {broker.node_id: broker for broker in brokers} or manager.cluster._brokers
             return {
@@ -489,6 +493,10 @@ class _ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka
             if conn is None
             else (len(conn.in_flight_requests) + len(conn._request_buffer), not conn.connected)
         )
+
+    def forget_failures(self, node_id: int) -> None:
+        self._connect_errors.pop(node_id, None)
+        self.reset_backoff(node_id)
 
     async def _connect(self, node: Any, conn: KafkaConnection, **options: Any) -> None:
         backoff = self._backoff.get(node.node_id)
