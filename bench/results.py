@@ -53,27 +53,28 @@ no resume, no checks and no limits:
 - **a Flask view**: no rival, but the limit of `opening`: a view that only answers, under kafkasse's worker
   (`bench/rivals/flask_app.py`)
 
-The limits of the missed goals, and what compiled code could gain:
+Why kafkasse misses some goals, and what compiled code could save:
 
 - **Opening a stream** (one process, a log in memory). The Flask view takes 0.18 ms of CPU when 500 clients connect at once,
   and 0.39 ms alone, where Starlette takes 0.16 and 0.32 ms. So kafkasse cannot open streams as fast as Starlette. It takes
-  0.29 and 0.59 ms: 1,200 calls of functions instead of 720, and the end of the stream with its log line and metrics.
-  Compiled code could save at most the difference, 0.1 ms of each opening in a burst, which no client notices.
-- **Catch-up** (one process, a log in memory). Encoding takes 1.3 µs for each record: 0.3 µs to validate the JSON, which is
-  compiled already, 0.2 µs to check whether the frame can repeat it unchanged, 0.3 µs to format the frame and its ID, the
+  0.29 and 0.59 ms, because it makes 1,200 function calls instead of 720, and adds a log line and metrics when the stream
+  ends. Compiled code could save at most the difference, 0.1 ms for each opening in a burst, which no client notices.
+- **Catch-up** (one process, a log in memory). Encoding takes 1.3 µs for each record: 0.3 µs to validate the JSON (already
+  compiled code), 0.2 µs to check whether the frame can repeat it unchanged, 0.3 µs to format the frame and its ID, the
   rest for the loop in Python. Receiving, checking and decoding take 0.2 µs, and joining and sending 0.15 µs. Compiled
   code could save at most 0.7 µs, a quarter of `catch_up.cpu`.
 - **Few clients.** The Python interpreter takes 75 % of the server's CPU time with 1 client at 200/s, and 67 % with 10 at
-  500/s. The kernel takes 13 and 21 %. Compiled code could save most of this: up to 6 and 11 % of a core. It would have to
-  replace the whole path of a record, with every call of gevent, for servers that are nearly idle, so there is none.
-- **Many clients.** The kernel takes 67 % with 1,000 clients at 200/s, 65 % at 10/s, and 73 % with 10,000 at 20/s.
+  500/s. The kernel takes 13 and 21 %. Compiled code could save most of the interpreter's share: up to 6 and 11 % of a core.
+  But it would have to replace the whole path of a record, including all calls of gevent, and only servers that are nearly
+  idle would gain, so there is none.
+- **Many clients.** The kernel takes 67 % with 1,000 clients at 200/s, 65 % with 1,000 at 10/s, and 73 % with 10,000 at 20/s.
   The interpreter takes 28, 29 and 24 %, so compiled code could save no more than this.
-- **Chunks.** Encoding a chunk takes as long as in a stream. In addition, each request takes 1.6 of the 9 µs of a record: to
-  parse it, to check it, to look up the position, and to compute the checksum for `ETag`. Larger chunks would take fewer
-  requests, but more memory for each slow client.
+- **Chunks.** Encoding a record takes as long as in a stream. Of the 9 µs for each record, the requests take 1.6 µs: to parse
+  and check them, to look up the position, and to compute the checksum for `ETag`. With larger chunks, there would be fewer
+  requests, but each slow client would take more memory.
 
-The shares of the last three are those of samples (`perf record -e cpu-clock -p PID` during the same load; for chunks, of
-Python's stack), on a machine that ran Python three times as slowly as the one of the table."""
+The shares of the last three are from samples (`perf record -e cpu-clock -p PID` during the same load; for chunks, samples of
+Python's stack) on a machine on which Python is three times as slow as on the one of the table."""
 # Without commands and tools, which only start the measured processes, and without pages and sessions, which no measurement
 # uses.
 MEASURED = (

@@ -200,7 +200,7 @@ def test_slows_down_a_client_that_repeats_rejected_requests(monkeypatch, path):
 
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/no/such/path", 404), ("PROPFIND", "/t", 405)])
 def test_a_page_of_another_origin_can_read_the_errors_of_flask(method, path, status):
-    """To the page, the server would seem to be unreachable, and kafkasse.js would retry for ever."""
+    """Otherwise, the server would seem unreachable to the page, and kafkasse.js would retry for ever."""
     client = client_with(cors_origins=["https://a.example"])
 
     allowed = client.open(path, method=method, headers={"Origin": "https://a.example"})

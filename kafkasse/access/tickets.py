@@ -86,8 +86,8 @@ class Tickets:
         """Return the visitor of a ticket, and make the ticket invalid.
 
         Raises:
-            InvalidToken: the ticket was not issued by this server, is for another path, has expired, or was used, or the
-                visitor's streams were ended since it was issued: the visitor may have logged out.
+            InvalidToken: the ticket was not issued by this server, is for another path, has expired or was used; or
+                end_streams() was called for the visitor after the ticket was issued, for example at a logout.
             AccessUnavailable: the use cannot be recorded.
         """
         padded = ticket.encode() + b"=" * (-len(ticket) % 4)
@@ -124,8 +124,8 @@ class Tickets:
 def open_tickets(settings: Mapping[str, Any], secret_file: str, name: str, logger: logging.Logger) -> Tickets:
     """Create the tickets of the blueprint `name`. They are not valid for one whose setting `guards` is different.
 
-    If `secret_file` is empty, all processes of this user on this machine share a random secret. Then logins are different if
-    they are in different files: two apps may have a function with the same name, and other users.
+    If `secret_file` is empty, all processes of this user on this machine share a random secret. Then login functions in
+    different files are different guards: two apps may have login functions with the same name, but different visitors.
 
     Raises:
         ConfigurationError: the secret cannot be read, or there is no private directory.

@@ -145,7 +145,7 @@ def _report(file: str, topic: str, delivery: _Delivery, stopped_by: BaseExceptio
     for partition, (first, last) in sorted(delivery.offsets.items()):
         click.echo(f"  partition {partition}: offsets {first} to {last}")
     if isinstance(stopped_by, BadRow):
-        advice = ". Correct this row, and load only this one and those after it" if delivery.acknowledged else ""
+        advice = ". Correct this row, then load only this row and the rows after it" if delivery.acknowledged else ""
         raise CommandError(f"{file}: {stopped_by}; stopped before sending this row, {done}{advice}")
     missing = delivery.sent - delivery.acknowledged
     if missing or isinstance(stopped_by, KafkaError):

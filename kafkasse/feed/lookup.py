@@ -36,7 +36,7 @@ class _Result(Generic[Value]):
 class SharedLookup(Generic[Key, Value]):
     """Looks up values by key. Callers that need the same key at the same time share one request.
 
-    While a request is in flight, the keys of other callers are collected for the next one.
+    While a request is in flight, the keys of other callers are collected for the next request.
 
     Args:
         look_up: returns the values of some keys; keys without a value are absent.

@@ -159,8 +159,8 @@ class Client:
             self.brokers = {broker.node_id: Broker(broker.node_id, broker.host, broker.port) for broker in brokers}
             for node_id, broker in self.brokers.items():
                 if known.get(node_id) != broker:
-                    manager.forget_failures(node_id)  # they were at another address
-            # kafka-python's own refreshes end at the first exception that escapes from a login.
+                    manager.forget_failures(node_id)  # these were at its old address
+            # Set them here, because kafka-python's own refreshes end at the first exception that escapes from a login.
             manager.cluster._brokers = {broker.node_id: broker for broker in brokers} or manager.cluster._brokers
             return {
                 topic.name.removeprefix(self._prefix): _topic_metadata(topic, self.brokers)
@@ -381,7 +381,7 @@ def lenient_records(batch: memoryview) -> Iterator[Any]:
 def _reasons(manager: _ConnectionManager) -> Iterator[None]:
     """Add the reasons for failed connections to kafka-python's errors, which say only that a broker is not ready.
 
-    Other exceptions become kafka-python's errors, so that clients retry.
+    Convert other exceptions to KafkaConnectionError, so that clients retry.
     """
     try:
         yield
@@ -450,8 +450,8 @@ class _ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka
     def __init__(self, net: NetworkSelector, **config: Any) -> None:
         super().__init__(net, **config)
         self._connect_errors: dict[Any, Exception] = {}  # by node ID
-        self._lookups: dict[tuple[str, int], Future] = {}  # in DNS, by host and port
-        self._has_reached_broker = False  # at an address that the brokers announce
+        self._lookups: dict[tuple[str, int], Future] = {}  # DNS lookups in flight, by host and port
+        self._has_reached_broker = False  # at an advertised address
 
     def connect_failures(self) -> str:
         """Return the addresses of up to MAX_FAILURES_SHOWN brokers that cannot be reached, each with the reason, or ""."""
@@ -472,7 +472,8 @@ class _ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka
     def least_loaded_node(self) -> Any:
         """Return the node to ask for metadata, or None. Unlike the original, avoid brokers that could not be reached.
 
-        If there are no others any more, also try the bootstrap servers: all brokers may have new addresses.
+        If none is left, try all brokers and, if one was reached before, the bootstrap servers: the brokers may have new
+        addresses.
         """
         brokers = self.cluster.brokers()
         reachable = [broker for broker in brokers if broker.node_id not in self._connect_errors]
@@ -504,7 +505,7 @@ class _ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka
         if conn.init_future.failed():
             error = self._connect_errors[node.node_id] = explain(conn.init_future.exception)
             if self.bootstrapped and node.node_id not in self._backoff and not isinstance(error, PERMANENT_ERRORS):
-                # kafka-python has reset the backoff, because the connection was made. A login was still missing.
+                # kafka-python reset the backoff when the connection was made, before the login, which failed.
                 self._backoff |= {} if backoff is None else {node.node_id: backoff}
                 self.update_backoff(node.node_id)
             self._stop_bootstrap_if_rejected()
@@ -535,7 +536,7 @@ class _ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka
         return transport
 
     async def _open_socket(self, node: Any, timeout_at: float) -> socket.socket:
-        """As create_connection() in kafka-python, which tries no other address of a name after one that does not answer.
+        """Like create_connection() in kafka-python, but if one address of a name does not answer, try the others.
 
         The bootstrap servers share the timeout, because kafka-python tries them one by one.
         """

@@ -186,7 +186,7 @@ def new_instance(spark: SparkSession, class_name: str, arguments: Sequence[Argum
             case StructType():
                 values[number] = _java_type(spark, argument)
             case Mapping():
-                values[number] = context._jvm.java.util.HashMap(dict(argument))  # which Py4J converts
+                values[number] = context._jvm.java.util.HashMap(dict(argument))  # Py4J converts the dict
             case _:
                 values[number] = argument
     return java_class(spark, class_name).getConstructors()[0].newInstance(values)

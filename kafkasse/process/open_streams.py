@@ -22,7 +22,7 @@ OPERATIONS_KEY = "kafkasse.operations"
 # replaced that function, the value becomes the poll, which is also the body.
 PARK_KEY = "kafkasse.park"
 DRAIN_S = 1.0
-MAX_ENDED_VISITORS = 10_000  # a stream would have to open, or a ticket be valid, while as many visitors log out
+MAX_ENDED_VISITORS = 10_000  # more than can log out while a stream opens or a ticket is valid
 _numbers = count(1)
 
 
@@ -110,7 +110,7 @@ class StreamRegistry:
             stream.end(EndReason.ACCESS_REVOKED)
 
     def has_ended(self, visitor: str, since: float) -> bool:
-        """Return whether end_visitor() was called for a visitor since a time, as in time.monotonic()."""
+        """Return whether end_visitor() was called for the visitor at or after `since`, a time of time.monotonic()."""
         return since <= self._visitors_ended_at.get(visitor, -inf)
 
     def discard(self, stream: OpenStream) -> None:

@@ -7,8 +7,8 @@
         ready                 exists since a worker has reached Kafka
         name                  the process ID and addresses of the server, for operators
 
-gunicorn.conf.py calls start(), worker_exited() and stop() in the master; without it, our worker calls start() there. A later
-start() removes the directory of a killed master.
+gunicorn.conf.py calls start(), worker_exited() and stop() in the master. Without that file, our worker calls start() and
+stop() there. A later start() removes the directory of a killed master.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def folders() -> list[Path]:
 
 
 def has_started() -> bool:
-    """Return whether start() was called in this process, or in its master before it was forked."""
+    """Return whether start() was called in this process, or in its master before the fork."""
     return _lock is not None
 
 
@@ -65,7 +65,7 @@ def start(with_metrics: bool = True) -> None:
     If the user has set PROMETHEUS_MULTIPROC_DIR, the metrics are in that directory.
 
     Args:
-        with_metrics: whether the workers share their metrics, for which the master must call worker_exited().
+        with_metrics: whether the workers share their metrics. If so, the master must call worker_exited().
 
     Raises:
         ConfigurationError: another user could change the directory.

@@ -114,7 +114,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
         self._reported_wrappers: set[tuple[str, bool]] = set()
 
     def _start_runtime(self) -> None:
-        """Create the private directory of a gunicorn without gunicorn.conf.py, because end_streams() needs it."""
+        """Create the private directory, which end_streams() needs, if gunicorn.conf.py has not done so."""
         try:
             if self.cfg.uid != os.geteuid():
                 raise ConfigurationError("With the option --user, the workers cannot use the directory of the master.")
@@ -151,11 +151,11 @@ class Worker(GeventWorker):  # type: ignore[misc]
         try:
             super().load_wsgi()
         except (Exception, SystemExit) as error:
-            if self.age <= self.cfg.workers and not runtime.worker_sockets():  # no worker has loaded it before
+            if self.age <= self.cfg.workers and not runtime.worker_sockets():  # no worker has loaded the app yet
                 raise
             # For example, the file of a guard has become invalid. With another exit code, gunicorn would end the server.
             self.log.error(
-                "This worker cannot load the app. The next one tries it in %g s. %s",
+                "This worker cannot load the app. The next worker tries again in %g s. %s",
                 RETRY_LOAD_S,
                 one_line(reason_of(error), MAX_REASON_BYTES),
             )
@@ -389,7 +389,7 @@ def _close_log_handlers() -> None:
 
 
 def _stop_runtime(master: int) -> None:
-    if os.getpid() == master:  # not in the workers, which have inherited this exit function
+    if os.getpid() == master:  # not in the workers, which inherit this exit function
         runtime.stop()
 
 

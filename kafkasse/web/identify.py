@@ -129,7 +129,7 @@ class Identifier:
             if not isinstance(visitor, Visitor | None):
                 returned = type(visitor).__name__
                 raise TypeError(f"The guard {guard} must return a kafkasse.Visitor or None, not {returned}")
-            # end_streams() would not find 7, the ID of a user, if the app calls it with "7", as Flask-Login returns it.
+            # With Flask-Login, the app calls end_streams("7") even if the guard has returned the number 7.
             return None if visitor is None else replace(visitor, guard=guard, name=str(visitor.name))
         token = _bearer(request) or _cookie(request, self._guards.cookies.get(guard), cors)
         return None if token is None else self._guards.tokens[guard].identify(token)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 2.0
 # How long the highest delay is reported. A feed with slow hooks may begin a batch only every few seconds, and an alert would
-# never fire if a scrape between two of them returned 0.
+# never fire if a scrape between two batches returned 0.
 DELAY_PERIOD_S = 60.0
 # The metric for each attribute of feed.stats.RouteStats that only grows.
 TOTALS = {
@@ -42,7 +42,7 @@ class Sampler:
         self._feeds = feeds
         self._metrics = metrics
         self._clock = clock
-        self._delays: defaultdict[str, deque[tuple[float, float]]] = defaultdict(deque)  # by route, with their times
+        self._delays: defaultdict[str, deque[tuple[float, float]]] = defaultdict(deque)  # by route: (time, delay)
         self._copied: dict[tuple[str, ...], float] = {}
 
     def start(self) -> None:
@@ -77,7 +77,7 @@ class Sampler:
             self._add(name, total, **({"reason": reason} if reason else {}))
 
     def _delay_s(self, route: str, newest_s: float) -> float:
-        """Return the highest delay of a route in the last DELAY_PERIOD_S seconds. `newest_s` is 0 if there is no new one."""
+        """Return the highest delay of a route in the last DELAY_PERIOD_S seconds. `newest_s` is 0 if no delay is new."""
         delays, now = self._delays[route], self._clock()
         if newest_s:
             delays.append((now, newest_s))

@@ -764,7 +764,7 @@ class StreamService:
         except (Exception, Timeout) as error:
             self.observer.failed(request_id.request_id(request.environ), error)
             failure = KafkasseError(UNEXPECTED)
-            failure.headers["Retry-After"] = GUARD_RETRY_S  # its database may be down; without it, clients stop
+            failure.headers["Retry-After"] = GUARD_RETRY_S  # so that clients retry: a database may be down
             raise failure from error
 
     def rejected_by_worker(self, own_id: str, client: str, error: KafkasseError, reason: str) -> None:

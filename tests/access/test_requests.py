@@ -310,14 +310,14 @@ def test_a_function_of_the_app_can_be_a_guard(client_of):
     assert users == {user: status(client, "/t", X_User=user) for user in users}
     assert [403, 200] == [status(client, "/r", X_User=user) for user in ("ada", "admin")]
     failed = client.get("/streams/t", headers={"X-User": "bug"})
-    assert "5" == failed.headers["Retry-After"]  # the database may be available again
+    assert "5" == failed.headers["Retry-After"]  # by then, the database may be available again
     aborted = client.get("/streams/t", headers={"X-User": "unknown", "Origin": ORIGIN})
     assert ORIGIN == aborted.headers["Access-Control-Allow-Origin"]
 
 
 @pytest.mark.parametrize("name", [7, "7"])
 def test_the_name_of_a_visitor_may_be_a_number(client_of, name):
-    """As the ID of a user in a database. After a logout, the app may have it as text."""
+    """For example, the ID of a user in a database. At the logout, the app may pass it as text."""
     client = client_of(guards={"session": lambda _: Visitor(name=7)}, allowed_topics=["t"], access=["session"])
 
     with client.get("/streams/t", buffered=False) as response:

@@ -54,7 +54,7 @@ def test_a_ticket_is_valid_for_half_a_minute(tmp_path):
 
 
 def test_a_ticket_is_not_valid_after_a_logout(tmp_path):
-    """Otherwise, it would open a stream that lasts. A ticket that is issued later is valid."""
+    """Otherwise, it would open a stream after the logout. A ticket that is issued later is valid."""
     now = 1_000_000.0
     tickets = Tickets(SECRET, "", tmp_path, lambda: now)
     grace, other = Visitor("session", "grace"), Visitor("session", "joan")
@@ -101,11 +101,11 @@ def test_other_guards_do_not_accept_the_ticket(folder, guards, name):
 
 
 def test_an_app_with_another_login_does_not_accept_the_ticket(folder, monkeypatch):
-    """Two apps of one user may have functions with the same name. A user of one app is not a user of the other."""
+    """Two apps of one system user may have login functions with the same name, but different visitors."""
     (folder / "ticket-secret").write_bytes(SECRET)
 
     def login(_: object) -> None:
-        """Is the function of both apps."""
+        """The login function of both apps."""
 
     login.__module__ = "streams"
     apps, machines = [], []
@@ -116,7 +116,7 @@ def test_an_app_with_another_login_does_not_accept_the_ticket(folder, monkeypatc
 
     with pytest.raises(InvalidToken):
         apps[1].redeem(apps[0].issue(VISITOR, "/t"), "/t")
-    # With a secret file, an operator has decided that the machines serve the same app, perhaps from other directories.
+    # With a secret file, the operator has decided that the machines serve the same app, perhaps in different directories.
     assert VISITOR == machines[1].redeem(machines[0].issue(VISITOR, "/t"), "/t")
 
 

@@ -1,4 +1,4 @@
-"""The clients of the benchmarks of finite reads continue as real clients do."""
+"""In the benchmarks of finite reads, the clients reconnect as real clients do."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_stops_before_an_invalid_row(load, cluster, topic, tmp_path):
 
     assert 1 == done.code
     assert "line 4 has 1 fields where the header has 2; stopped before sending this row, 1 row acknowledged" in done.err
-    assert "load only this one and those after it" in done.err
+    assert "load only this row and the rows after it" in done.err
     assert [json.loads(record.value) for record in cluster.records(topic, 2)] == [{"a": 1, "b": "two\nlines"}]
 
 

@@ -95,8 +95,11 @@ def test_as_many_slots_are_revoked_as_readers_wait_for():
     assert waiting.granted
 
 
-def test_a_reader_that_does_not_release_its_revoked_slot_delays_only_one_other():
-    """For example, Kafka does not answer while it closes its cursor. The next slot is revoked for the next reader."""
+def test_a_reader_that_does_not_release_its_revoked_slot_delays_only_one_other_reader():
+    """For example, Kafka does not answer while the reader closes its cursor.
+
+    The next slot is revoked for the next reader.
+    """
     slots = CatchUpSlots(2, quantum_s=0.0)
     stuck, other = request(slots), request(slots)
     for slot in (stuck, other):

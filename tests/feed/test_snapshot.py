@@ -286,7 +286,7 @@ def test_a_failing_filter_ends_the_stream():
 
 
 def test_a_timeout_that_escapes_from_a_hook_ends_the_stream():
-    """It is no Exception. The client would wait for ever, and keep the worker busy."""
+    """A gevent.Timeout is not an Exception. The client would wait for ever, and keep the worker busy."""
     world = SnapshotWorld(Encoder(deserializer=mock.Mock(side_effect=gevent.Timeout(1))))
     world.put(1, b"a")
 

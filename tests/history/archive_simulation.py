@@ -83,8 +83,8 @@ class ArchiveSimulation(Simulation):
     def drop_before(self, partition: Partition, first: int) -> None:
         """Remove records from Kafka. Some of them may not be archived.
 
-        After a truncation, all of them are. Otherwise the archive would keep lost records, and nothing in Kafka would show
-        it (docs/faults.md).
+        After a truncation, archive all of them first. Otherwise, the archive would keep lost records, and nothing in Kafka
+        would show that they were lost (docs/faults.md).
         """
         if self._epochs[partition] and not self.log.offset_ranges([LogPartition(*partition)]):
             return  # a partition without a leader cannot be archived

@@ -257,7 +257,7 @@ def test_client_bootstraps_when_the_cluster_is_back(cluster):
 
 
 def test_brokers_with_new_addresses_are_found_through_the_bootstrap_servers(monkeypatch, cluster):
-    """For example, all containers of a cluster were replaced, and the name of the bootstrap server stays.
+    """For example, all containers of a cluster were replaced, but the bootstrap server has kept its name.
 
     This does not depend on kafka-python's refresh loop, which ends at the first exception that escapes from a login.
     """
@@ -290,8 +290,8 @@ def test_a_broker_that_could_not_be_reached_is_not_asked_for_metadata():
     assert [["t"]] * 10 == [list(call.value or ()) for call in described]
 
 
-def test_a_broker_that_accepts_and_closes_connections_is_not_flooded_with_them(cluster):
-    """For example, a load balancer whose brokers are down. kafka-python itself would not wait between two attempts."""
+def test_a_broker_that_accepts_and_closes_connections_is_not_flooded(cluster):
+    """For example, a load balancer whose brokers are down. kafka-python itself would not back off between two attempts."""
     port, accepted = cluster.brokers[0].port, []
     with closing(open_log(cluster.bootstrap_servers)) as log:
         log.describe(["t"])

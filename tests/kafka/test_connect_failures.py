@@ -160,10 +160,10 @@ def test_the_password_of_a_proxy_is_not_logged(refused, caplog):
 
 @pytest.fixture
 def silent() -> Iterator[tuple[str, int]]:
-    """An address at which no connection is made and none is refused."""
+    """An address that neither accepts nor refuses a connection."""
     with closing(socket.socket()) as server:
         server.bind((HOST, 0))
-        server.listen(0)  # with this length of the queue, the system ignores all connections after the first
+        server.listen(0)  # with a backlog of 0, the system ignores all connections after the first
         with closing(socket.create_connection(server.getsockname())):
             yield server.getsockname()
 
@@ -175,8 +175,8 @@ def cluster() -> Iterator[FakeCluster]:
         yield cluster
 
 
-def test_a_name_with_an_address_that_does_not_answer(monkeypatch, cluster, silent):
-    """The name of a load balancer has an address in each zone, and a zone has failed. The other addresses are tried."""
+def test_if_an_address_of_a_name_does_not_answer_the_others_are_tried(monkeypatch, cluster, silent):
+    """The name of a load balancer has an address in each zone, and a zone has failed."""
     addresses = [silent, (HOST, cluster.brokers[0].port)]
     info = [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", address) for address in addresses]
     monkeypatch.setattr("socket.getaddrinfo", lambda *_: info)
@@ -185,7 +185,7 @@ def test_a_name_with_an_address_that_does_not_answer(monkeypatch, cluster, silen
 
 
 def test_dns_that_does_not_answer_delays_only_new_connections(monkeypatch, cluster):
-    """During an outage of DNS, the connections that exist go on: kafka-python has one thread for all of them."""
+    """During an outage of DNS, existing connections still work, although kafka-python has one thread for all connections."""
     asked, answer = Event(), Event()
     with closing(open_log(cluster.bootstrap_servers)) as log:
         log.describe(["t"])
@@ -200,7 +200,7 @@ def test_dns_that_does_not_answer_delays_only_new_connections(monkeypatch, clust
             connect.get()
 
 
-def test_a_bootstrap_server_that_does_not_answer(monkeypatch, cluster, silent):
+def test_if_a_bootstrap_server_does_not_answer_another_one_is_tried(monkeypatch, cluster, silent):
     """Each server gets a share of the timeout, so that another one can be tried. kafka-python chooses them at random."""
     choices = iter([0, 1])
     monkeypatch.setattr("kafka.net.manager.random.choice", lambda servers: servers[next(choices, 1)])

@@ -39,7 +39,7 @@ class Subject:
 
 
 def test_threads_may_remove_the_same_subject():
-    """Under a server with threads, a request would fail because its rejection cannot be logged."""
+    """Otherwise, under a server with threads, a request could fail while its rejection is logged."""
     now, subject = 0.0, Subject()
     limited = LimitedLog(lambda: now)
     limited.is_due(subject)

@@ -103,7 +103,7 @@ def test_no_record_is_lost_when_logins_expire(writer, ports, files, fresh_name):
 
 @pytest.mark.parametrize("is_connected", [False, True], ids=["at the first login", "later"])
 @pytest.mark.parametrize("mechanism", ["OAUTHBEARER", "PLAIN"])
-def test_a_login_that_fails_on_this_side_is_temporary(
+def test_a_login_failure_on_the_client_side_is_temporary(
     broker, ports, files, monkeypatch, caplog, mechanism, is_connected
 ):
     """For example, an identity provider or AWS's service for credentials does not answer for a minute.

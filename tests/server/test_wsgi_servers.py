@@ -168,7 +168,7 @@ def test_flask_run_streams_with_the_module_of_the_guide(start, tmp_path):
 
 
 def test_a_logout_ends_the_streams_of_all_workers(start, tmp_path):
-    """With kafkasse's worker alone, as in the guide. gunicorn removes its private directory at the end."""
+    """With kafkasse's worker, but without its gunicorn settings. gunicorn removes its private directory at the end."""
     (tmp_path / "login.py").write_text(LOGIN)
     runtime = tmp_path / "run"
     with ExitStack() as clients:
@@ -315,7 +315,7 @@ class Keys:
 
 
 def test_a_server_with_threads_fetches_the_keys_of_tokens_again(start, tmp_path):
-    """Without an event loop, a greenlet would never run, and each request would leave one more."""
+    """Without an event loop, a greenlet would never run, and each request would leave another one behind."""
     (tmp_path / "tokens.py").write_text(TOKENS)
     with served(keys := Keys()) as url:
         server = start(f"{GUNICORN} -k gthread --threads 2 tokens:app", JWKS_URL=url)

@@ -72,8 +72,8 @@ def test_copies_the_totals_of_the_feeds(metrics, feeds):
     assert 3 == value_of(metrics, "events_sent", route="r")
 
 
-def test_the_delay_of_a_feed_stays_until_an_alert_has_seen_it(metrics, feeds):
-    """Each sample, also that of a scrape, takes the delay of the feeds. It is the highest of the last minute."""
+def test_the_highest_delay_of_a_feed_is_reported_for_a_minute(metrics, feeds):
+    """Each sample, also that of a scrape, resets the delay of the feed, so an alert could miss a delay."""
     sampler = Sampler(feeds, metrics, iter([0.0, 2.0, 4.0, 59.0, 61.0, 62.0]).__next__)
     stats = feeds.stats["r"] = RouteStats()
     delays = []

@@ -191,7 +191,7 @@ def test_a_prefix_and_a_subdomain_may_have_parameters(options, host, prefix, pat
 
 
 def test_the_app_may_remove_the_parameters_of_the_prefix():
-    """As the tenant or the language, in a url_value_preprocessor() for all of its URLs."""
+    """For example the tenant or the language, in a url_value_preprocessor() for all of its URLs."""
     client = mounted(url_prefix="/<tenant>/streams")
     client.application.url_value_preprocessor(lambda _, values: values.pop("tenant"))
 

@@ -137,7 +137,7 @@ class ChunkCore:
         self._encoder = encoder
         self._selector = selector
         self._size = 0
-        self._has_records = False  # then the end of the chunk stays the same
+        self._has_records = False  # if True, the end of the chunk stays the same
 
     @property
     def is_complete(self) -> bool:

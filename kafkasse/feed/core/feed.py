@@ -79,7 +79,7 @@ class FeedCore:
     Attributes:
         epochs: the leader epochs that the feed has read.
         partitions: the partitions of the feed, as the keys of a dict. The tail adds partitions that are created later.
-        added: where each of these later partitions starts.
+        added: where each partition that the tail has added starts.
         readers: the number of readers. Feeds.open() increments it before it opens a reader; the reader decrements it.
         idle_since: when the last reader closed, by the same clock as `now`.
         failure: the error that ended the feed, or None.

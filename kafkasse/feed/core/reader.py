@@ -144,7 +144,7 @@ class ReaderCore:
         self.stats.falls_behind += 1
         if isinstance(state, Joining):
             self._enter(Behind(state.ids))
-        else:  # the log may have lost the first records of a partition that was added since the last segment
+        else:  # retention may have removed the first records of a partition that was added since the last segment
             self._enter(Behind(self._feed.ids.copy_at({**state.places, **self._feed.added, **state.places})))
 
     def park(self, client: ParkedClient) -> None:

@@ -64,7 +64,7 @@ def key_changes(
     `before` and `after` are structs of the columns, or null. `step` is the difference to the key's previous version.
     """
     if not isinstance(rows.schema["key"].dataType, StringType):
-        raise CommandError("the column key is not text; cast it to string")
+        raise CommandError("the column 'key' is not text; cast it to string")
     version, position = _position(rows)
     is_removed = F.expr(removed) if isinstance(removed, str) else removed
     row = F.struct(*columns)

@@ -22,9 +22,9 @@ def ranked(rows: DataFrame, n: int, order: str | None = None) -> DataFrame:
     """Compute the top `n` items of each group, by descending rank and, for equal ranks, by key.
 
     Args:
-        rows: one row for each change of a key, with its position, see latest_per_key(). `group` is text, `rank` is a bigint,
-            and `item` is a struct. A row replaces the previous row of its key. A row whose group or rank is null removes the
-            key.
+        rows: one row for each change of a key, with its position, see latest_per_key(). `key` and `group` are text, `rank`
+            is a bigint, and `item` is a struct. A row replaces the previous row of its key. A row whose group or rank is
+            null removes the key.
         n: the number of items for each group. The state contains all keys, not only the top n.
         order: see latest_per_key().
 
@@ -41,7 +41,7 @@ def ranked(rows: DataFrame, n: int, order: str | None = None) -> DataFrame:
     if n < 1:
         raise CommandError(f"n is {n}; it must be at least 1")
     if not isinstance(rows.schema["rank"].dataType, LongType):
-        raise CommandError("the column rank is not a bigint; cast it")
+        raise CommandError("the column 'rank' is not a bigint; cast it")
     text, item_type = json_state.to_json(rows, "item")
     is_removed = F.col("group").isNull() | F.col("rank").isNull()
     changes = key_changes(rows, ["group", "rank", text.alias("item")], is_removed, order)

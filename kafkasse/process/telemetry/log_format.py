@@ -28,7 +28,7 @@ ACCESS_FIELDS = {
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a record as one line, and a traceback below it, indented."""
+    """Formats a record as one line, with an indented traceback below it."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = one_line(record.message, MAX_CHARS)

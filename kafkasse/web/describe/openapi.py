@@ -309,7 +309,7 @@ def _errors() -> dict[int, list[type[KafkasseError]]]:
 def _rejection(errors: Sequence[type[KafkasseError]]) -> dict[str, Any]:
     names = {"enum": sorted({error.name for error in errors})}
     schema = {"allOf": [ref("Problem"), {"properties": {"name": names, "status": {"const": errors[0].status}}}]}
-    # An unexpected error has it if a guard of the application has failed.
+    # An unexpected error has this header if a guard of the application has failed.
     has_retry_after = any(error is KafkasseError or "Retry-After" in error("").headers for error in errors)
     return {
         "description": " ".join(dict.fromkeys(error.cause for error in errors)),

@@ -198,8 +198,8 @@ def test_after_a_restart_unchanged_results_are_repeated_with_their_new_version(s
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda rows: rows.withColumn("key", F.lit(1)), "the column key is not text; cast it to string"),
-        (lambda rows: rows.withColumn("rank", F.lit("1")), "the column rank is not a bigint; cast it"),
+        (lambda rows: rows.withColumn("key", F.lit(1)), "the column 'key' is not text; cast it to string"),
+        (lambda rows: rows.withColumn("rank", F.lit("1")), "the column 'rank' is not a bigint; cast it"),
         (lambda rows: rows.drop("offset"), "select them too"),
     ],
 )

@@ -284,7 +284,7 @@ def named(orders: DataFrame, names: DataFrame) -> DataFrame:
 
 
 def test_a_topic_can_be_a_side_table(runs):
-    """The query receives the latest record of each key, as it is when the query starts."""
+    """The query receives the record of each key that is the latest when the query starts."""
     topics = runs.topics
     table = topics.cluster.create(f"{topics.source}-names")
     for name in (b"Ann", b"Anna"):
