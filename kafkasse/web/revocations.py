@@ -17,7 +17,7 @@ CHECK_INTERVAL_S = 1.0
 def end_streams(visitor: str) -> int:
     """End all streams of a visitor in all workers of this gunicorn, also those that are still opening.
 
-    Under another server, or with a worker other than kafkasse's, end only the streams of this process.
+    Tickets that were issued to the visitor before are not valid in these workers. Under another server, or with a worker other than kafkasse's, end only the streams of this process.
 
     Call this when the response that ends the visitor's session has been sent: `response.call_on_close(lambda:
     kafkasse.end_streams(name))`. The clients receive their last event ID, and reconnect; then the guards of the route decide
@@ -33,7 +33,7 @@ def end_streams(visitor: str) -> int:
         ValueError: the name is empty or too long.
         TimeoutError: a worker did not answer within five seconds. The streams of the others have ended.
     """
-    if not visitor:
+    if visitor in (None, ""):
         raise ValueError("Only the streams of visitors with a name can be ended.")
     visitor = str(visitor)
     others = [path for path in runtime.worker_sockets() if runtime.worker_pid(path) != os.getpid()]

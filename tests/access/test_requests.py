@@ -315,10 +315,10 @@ def test_a_function_of_the_app_can_be_a_guard(client_of):
     assert ORIGIN == aborted.headers["Access-Control-Allow-Origin"]
 
 
-@pytest.mark.parametrize("name", [7, "7"])
+@pytest.mark.parametrize("name", [0, "0", 7, "7"])
 def test_the_name_of_a_visitor_may_be_a_number(client_of, name):
     """For example, the ID of a user in a database. At the logout, the app may pass it as text."""
-    client = client_of(guards={"session": lambda _: Visitor(name=7)}, allowed_topics=["t"], access=["session"])
+    client = client_of(guards={"session": lambda _: Visitor(name=int(name))}, allowed_topics=["t"], access=["session"])
 
     with client.get("/streams/t", buffered=False) as response:
         assert (200, 1) == (response.status_code, end_streams(name))
