@@ -17,7 +17,8 @@ CHECK_INTERVAL_S = 1.0
 def end_streams(visitor: str) -> int:
     """End all streams of a visitor in all workers of this gunicorn, also those that are still opening.
 
-    Tickets that were issued to the visitor before are not valid in these workers. Under another server, or with a worker other than kafkasse's, end only the streams of this process.
+    Also invalidate the visitor's earlier tickets in these workers. Under another server, or with a worker other than
+    kafkasse's, end only the streams of this process.
 
     Call this when the response that ends the visitor's session has been sent: `response.call_on_close(lambda:
     kafkasse.end_streams(name))`. The clients receive their last event ID, and reconnect; then the guards of the route decide
