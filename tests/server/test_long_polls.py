@@ -267,13 +267,15 @@ def test_the_access_log_contains_the_status_and_the_size(server, connect, access
     wait_until(lambda: re.search(r'/t\?logged\S*live=long-poll HTTP/1.1" 200 5 ', access_log.read_text()))
 
 
-def test_a_poll_without_records_ends_with_204(server, connect):
-    client = connect().poll()
+def test_a_poll_without_records_ends_with_204(processes):
+    with Server(APP, LONG_POLL_S="0.1") as server:
+        client = Connection(server.port).poll()
 
-    response = client.receive()
+        response = client.receive()
 
-    assert (204, b"", False) == (response.status, response.body, response.will_close)
-    assert {"content-type", "content-length", "transfer-encoding"}.isdisjoint(response.headers)
+        assert (204, b"", False) == (response.status, response.body, response.will_close)
+        assert {"content-type", "content-length", "transfer-encoding"}.isdisjoint(response.headers)
+        client.close()
 
 
 def test_a_visitor_receives_only_its_own_records(server, connect):

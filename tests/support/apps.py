@@ -24,6 +24,7 @@ from kafkasse.log.memory import MemoryLog
 from kafkasse.process.open_streams import streams
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.frame.hooks import TopicRecord
+from kafkasse.web import finite_reads
 from kafkasse.web.finite_reads import Source
 from kafkasse.web.long_poll import LongPoll
 from kafkasse.web.stream_response import PollResponse
@@ -130,8 +131,10 @@ def polled() -> Any:
     """An app for tests of long polls of the topic `t`, whose log is in memory unless KAFKASSE_CONFIG is set.
 
     The query of a request selects hooks and middleware. `/append?value=…&key=…&times=…` writes a record. `/counts` returns
-    the numbers of greenlets, waiting polls, objects of polls, reads at the end of the log, and encoded batches.
+    the numbers of greenlets, waiting polls, objects of polls, reads at the end of the log, and encoded batches. A poll waits
+    for the variable LONG_POLL_S in seconds, by default longer than a test takes to see it wait.
     """
+    finite_reads.LONG_POLL_S = float(os.environ.get("LONG_POLL_S", "600"))
     calls = Counter[str]()
     log = MemoryLog()
     log.create("t")
