@@ -139,7 +139,8 @@ def test_a_poll_that_was_answered_leaves_no_object(server, connect, query):
 
 def test_polls_that_wait_have_no_greenlets_and_cause_one_wake_up(serve, cluster: Cluster, topic, connect):
     """Two hundred polls at one offset are answered by one read and one encoding, twice on the same connections."""
-    server = serve(APP, max_streams_per_client=1_000, public=True)
+    keeps_idle = {"GUNICORN_CMD_ARGS": "--keep-alive 600"}  # until the last client has connected
+    server = serve(APP, keeps_idle, max_streams_per_client=1_000, public=True)
     clients = [connect(f"/{topic}?", port=server.port) for _ in range(POLLS)]
     for n in range(2):
         for client in clients:
