@@ -145,7 +145,8 @@ class ReaderCore:
         if isinstance(state, Joining):
             self._enter(Behind(state.ids))
         else:  # retention may have removed the first records of a partition that was added since the last segment
-            self._enter(Behind(self._feed.ids.copy_at({**state.places, **self._feed.added, **state.places})))
+            added = {partition: place for partition, place in self._feed.added.items() if partition not in state.places}
+            self._enter(Behind(self._feed.ids.copy_at({**state.places, **added})))
 
     def park(self, client: ParkedClient) -> None:
         """Let the feed send to `client`. Call this only if `can_park` is true."""
