@@ -127,6 +127,10 @@ class BatchTooLarge(Exception):
         self.next_offset = next_offset
 
 
+class RecordsWithheld(CorruptRecordError):  # type: ignore[misc]
+    """A broker returns no records although its log has some."""
+
+
 UNREADABLE = (CorruptRecordError, BatchTooLarge)  # what decode() raises
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from kafkasse.errors import KafkasseError, Unavailable
 from kafkasse.kafka import old_brokers
-from kafkasse.kafka.batches import BatchTooLarge, RecordRun
+from kafkasse.kafka.batches import BatchTooLarge, RecordRun, RecordsWithheld
 from kafkasse.kafka.compression import LargeBlock
 from kafkasse.kafka.decoding import MAX_SMALL_BYTES, DecodingQueue, is_large
 from kafkasse.kafka.fetch_position import NO_LEADER, FetchPosition
@@ -468,6 +468,7 @@ class CursorCore:
         if not self._options.tail:
             record_bytes = sum(len(data.records) for data in response.partitions)
             self._fetches_ahead = record_bytes > self._max_bytes_per_broker() // 2
+        withheld: dict[FetchPosition, int] = {}
         rejected: defaultdict[tuple[str, int], list[Partition]] = defaultdict(list)
         for position, data in results:
             if data.error_code != _SUCCESS or data.diverging is not None:
@@ -484,6 +485,10 @@ class CursorCore:
                     self._enter(position.partition, Decoding(position, session, is_large(data.records)))
             else:
                 position.fetched(has_records=False)
+                if data.stable_end > position.offset:
+                    withheld[position] = data.stable_end
+        if withheld and not any(data.records for data in response.partitions):  # there was room for them
+            self._records_withheld(now, withheld)
         for (topic, code), partitions in rejected.items():
             self._fail(partitions, self._errors.rejected(topic, code))
         return True
@@ -506,6 +511,17 @@ class CursorCore:
         else:
             return False
         return True
+
+    def _records_withheld(self, now: float, ends: Mapping[FetchPosition, int]) -> None:
+        """Reject partitions of which a broker returns no records for too long. Its log is damaged, and it does not say so.
+
+        For example, the length of a batch is so large that the batch would end after its segment.
+        """
+        for position, end in ends.items():
+            position.withheld_since = min(position.withheld_since, now)
+            if now - position.withheld_since >= self._options.timeout_s:
+                text = f"the broker returns no records from offset {position.offset} on, although the log ends at {end}"
+                self._fail([position.partition], self._errors.unreadable(position.partition, RecordsWithheld(text)))
 
     def connection_failed(self, now: float, session: FetchSession, retry_now: bool) -> None:
         """Find the leaders of the session's partitions: at once if `retry_now` is set, else after a backoff."""

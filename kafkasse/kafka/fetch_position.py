@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from kafkasse.kafka.batches import RecordRun
 from kafkasse.kafka.fetch_protocol import BY_TOPIC_ID, Broker, FetchPartition, Leader
 from kafkasse.log import UNKNOWN_EPOCH, OffsetAndEpoch, Partition
@@ -25,6 +27,7 @@ class FetchPosition:
         valid_at: a leader whose log contains the record before `offset`, or NO_LEADER. See old_brokers.py.
         first_epoch: in a tail, the epoch of the leader when `offset` was set by seek(); else UNKNOWN_EPOCH. Other cursors
             start at offsets that may have been known long before.
+        withheld_since: when a broker returned no records at `offset` although its log has some; inf if it did not.
     """
 
     __slots__ = (
@@ -38,6 +41,7 @@ class FetchPosition:
         "offset",
         "partition",
         "valid_at",
+        "withheld_since",
     )
 
     def __init__(self, partition: Partition) -> None:
@@ -45,6 +49,7 @@ class FetchPosition:
         self.offset = 0
         self.last_epoch = self.first_epoch = UNKNOWN_EPOCH
         self.leader = self.valid_at = NO_LEADER
+        self.withheld_since = math.inf
         self._epochs = EpochHistory()
         self._failures = 0  # in a row
         self._failed_at = 0.0
@@ -56,6 +61,7 @@ class FetchPosition:
         self._epochs = EpochHistory(offset, epoch)
         self.valid_at = NO_LEADER
         self.first_epoch = UNKNOWN_EPOCH
+        self.withheld_since = math.inf
         self._returned_to = -1
 
     def may_return_to(self, offset: int) -> bool:
@@ -81,6 +87,7 @@ class FetchPosition:
         self._returned_to = -1
         if has_records:
             self._failures = 0
+            self.withheld_since = math.inf
 
     def advance(self, run: RecordRun) -> None:
         """Move past a run.

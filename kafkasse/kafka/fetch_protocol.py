@@ -147,6 +147,8 @@ class PartitionData(NamedTuple):
         diverging: if the log was truncated, a leader epoch and its end offset on this broker. What the cursor has read
             agrees with the log at most up to that offset. Otherwise None.
         replica: the node ID of the replica to read from instead of this broker, or NO_REPLICA.
+        stable_end: all records before this offset can be read with each isolation level; -1 if it is unknown. Kafka calls it
+            last stable offset.
     """
 
     topic: bytes
@@ -156,6 +158,7 @@ class PartitionData(NamedTuple):
     aborted: Sequence[tuple[int, int]]
     diverging: tuple[int, int] | None
     replica: int = NO_REPLICA
+    stable_end: int = -1
 
 
 class FetchResponse(NamedTuple):
@@ -348,14 +351,14 @@ def _parse_single(data: memoryview) -> FetchResponse | None:
         return None
     fields = _SINGLE.unpack_from(data)
     correlation_id, tags, throttle_ms, error_code, session_id, topics, topic, count, partition, code, *_ = fields
-    aborted, replica = fields[-2:]
+    stable_end, _, aborted, replica = fields[-4:]
     if tags or topics != 2 or count != 2 or aborted > 1:
         return None
     length, at = _parse_uvarint(data, _SINGLE.size)
     end = at + length - 1
     if not length or data[end:] != _SINGLE_END:  # a length of 0: the records are null
         return None
-    only = PartitionData(topic, partition, code, data[at:end], [], None, replica)
+    only = PartitionData(topic, partition, code, data[at:end], [], None, replica, stable_end)
     return FetchResponse(correlation_id, throttle_ms, error_code, session_id, [only])
 
 
@@ -370,7 +373,7 @@ def _parse_topic(layout: _Layout, data: memoryview, at: int, partitions: list[Pa
 
 
 def _parse_partition(layout: _Layout, topic: bytes, data: memoryview, at: int) -> tuple[PartitionData, int]:
-    partition, error_code, *_ = layout.partition_data.unpack_from(data, at)
+    partition, error_code, _, stable_end, *_ = layout.partition_data.unpack_from(data, at)
     count, at = layout.parse_length(data, at + layout.partition_data.size)
     aborted = []
     for _ in range(count):
@@ -387,7 +390,8 @@ def _parse_partition(layout: _Layout, topic: bytes, data: memoryview, at: int) -
     if _DIVERGING_TAG in tags:
         epoch, end_offset = _DIVERGING.unpack_from(tags[_DIVERGING_TAG])
         diverging = (epoch, end_offset) if epoch != UNKNOWN_EPOCH else None
-    return PartitionData(topic, partition, error_code, data[at:end], aborted, diverging, replica), after
+    records = data[at:end]
+    return PartitionData(topic, partition, error_code, records, aborted, diverging, replica, stable_end), after
 
 
 def _parse_uvarint(data: memoryview, at: int) -> tuple[int, int]:

@@ -15,7 +15,7 @@ Fetching     Decoding     records have arrived
              Fetching     the leader names a replica to read from, or the replica cannot be used
              Stopped      the offset is out of range, or the log was truncated
              NeedsLeader  the leader has moved, its broker is unavailable, or its log must be validated after a seek()
-             Failed       the broker rejects the partition
+             Failed       the broker rejects the partition, or returns no records although its log has some
 Decoding     Fetching     all records are decoded, or seek() is called
              Deferred     the same, but it had large records, and other partitions are deferred
              NeedsLeader  the same, but the connection to the broker has failed

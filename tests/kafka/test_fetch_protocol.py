@@ -84,6 +84,7 @@ FETCHED = st.builds(
     aborted=st.lists(st.tuples(INT64, INT64), max_size=3),
     replica=st.integers(-1, 5),
     diverging=st.none() | st.tuples(st.integers(0, 2**31 - 1), INT64),
+    stable_end=INT64,
 )
 
 
@@ -138,9 +139,9 @@ def data(version: int, fetched: PartitionData) -> Response.PartitionData:
         )
     aborted = [response_class.AbortedTransaction(producer_id=one, first_offset=two) for one, two in fetched.aborted]
     return response_class(
-        partition_index=fetched.partition, error_code=fetched.error_code, high_watermark=9, last_stable_offset=9,
-        log_start_offset=0, preferred_read_replica=fetched.replica, records=fetched.records,
-        aborted_transactions=aborted,
+        partition_index=fetched.partition, error_code=fetched.error_code, high_watermark=9,
+        last_stable_offset=fetched.stable_end, log_start_offset=0, preferred_read_replica=fetched.replica,
+        records=fetched.records, aborted_transactions=aborted,
         **rest,
     )  # fmt: skip
 
