@@ -114,18 +114,18 @@ def complete_headers(response: Response) -> Response:
 
 def as_problem(service: StreamService, error: HTTPException) -> Any:
     """Convert one of Flask's own errors, such as 404 for an unknown path, to the JSON body of kafkasse's errors."""
-    if too_many := service.throttle():
-        return service.reject(too_many)
+    if too_many := service.responder.throttle():
+        return service.responder.reject(too_many)
     response = Response(status=error.code or 500, content_type="application/problem+json")
     response.headers.extend((name, value) for name, value in error.get_headers() if name != "Content-Type")
     response.headers.update(service.cors_headers(request.headers.get("Origin")))
     detail = error.description or error.name
     if error_class := FLASK_ERRORS.get(response.status_code):
         name = error_class.__name__
-        problem = error_class(detail).problem(service.problem_types())
+        problem = error_class(detail).problem(service.urls.problem_types())
     else:
         name, status = type(error).__name__, response.status_code
         problem = KafkasseError(detail, type="about:blank", title=error.name, status=status, name=name).problem()
-    service.record_rejection(response.status_code, name)
+    service.responder.record_rejection(response.status_code, name)
     response.data = json.dumps(problem | {"request_id": request_id.request_id(request.environ)})
     return response

@@ -32,7 +32,8 @@ from kafkasse.web.describe.openapi import openapi
 from kafkasse.web.describe.security import schemes_of
 from kafkasse.web.describe.streams import StreamDescription, describe
 from kafkasse.web.headers import DEFAULT_HEADERS, MAX_ACCEPT_CHARS
-from kafkasse.web.service import ASYNCAPI_TYPE, OPENAPI_TYPE, PROBLEM_ENDPOINT, RULE_OPTIONS, StreamService
+from kafkasse.web.public_url import ASYNCAPI_TYPE, OPENAPI_TYPE, PROBLEM_ENDPOINT
+from kafkasse.web.service import RULE_OPTIONS, StreamService
 from kafkasse.web.value_schemas import ValueSchemas
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -71,7 +72,7 @@ class Catalog:
             blueprint.add_url_rule(path, endpoint, view, **RULE_OPTIONS, strict_slashes=False)
 
     def _view(self, respond: Callable[[], Response]) -> Callable[..., Any]:
-        return lambda **_: self._service.answer(partial(_read_only, respond))
+        return lambda **_: self._service.responder.answer(partial(_read_only, respond))
 
     def _problem_page(self) -> Response:
         error = pages().get((request.view_args or {})["problem"])
@@ -109,25 +110,25 @@ class Catalog:
         return response
 
     def _catalog(self) -> Response:
-        root = self._service.root
-        base = self._service.public_url().origin + root
+        root = self._service.urls.root
+        base = self._service.urls.public().origin + root
         streams = [_as_json(self._describe(route), base) for route in self._visible()]
         documents = {"openapi": f"{root}/-/openapi.json", "asyncapi": f"{root}/-/asyncapi.json"}
         if _prefers_html():
             response = _page("catalog.html", streams=streams, documents=documents, catalog=f"{root}/-/catalog")
         else:
             response = _json(json.dumps({"streams": streams, "documents": documents}), "application/json")
-        response.headers.update(self._service.links())
+        response.headers.update(self._service.urls.links())
         response.vary.add("Accept")
         return response
 
     def _openapi(self) -> Response:
-        server = json.dumps({"url": self._service.root or "/"})
+        server = json.dumps({"url": self._service.urls.root or "/"})
         return self._with_server("openapi", '"servers": [', server, OPENAPI_TYPE)
 
     def _asyncapi(self) -> Response:
-        url = self._service.public_url()
-        server = {"host": url.host, "protocol": url.scheme, "pathname": self._service.root or "/"}
+        url = self._service.urls.public()
+        server = {"host": url.host, "protocol": url.scheme, "pathname": self._service.urls.root or "/"}
         return self._with_server("asyncapi", '"servers": {', f'"http": {json.dumps(server)}, ', ASYNCAPI_TYPE)
 
     def _with_server(self, kind: str, place: str, server: str, content_type: str) -> Response:

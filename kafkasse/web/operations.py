@@ -58,7 +58,7 @@ def add_operations(app: Flask, service: StreamService) -> None:
             try:
                 authorize()
             except KafkasseError as error:
-                return service.reject_slowly(error)
+                return service.responder.reject_slowly(error)
             return view(service, **arguments)
 
         return check
@@ -77,11 +77,11 @@ def health(service: StreamService) -> Response:
 
 
 def ready(service: StreamService) -> Response:
-    """Report whether this worker should receive requests; see StreamService.check_ready()."""
+    """Report whether this worker should receive requests; see Clusters.check_ready()."""
     try:
-        service.check_ready()
+        service.clusters.check_ready()
     except KafkasseError as error:
-        return service.problem_response(error)
+        return service.responder.problem_response(error)
     return Response('{"status": "ok"}\n', content_type="application/json")
 
 
@@ -94,7 +94,7 @@ def status(service: StreamService) -> Response:
     """Return the process IDs of the workers, and whether each Kafka cluster answers."""
     workers = runtime.worker_pids() or [os.getpid()]
     return Response(
-        json.dumps({"workers": workers, "clusters": service.cluster_states()}) + "\n", content_type="application/json"
+        json.dumps({"workers": workers, "clusters": service.clusters.states()}) + "\n", content_type="application/json"
     )
 
 

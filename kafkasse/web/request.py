@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, lru_cache
 
-from flask import Request
+from flask import Request, request
 from werkzeug.datastructures import MIMEAccept
 from werkzeug.http import parse_accept_header
 
@@ -31,6 +31,16 @@ ID_PARAMETERS = ("last_event_id", "lastEventId")  # browsers cannot set the head
 MAX_SUGGESTED_CHARS = 8192  # of the URL and of the event ID of the request that a POST should have been
 BEGINNING, NOW = "-1", "now"  # in place of an offset
 MAX_TIMESTAMP = 2**63 - 1
+
+
+def current_request() -> Request:
+    """Return the current request. Each use of Flask's proxy would look it up again."""
+    return request._get_current_object()  # type: ignore[attr-defined,no-any-return]
+
+
+def endpoint_name() -> str:
+    """Return the name of the current request's route, or "" if there is none, without the names of blueprints."""
+    return (request.endpoint or "").rpartition(".")[2]
 
 
 class Live(StrEnum):

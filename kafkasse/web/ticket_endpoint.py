@@ -12,7 +12,8 @@ from flask import Blueprint, Response, request
 
 from kafkasse.errors import BadRequest, InvalidParameter, MethodNotAllowed
 from kafkasse.web.headers import DEFAULT_HEADERS
-from kafkasse.web.service import RULE_OPTIONS, TICKET_ENDPOINT, TICKET_PATH, StreamService
+from kafkasse.web.service import RULE_OPTIONS, StreamService
+from kafkasse.web.target import TICKET_ENDPOINT, TICKET_PATH, find_target
 
 if TYPE_CHECKING:  # the package cryptography is optional
     from kafkasse.access.tickets import Tickets
@@ -24,7 +25,7 @@ def add_tickets(blueprint: Blueprint, service: StreamService, tickets: Tickets) 
     """Add the endpoint to a blueprint."""
 
     def view(**_: str) -> Any:  # the parameters are those of the app's prefix
-        return service.answer(lambda: _issue(service, tickets), METHODS)
+        return service.responder.answer(lambda: _issue(service, tickets), METHODS)
 
     blueprint.add_url_rule(TICKET_PATH, TICKET_ENDPOINT, view, **RULE_OPTIONS)
 
@@ -34,7 +35,7 @@ def _issue(service: StreamService, tickets: Tickets) -> Response:
 
     if request.method != "POST":
         raise MethodNotAllowed("Request a ticket with POST.", allow=METHODS)
-    target = service.find_stream(TICKET_PATH)
+    target = find_target(service.routes, TICKET_PATH)
     if target is None:
         raise InvalidParameter("path must be the path of a stream. Example: POST /-/ticket?path=/me/orders")
     if not target.route.access:

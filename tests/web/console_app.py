@@ -112,7 +112,7 @@ def create() -> Flask:
                 if log.describe(["orders"]):
                     log.delete("orders")
                 log.create("orders", int(argument))
-                app.extensions["kafkasse"]["kafkasse"]._feeds.clear()  # they know the old topic
+                app.extensions["kafkasse"]["kafkasse"].clusters._feeds.clear()  # they know the old topic
                 _expires_at.clear()
         return Response(status=204)
 

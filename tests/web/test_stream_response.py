@@ -18,7 +18,7 @@ from werkzeug.test import create_environ
 
 import kafkasse
 from kafkasse.errors import ConfigurationError
-from kafkasse.web.service import MAX_ROOTS
+from kafkasse.web.public_url import MAX_ROOTS
 from kafkasse.web.wsgi_server import WsgiServer, is_test_client
 
 
@@ -236,7 +236,7 @@ def test_the_number_of_prefixes_that_are_cached_is_limited():
         environ = {"SCRIPT_NAME": f"/{number}", "REMOTE_ADDR": f"10.0.0.{number}"}  # rejections of one address are slow
         client.get("/missing", base_url="http://shop.example", environ_overrides=environ)
 
-    assert MAX_ROOTS == len(client.application.extensions["kafkasse"]["kafkasse"]._roots)
+    assert MAX_ROOTS == len(client.application.extensions["kafkasse"]["kafkasse"].urls._roots)
 
 
 @pytest.mark.parametrize("path", ["/", "/-/demo", "/-/page/kafkasse.js", "/topn/updates", "/-/health", "/-/metrics"])
