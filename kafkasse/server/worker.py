@@ -246,7 +246,11 @@ class Worker(GeventWorker):  # type: ignore[misc]
             addresses = ", ".join(_address(listener.getsockname()) for listener in self.sockets)
             runtime.set_name(f"process {self.ppid} at {addresses}")
         except OSError as error:  # for example because the path is too long for a Unix socket
-            self.log.warning("Operators cannot list the streams of this worker: %s", error)
+            self.log.warning(
+                "Neither operators nor kafkasse.end_streams() in other workers can end streams of this worker: %s.%s",
+                error,
+                f" Set {runtime.BASE_VARIABLE} to a shorter path." if "too long" in str(error) else "",
+            )
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """Handle SIGTERM: accept no more connections, end the open streams, then stop."""

@@ -61,6 +61,13 @@ def test_any_worker_reports_the_streams_and_metrics_of_all(workers, clients):
     assert [len(clients)] * 10 == [metric(workers, "streams_open") for _ in range(10)]
 
 
+def test_a_path_that_is_too_long_for_the_sockets_of_the_workers_is_reported(processes, tmp_path):
+    """After a logout, streams in other workers would stay open, and nobody would know why."""
+    runtime = tmp_path / ("a" * 100)
+    with Server(IN_MEMORY, KAFKASSE_RUNTIME_DIR=str(runtime)) as server:
+        wait_until(lambda: "Set KAFKASSE_RUNTIME_DIR to a shorter path" in server.log)
+
+
 def test_ends_one_stream_of_any_worker(workers, clients):
     """The client receives its last event ID and a reconnection time; the others continue."""
     ended = streams(workers)[0]
