@@ -87,15 +87,15 @@ class ArchiveReader:
         self._hung_at = float("-inf")
         self._limited = LimitedLog()
 
-    def manifest(self, topic: str, topic_id: str, max_age_s: float = MAX_MANIFEST_AGE_S) -> Manifest:
-        """Return the manifest of a topic, as it was at most `max_age_s` seconds ago, or longer if it cannot be read now.
+    def manifest(self, topic: str, topic_id: str, since: float | None = None) -> Manifest:
+        """Return the manifest of a topic, as it was at most MAX_MANIFEST_AGE_S ago, or longer if it cannot be read now.
 
         It is empty if the topic has no archive. A topic without an ID has none, because it may have been recreated.
 
         Args:
             topic: the name of the topic without the prefix.
             topic_id: the first characters of the topic ID, or "".
-            max_age_s: 0 if the manifest must be current.
+            since: return the manifest as it was at this time or later, as in time.monotonic().
 
         Raises:
             ArchiveUnavailable: the archive cannot be read now.
@@ -103,16 +103,16 @@ class ArchiveReader:
         key = topic, topic_id
         if not topic_id:
             return Manifest(*key)
-        asked = time.monotonic()
+        oldest = time.monotonic() - MAX_MANIFEST_AGE_S if since is None else since
         with self._lock:  # of the callers that wait, the first reads the manifest for all
             read_at, known = self._manifests.get(key, (float("-inf"), None))
-            if read_at >= asked - max_age_s and known is not None:
+            if read_at >= oldest and known is not None:
                 return known
             began_at = time.monotonic()
             try:
                 manifest = self._run(lambda: self._read_manifest(topic, topic_id, known))
             except ArchiveUnavailable:
-                if known is None or not max_age_s:
+                if known is None or since is not None:
                     raise
                 return known
             self._manifests[key] = began_at, manifest
@@ -232,17 +232,18 @@ class ArchivedLog:
 
     def offset_ranges(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:
         ranges = self.recent.offset_ranges(partitions)
-        starts = {partition: self._first(partition, offsets.start) for partition, offsets in ranges.items()}
+        now = time.monotonic()
+        starts = {partition: self._first(partition, offsets.start, now) for partition, offsets in ranges.items()}
         return {partition: offsets._replace(start=starts[partition]) for partition, offsets in ranges.items()}
 
-    def _first(self, partition: Partition, kafka_start: int) -> int:
+    def _first(self, partition: Partition, kafka_start: int, now: float) -> int:
         """Return the first offset that the archive or Kafka holds."""
         if not kafka_start:
             return 0
         try:
             first = self._manifest(partition).first(partition.partition)
             if first is None:  # the topic may have been archived since
-                first = self._manifest(partition, max_age_s=0.0).first(partition.partition)
+                first = self._manifest(partition, since=now).first(partition.partition)
         except ArchiveUnavailable:
             return 0  # a client with an older offset waits for the archive, instead of receiving a gap
         return kafka_start if first is None else min(first, kafka_start)
@@ -310,8 +311,8 @@ class ArchivedLog:
         """Return the first characters of the ID of a topic as describe() returned it last, or "" if it is unknown."""
         return self._topic_ids.get(topic, "")
 
-    def _manifest(self, partition: Partition, max_age_s: float = MAX_MANIFEST_AGE_S) -> Manifest:
-        return self.reader.manifest(partition.topic, self.topic_id(partition.topic), max_age_s)
+    def _manifest(self, partition: Partition, since: float | None = None) -> Manifest:
+        return self.reader.manifest(partition.topic, self.topic_id(partition.topic), since)
 
 
 class _PartitionState:
@@ -424,13 +425,14 @@ class ArchiveCursor:
             for partition in error.partitions
             if partition in self._partitions and partition not in others
         }
-        for partition, offset_range in self._log.recent.offset_ranges(partitions).items():
+        ranges, now = self._log.recent.offset_ranges(partitions), time.monotonic()
+        for partition, offset_range in ranges.items():
             state = partitions[partition]
             if state.offset >= offset_range.start:
                 others.append(partition)
                 continue
             try:
-                manifest = self._log.reader.manifest(partition.topic, state.topic_id, max_age_s=0.0)
+                manifest = self._log.reader.manifest(partition.topic, state.topic_id, since=now)
             except ArchiveUnavailable:
                 continue  # Kafka's cursor raises the error again
             following = manifest.next_from(partition.partition, state.offset)
@@ -486,7 +488,7 @@ class ArchiveCursor:
             before_kafka = replace(entry, end=min(entry.end, state.until))
             records, end = self._log.reader.read(manifest, before_kafka, state.offset)
         except (DamagedFile, FileNotFoundError) as error:
-            newest = self._log.reader.manifest(partition.topic, state.topic_id, max_age_s=0.0)
+            newest = self._log.reader.manifest(partition.topic, state.topic_id, since=time.monotonic())
             if newest.at(partition.partition, state.offset) != entry:
                 return None  # compaction or erasure has replaced the file: the next poll() reads the new one
             self._log.reader.totals[DAMAGED_ERRORS] += 1

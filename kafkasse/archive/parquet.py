@@ -108,7 +108,7 @@ def _footer(path: Path) -> Footer:
     """Read the metadata of a file. A file never changes, so the result is cached."""
     with _damage(path):
         metadata = pq.read_metadata(path)
-        starts = [_min_offset(metadata, number) for number in range(metadata.num_row_groups)]
+        starts = [int(_statistics(metadata, number, "offset").min) for number in range(metadata.num_row_groups)]
         if not starts:
             raise DamagedFile(f"{path}: it has no records")
         return Footer(metadata, starts)
@@ -155,23 +155,24 @@ def _read_row_group(path: Path, footer: Footer, number: int) -> pa.Table:
     return table
 
 
-def _offsets_and_timestamps(path: Path) -> pa.Table:
-    # Not pq.read_table(), because that imports pandas.
-    with pq.ParquetFile(path) as file:
-        return file.read(["offset", "timestamp"], use_threads=False)
-
-
 def find_timestamp(path: Path, entry: Entry, timestamp_ms: int) -> int | None:
     """Return the first offset of a file with a timestamp at or after `timestamp_ms`, or None.
 
     Raises:
         DamagedFile, OSError: see read().
     """
-    with _damage(path):
-        table = _offsets_and_timestamps(path)
-        late = pc.greater_equal(table.column("timestamp").cast(pa.int64()), _int64(timestamp_ms * 1000))
-        offsets = table.filter(pc.and_(late, pc.less(table.column("offset"), _int64(entry.end)))).column("offset")
-    return offsets[0].as_py() if len(offsets) else None
+    footer = _checked_footer(path, entry)
+    at = _int64(timestamp_ms * 1000)
+    for number in range(len(footer.starts)):
+        # Only row groups with such a timestamp are read: a file may have millions of records.
+        newest = _statistics(footer.metadata, number, "timestamp")
+        if newest is None or not newest.has_min_max or newest.max_raw >= timestamp_ms * 1000:
+            table = _read_row_group(path, footer, number)
+            late = pc.greater_equal(table.column("timestamp").cast(pa.int64()), at)
+            offsets = table.filter(pc.and_(late, pc.less(table.column("offset"), _int64(entry.end)))).column("offset")
+            if len(offsets):
+                return int(offsets[0].as_py())
+    return None
 
 
 def describe(path: Path) -> tuple[int, int, int, int]:
@@ -181,7 +182,8 @@ def describe(path: Path) -> tuple[int, int, int, int]:
         DamagedFile, OSError: see read().
     """
     with _damage(path):
-        table = _offsets_and_timestamps(path)
+        with pq.ParquetFile(path) as file:
+            table = file.read(["offset", "timestamp"], use_threads=False)
         offsets = table.column("offset")
         if not len(offsets) or not _increases(offsets):
             raise DamagedFile(f"{path}: it has no records, or its offsets do not increase")
@@ -208,6 +210,7 @@ def tables(path: Path, entry: Entry) -> Iterator[pa.Table]:
     Raises:
         DamagedFile, OSError: see read().
     """
+    _checked_footer(path, entry)
     with _damage(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
         for number in range(file.num_row_groups):
             table = file.read_row_group(number, use_threads=False).select(SCHEMA.names).cast(SCHEMA)
@@ -265,10 +268,11 @@ def _increases(offsets: pa.ChunkedArray) -> bool:
     return bool(pc.all(pc.greater(later, earlier), min_count=0).as_py())
 
 
-def _min_offset(metadata: Any, number: int) -> int:
+def _statistics(metadata: Any, number: int, name: str) -> Any:
+    """Return the statistics of a column of a row group."""
     group = metadata.row_group(number)
     columns = (group.column(at) for at in range(group.num_columns))
-    return int(next(column for column in columns if column.path_in_schema == "offset").statistics.min)
+    return next(column for column in columns if column.path_in_schema == name).statistics
 
 
 @contextmanager

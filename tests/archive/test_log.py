@@ -16,7 +16,7 @@ pytest.importorskip("pyarrow", reason="pip install pyarrow")
 
 from kafkasse.archive import log as archive_log
 from kafkasse.archive import parquet, with_archive
-from kafkasse.archive.directory import MARKER
+from kafkasse.archive.directory import MARKER, ArchiveDirectory
 from kafkasse.archive.log import ArchivedLog
 from kafkasse.errors import ArchiveUnavailable
 from kafkasse.log import UNKNOWN_EPOCH, Cursor, OffsetAndEpoch, OffsetOutOfRange, OffsetRange, Partition, Record
@@ -152,6 +152,21 @@ def test_a_topic_that_is_not_archived_starts_in_kafka(log, archived, kafka):
     assert {Partition("other", 0): OffsetRange(1, 1)} == log.offset_ranges([Partition("other", 0)])
 
 
+def test_the_directory_is_read_once_for_all_partitions(log, archived, kafka, monkeypatch):
+    """On a network file system, many reads in a row take seconds. These partitions are not archived."""
+    partitions = [Partition("other", number) for number in range(5)]
+    kafka.create("other", len(partitions))
+    for _, number in partitions:
+        kafka.append("other", b"{}", partition=number)
+        kafka.drop_before("other", 1, number)
+    log.describe(["other"])
+    reads: list[str] = []
+    monkeypatch.setattr(ArchiveDirectory, "find", lambda _, topic, topic_id: reads.append(topic))
+
+    assert dict.fromkeys(partitions, OffsetRange(1, 1)) == log.offset_ranges(partitions)
+    assert ["other"] == reads
+
+
 @pytest.mark.parametrize(("timestamp", "offset"), [(0, 0), (1002, 2), (1005, 5), (1006, 6), (1009, 9), (2000, 10)])
 def test_finds_a_time_before_kafkas_first_record(log, archived, timestamp, offset):
     """A time that is older than Kafka's retention is found in the archive, a later one in Kafka."""
@@ -280,10 +295,11 @@ def test_the_archive_of_a_truncated_log_is_followed_by_a_gap(log, kafka, tmp_pat
 # Faults of the archive.
 
 
-def flip_a_byte_of_the_second_row_group(file: Path) -> None:
-    column = parquet.pq.read_metadata(file).row_group(1).column(6)
+def flip_a_byte(file: Path, group: int = 1, column: int = 6, from_end: int = 5) -> None:
+    """Change a byte of a column of a row group, by default of the values of the second one."""
+    chunk = parquet.pq.read_metadata(file).row_group(group).column(column)
     content = bytearray(file.read_bytes())
-    content[column.data_page_offset + column.total_compressed_size - 5] ^= 1
+    content[chunk.data_page_offset + chunk.total_compressed_size - from_end] ^= 1
     file.write_bytes(content)
 
 
@@ -294,7 +310,7 @@ def flip_a_byte_of_the_second_row_group(file: Path) -> None:
         (lambda file: file.write_bytes(file.read_bytes()[:100]), 0, 4),
         (lambda file: file.write_bytes(b""), 0, 4),
         (lambda file: file.write_bytes(b"PAR1" + bytes(1000) + b"PAR1"), 0, 4),
-        (flip_a_byte_of_the_second_row_group, 2, 4),
+        (flip_a_byte, 2, 4),
     ],
     ids=["missing", "half-written", "empty", "overwritten", "flipped bit"],
 )
@@ -317,6 +333,23 @@ def test_files_that_were_swapped_are_damaged(log, archived):
     shutil.copy(second, first)
 
     assert (4, "the archive is damaged") == out_of_range(log, 0)
+
+
+def test_a_time_is_found_without_the_row_groups_before_it(log, archived):
+    """A file may have millions of records, which would take gigabytes of memory."""
+    (file, _) = files(archived)
+    for from_end in range(1, 20):
+        flip_a_byte(file, group=0, column=1, from_end=from_end)  # the offsets
+
+    assert {AT: 3} == log.offsets_at({AT: 1003})
+
+
+def test_a_damaged_timestamp_does_not_hide_records(log, archived):
+    """The client starts before the file, and receives a gap when it reaches the damage."""
+    (file, _) = files(archived)
+    flip_a_byte(file, group=1, column=3)  # the timestamps
+
+    assert {AT: 0} == log.offsets_at({AT: 1003})
 
 
 def test_an_uncommitted_file_is_not_read(log, archived, kafka):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +18,7 @@ from kafkasse.archive import maintenance, parquet, with_archive
 from kafkasse.archive.directory import MARKER, RUN, Conflict, NotAnArchive, TopicDirectory
 from kafkasse.archive.maintenance import compact, erase
 from kafkasse.archive.manifest import Manifest
+from kafkasse.archive.parquet import DamagedFile
 from kafkasse.log import Log, Partition
 from kafkasse.log.memory import MemoryLog
 from tests.support.archive import archive, topic_directory
@@ -116,6 +118,16 @@ def test_a_client_that_sees_the_commit_late_reads_the_old_files(directory, log, 
     monkeypatch.setattr(TopicDirectory, "_versions", lambda _: cached)
 
     assert [b"v%d" % number for number in range(RECORDS)] == values(log)
+
+
+@pytest.mark.parametrize("change", [compact, lambda directory: erase(directory, b"c")], ids=["compact", "erase"])
+def test_a_file_of_other_records_is_not_rewritten(directory, log, change):
+    """After a wrong restore, for example. Otherwise, no client would receive a gap for the records that are missing."""
+    first, second, *_ = [entry.path for entry in directory.read()]
+    shutil.copy(directory.path / second, directory.path / first)
+
+    with pytest.raises(DamagedFile, match="not the file that the manifest lists"):
+        change(directory)
 
 
 def test_erasure_removes_all_records_of_a_key(directory, log):
