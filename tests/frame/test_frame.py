@@ -17,7 +17,13 @@ from kafkasse.records import frame
 from kafkasse.records.encoder import MAX_PIECE_RECORDS, Encoder, Piece
 from kafkasse.records.frame import FORMATS, JsonLines, ServerSentEvents, TopicRecord
 from kafkasse.records.frame.formats import can_append_member
-from kafkasse.records.frame.json_text import dumps, dumps_decoded, is_json, without_lone_surrogates
+from kafkasse.records.frame.json_text import (
+    dumps,
+    dumps_decoded,
+    is_json,
+    may_have_long_number,
+    without_lone_surrogates,
+)
 from kafkasse.records.position import IdType, IdWriter
 from kafkasse_client.sse import Event, Parser
 from tests.support.sse import read_events
@@ -721,6 +727,18 @@ def test_a_member_is_removed_in_pieces(others, element):
     record = TopicRecord("t", 0, 0, 1, None, b'{"\\ud800":1,"_kafka":1,' + rest + b"}", ())
 
     assert most_lines_in_a_piece(lambda: FORMATS["kafkasse"]("t", 0, record)) < MAX_LINES
+
+
+def test_many_line_separators_are_escaped_at_once():
+    separators = "\x85\u2028\u2029" * 20_000
+
+    assert most_lines_in_a_piece(lambda: dumps(separators)) < MAX_LINES
+
+
+@pytest.mark.parametrize(("digits", "is_long"), [(4_300, False), (4_301, True)])
+@pytest.mark.parametrize("before", [0, 1, 4_299, 4_300, 4_301, 8_600])
+def test_a_long_number_is_found_wherever_it_is(digits, is_long, before):
+    assert is_long is may_have_long_number(b"a" * before + b"9" * digits + b"," + b"9" * 4_300 + b"]")
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ MAX_DECODED_BYTES = 65_536  # 1 MB of empty arrays takes 100 ms to decode, so la
 TOKENS_PER_TURN = 1_000
 MAX_NUMBER_DIGITS = 4_300  # Python rejects longer integers, and one record should not break the clients of a topic
 
-_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_NUMBER_DIGITS + 1))
-_LINE_SEPARATOR = re.compile("[\x85\u2028\u2029]")
+_DIGITS = b"0123456789"
+_LINE_SEPARATORS = {character.encode(): b"\\u%04x" % ord(character) for character in "\x85\u2028\u2029"}
 # Matches a lone surrogate (the group). It also matches an escaped backslash and a pair of surrogates, to skip them.
 _LONE_SURROGATE = re.compile(
     rb"\\(?:\\|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2}))"
@@ -96,9 +96,11 @@ def escape_line_separators(text: bytes) -> bytes:
 
     str.splitlines() also breaks lines at some control characters. Valid JSON contains these only escaped.
     """
-    if text.isascii() or not has_line_separator(characters := text.decode()):
+    if text.isascii() or not has_line_separator(text.decode()):
         return text
-    return _LINE_SEPARATOR.sub(lambda match: f"\\u{ord(match[0]):04x}", characters).encode()
+    for character, escaped in _LINE_SEPARATORS.items():  # a regular expression takes 0.3 s for 1 MB of separators
+        text = text.replace(character, escaped)
+    return text
 
 
 def is_utf8(value: bytes) -> bool:
@@ -142,13 +144,17 @@ def may_have_long_number(value: bytes) -> bool:
     """Return whether `value` has more than MAX_NUMBER_DIGITS consecutive digits. They may be inside a string.
 
     Such a sequence covers at least one index that is a multiple of MAX_NUMBER_DIGITS. The search tests these bytes first,
-    so that it costs next to nothing for a value without long numbers.
+    so that it costs next to nothing for a value without long numbers. A regular expression takes quadratic time.
     """
-    if len(value) <= MAX_NUMBER_DIGITS:
-        return False
     step = MAX_NUMBER_DIGITS
     suspects = (at for at in range(step, len(value), step) if value[at : at + 1].isdigit())
-    return any(_LONG_NUMBER.search(value, at - step, at + step) for at in suspects)
+    return any(_digits_around(value, at) > step for at in suspects)
+
+
+def _digits_around(value: bytes, at: int) -> int:
+    """Return the number of consecutive digits around an index. Those that are far from it are not counted."""
+    before, after = value[at - MAX_NUMBER_DIGITS : at], value[at : at + MAX_NUMBER_DIGITS]
+    return len(before) - len(before.rstrip(_DIGITS)) + len(after) - len(after.lstrip(_DIGITS))
 
 
 def _is_decodable(value: bytes) -> bool:
