@@ -41,8 +41,32 @@ def test_an_invalid_value():
         schema.decode(b'{"a":[1,"secret"]}', validate=True)
 
     assert "invalid" == caught.value.kind
-    with pytest.raises(DeserializationError, match="the value is not JSON"):
-        schema.decode(b"{")
+    for value in (b"{", b"1e400"):  # which would be null
+        with pytest.raises(DeserializationError, match="the value is not JSON"):
+            schema.decode(value)
+
+
+@pytest.mark.parametrize("schema", [{"pattern": r"^\p{L}+$"}, {"type": "text"}, []])
+def test_a_schema_that_cannot_validate_decodes(schema):
+    """Only a route that validates values needs it. Other validators know Unicode's properties in a pattern, for example."""
+    assert "a" == compiled(schema).decode(b'"a"')
+    with pytest.raises(DeserializationError, match=r"^the schema cannot validate values: ") as caught:
+        compiled(schema).decode(b'"a"', validate=True)
+
+    assert "invalid_schema" == caught.value.kind
+
+
+@pytest.mark.parametrize(
+    ("schema", "data"),
+    [
+        ({"multipleOf": 0.1}, b"1" + b"0" * 400),
+        ({"$ref": "#/items/x", "items": [{}]}, b"1"),
+    ],
+)
+def test_a_failure_of_the_validator_is_an_error_of_the_record(schema, data):
+    """It would end the stream, and again after each reconnect."""
+    with pytest.raises(DeserializationError, match=r"^the value cannot be validated: \w+$"):
+        compiled(schema).decode(data, validate=True)
 
 
 @pytest.mark.parametrize("base", [{}, {"$id": "https://shop.example/order.json"}])
@@ -58,7 +82,7 @@ def test_references(base):
 def test_a_schema_with_references_is_described_as_any_value():
     """A document would lack the schemas to which it refers. Events may have the member `_kafka` too."""
     assert {"type": "string"} == compiled({"type": "string"}).json_schema()
-    assert {} == compiled(True).json_schema()
+    assert {} == compiled(True).json_schema() == compiled({"type": "text"}).json_schema()
     assert {"type": "object"} == compiled({"type": "object", "additionalProperties": False}).json_schema()
     assert {} == compiled({"items": {"$ref": "money.json"}}, money={"type": "integer"}).json_schema()
 
@@ -76,6 +100,7 @@ def test_an_unknown_reference_is_not_downloaded():
         ({"$schema": "https://json-schema.org/draft/2019-09/schema", "minimum": 1}, 1, 0),
         ({"$schema": "https://json-schema.org/draft/2020-12/schema", "minimum": 1}, 1, 0),
         ({"uniqueItems": True}, [{"a": 1}, {"a": 2}], [{"a": 1, "b": 2}, {"b": 2, "a": 1}]),
+        ({"uniqueItems": True}, [{"a": "\ud800", "b": 1}, {}], [{"a": "\ud800", "b": 1}, {"b": 1, "a": "\ud800"}]),
     ],
 )
 def test_keywords(schema, valid, invalid):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -45,8 +45,8 @@ class DeserializationError(Exception):
         self.kind = kind
 
 
-def loads(value: bytes) -> Any:
-    """Decode JSON.
+def loads(value: bytes, parse_float: Callable[[str], float] = float) -> Any:
+    """Decode JSON. `parse_float` is called only if msgspec rejects the value.
 
     Raises:
         DeserializationError: the value is not JSON.
@@ -54,13 +54,13 @@ def loads(value: bytes) -> Any:
     try:
         return msgspec.json.decode(value)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        return _loads_leniently(value, error)
+        return _loads_leniently(value, error, parse_float)
 
 
-def _loads_leniently(value: bytes, reason: Exception) -> Any:
+def _loads_leniently(value: bytes, reason: Exception, parse_float: Callable[[str], float] = float) -> Any:
     """Decode valid JSON that msgspec rejects: lone surrogates, and numbers outside the range of a double."""
     try:
-        return json.loads(value.decode(), parse_constant=_reject_constant)
+        return json.loads(value.decode(), parse_float=parse_float, parse_constant=_reject_constant)
     except (ValueError, RecursionError):
         raise DeserializationError(f"the value is not JSON: {reason}") from None
 

@@ -7,6 +7,7 @@ of a validation, the number of steps is limited, and `uniqueItems` takes linear 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -21,6 +22,7 @@ from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT7, specification_with
 
 from kafkasse.process.event_loop import take_turn
+from kafkasse.process.log_line import one_line
 from kafkasse.records.frame import DeserializationError
 from kafkasse.records.frame.json_text import loads
 from kafkasse.records.registry.client import RegisteredSchema
@@ -44,6 +46,15 @@ class JsonSchema:
     def __init__(self, schema: RegisteredSchema, references: Mapping[str, RegisteredSchema]) -> None:
         self._source = json.loads(schema.text)
         self._has_references = bool(references)
+        # Values can be decoded without a validator. Python's differs from others, which know patterns such as \p{L}.
+        self._validator: Validator | None = None
+        self._problem = ""
+        try:
+            self._validator = self._compile(references)
+        except Exception as error:  # noqa: BLE001 - the libraries raise many types of exceptions
+            self._problem = one_line(f"the schema cannot validate values: {type(error).__name__}: {error}")
+
+    def _compile(self, references: Mapping[str, RegisteredSchema]) -> Validator:
         validator_class: Any = validators.validator_for(self._source, default=Draft7Validator)
         validator_class.check_schema(self._source)
         base = self._source.get("$id", "") if isinstance(self._source, dict) else ""
@@ -54,16 +65,19 @@ class JsonSchema:
             dialect = contents.get("$schema") if isinstance(contents, dict) else None
             resource = (specification_with(dialect) if dialect else DRAFT7).create_resource(contents)
             registry = registry.with_resources([(name, resource), (urljoin(base, name), resource)])
-        self._validator: Validator = _protected(validator_class)(self._source, registry=registry)
+        validator: Validator = _protected(validator_class)(self._source, registry=registry)
+        return validator
 
     def decode(self, data: bytes, validate: bool = False) -> Any:
         """Return a value in JSON types. See lookup.Schema."""
-        value = loads(data)
+        value = loads(data, parse_float=_finite)
         if validate:
             self._validate(value)
         return value
 
     def _validate(self, value: Any) -> None:
+        if self._validator is None:
+            raise DeserializationError(self._problem, "invalid_schema")
         take_turn()
         _steps.set(iter(range(MAX_STEPS)))
         try:
@@ -72,19 +86,29 @@ class JsonSchema:
             raise DeserializationError("validation of the value exceeds the limits", "invalid") from None
         except Unresolvable:
             raise DeserializationError("a $ref of the schema cannot be resolved", "invalid_schema") from None
+        except Exception as failure:  # jsonschema fails at some numbers outside the range of a double
+            reason = f"the value cannot be validated: {type(failure).__name__}"
+            raise DeserializationError(reason, "invalid") from failure
         if error is not None:  # its message contains data of the record, so it is not logged
             reason = f"the value does not match its schema: {error.validator} at {error.json_path}"
             raise DeserializationError(reason, "invalid")
 
     def json_schema(self) -> dict[str, Any]:
-        """Return the schema, or {} if it refers to other schemas, which a document would lack.
+        """Return the schema, or {} if it is not valid or refers to other schemas, which a document would lack.
 
         The result allows more members than the schema, because the format `kafkasse` adds one.
         """
-        if self._has_references or not isinstance(self._source, dict):
+        if self._has_references or self._validator is None or not isinstance(self._source, dict):
             return {}
         closed = "additionalProperties", "unevaluatedProperties"
         return {keyword: value for keyword, value in self._source.items() if keyword not in closed}
+
+
+def _finite(number: str) -> float:
+    """Return a number. One outside the range of a double would become null when the value is encoded again."""
+    if not math.isfinite(value := float(number)):
+        raise ValueError(number)
+    return value
 
 
 def _protected(validator_class: Any) -> Any:
@@ -116,7 +140,10 @@ def _unique_items(validator: Any, expected: Any, value: Any, schema: Any) -> Ite
     for number, item in enumerate(value):
         if number % ITEMS_PER_TURN == 0:
             take_turn()
-        encoded = msgspec.json.encode(item, order="deterministic")
+        try:
+            encoded = msgspec.json.encode(item, order="deterministic")
+        except UnicodeEncodeError:  # a lone surrogate
+            encoded = json.dumps(item, sort_keys=True).encode()
         if encoded in seen:
             yield ValidationError("the items are not unique")
             return
