@@ -1,6 +1,6 @@
 """Streams in apps with the usual Flask extensions and WSGI middleware, under a real server. See docs/extensions.md.
 
-tests/extensions/app.py configures the extensions. `make test-long` also runs ddtrace.
+tests/extensions/app.py configures the extensions. `make test-long` also runs ddtrace and opentelemetry-instrument.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import metadata
+from threading import Thread
 from typing import Any
 
 import flask_login
@@ -26,6 +28,7 @@ import kafkasse
 from tests.extensions.names import ORIGIN, UNCHANGED
 from tests.support.any_server import AnyServer
 from tests.support.client import Answer, Client, fetch, numbers
+from tests.support.docs import example as docs_example
 from tests.support.server import ROOT, TOOLS, Server
 from tests.support.waiting import wait_until
 
@@ -214,9 +217,9 @@ def test_sentry_reports_a_stream_when_it_opens(sentry):
     assert "_ScopedResponse wraps the body of streams." in sentry.log
 
 
-# ddtrace is not in requirements-dev.txt, because it is large. `make tools` installs it.
+# These are not in requirements-dev.txt, because ddtrace is large. `make tools` installs them.
 
-DDTRACE = TOOLS / "extensions/bin"
+PROGRAMS = TOOLS / "extensions/bin"
 SPAN = "flask.request GET /streams/<topics>"
 WORKER = "--worker-class kafkasse.server.worker.Worker"
 
@@ -225,7 +228,7 @@ WORKER = "--worker-class kafkasse.server.worker.Worker"
 @pytest.mark.parametrize("options", [WORKER, "-c python:kafkasse.server.gunicorn_conf"])
 def test_ddtrace_ends_its_span_when_the_stream_ends(processes, tmp_path, options):
     """docs/extensions.md has this command and the variable."""
-    command = f"{DDTRACE}/ddtrace-run {DDTRACE}/gunicorn --bind 127.0.0.1:{{port}} {options}"
+    command = f"{PROGRAMS}/ddtrace-run {PROGRAMS}/gunicorn --bind 127.0.0.1:{{port}} {options}"
     variables = {"DD_UNLOAD_MODULES_FROM_SITECUSTOMIZE": "0", "DD_REMOTE_CONFIGURATION_ENABLED": "0"}
     server = AnyServer(f"{command} tests.extensions.datadog_app:app", tmp_path / "log", **variables)
     try:
@@ -237,6 +240,61 @@ def test_ddtrace_ends_its_span_when_the_stream_ends(processes, tmp_path, options
         wait_until(lambda: SPAN in status(server)["spans"])
     finally:
         server.stop()
+
+
+@pytest.mark.long
+def test_opentelemetry_exports_the_span_of_an_open_stream(processes, tmp_path, collector):
+    """docs/operations.md has this command and the variables."""
+    sample = docs_example("docs/operations.md", "opentelemetry-instrument")
+    *_, command = sample.splitlines()
+    command = command.replace(
+        "opentelemetry-instrument gunicorn", f"{PROGRAMS}/opentelemetry-instrument {PROGRAMS}/gunicorn"
+    )
+    command = command.replace("shop:app", "--bind 127.0.0.1:{port} tests.support.shop:app")
+    variables = dict(re.findall(r"\b(OTEL_\w+)=(\S+)", sample)) | {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.port}",
+        "OTEL_BSP_SCHEDULE_DELAY": "100",
+    }
+    server = AnyServer(command, tmp_path / "log", **variables)
+    try:
+        with Client(server.port, "/streams/t").ready():
+            wait_until(lambda: b"kafkasse open stream" in collector.received)
+    finally:
+        server.expect("KeyError")  # gevent, when the exporter's threads end in a process that was forked
+        server.stop()
+
+
+class Collector:
+    """A server for OpenTelemetry's exporters: `received` has the bodies of all requests."""
+
+    def __init__(self) -> None:
+        self.received = b""
+        self._server = HTTPServer(("127.0.0.1", 0), self._handler())
+        self.port = self._server.server_port
+        self._thread = Thread(target=self._server.serve_forever)
+        self._thread.start()
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                collector.received += self.rfile.read(int(self.headers["Content-Length"]))
+                self.send_response(200)
+                self.end_headers()
+
+        return Handler
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with closing(Collector()) as collector:
+        yield collector
 
 
 PAGE = "".join((ROOT / f"docs/{page}.md").read_text() for page in ("extensions", "flask"))

@@ -92,7 +92,6 @@ CAT = "project/test_packaging.py::test_cat_needs_only_the_client_click_and_reque
 # Reasons why a block is only parsed.
 DIAGRAM = "a diagram"
 OUTPUT = "the output of a program"
-INSTALLS = "installs packages of an index"
 OTHER_PROGRAM = "needs another program"
 
 # Page -> text in the block, including its fences -> the test that runs or checks the block, or why no test can run it.
@@ -182,7 +181,7 @@ TABLE = {
         "/-/metrics\n```": VARIABLES,
         "A stream ended": OUTPUT,
         "A request was rejected": OUTPUT,
-        "opentelemetry-instrument": INSTALLS,
+        "opentelemetry-instrument": "extensions/test_extensions.py::test_opentelemetry_exports_the_span_of_an_open_stream",
         "scrape_configs": OTHER_PROGRAM,
     },
     "docs/pipeline-tutorial.md": {
