@@ -53,7 +53,7 @@ class Toolchain(NamedTuple):
 NODE = Toolchain("node", "node --version", (20, 0), "npm ci --no-audit --no-fund --loglevel=error")
 GO = Toolchain("go", "go version", (1, 23), "go build -o client .")
 JAVA = Toolchain("java", "java --version", (11, 0), "mvn -q -B dependency:copy-dependencies -DoutputDirectory=lib")
-RUST = Toolchain("rust", "cargo --version", (1, 85), "cargo build --locked --quiet")
+RUST = Toolchain("rust", "cargo --version", (1, 95), "cargo build --locked --quiet")
 # On Debian, the packages mono-mcs and libmono-system-net-http4.0-cil.
 MONO = Toolchain("csharp", "mono --version", (6, 8), "mcs -r:System.Net.Http.dll -out:client.exe Client.cs")
 CURL = Toolchain("", "curl --version", (7, 76))
@@ -85,6 +85,10 @@ def _node(library: str) -> Callable[[Path, Path, str], Sequence[str]]:
 
 def _go(library: str) -> Callable[[Path, Path, str], Sequence[str]]:
     return lambda built, _, url: [str(built / "client"), library, url]
+
+
+def _rust(library: str) -> Callable[[Path, Path, str], Sequence[str]]:
+    return lambda built, _, url: [str(built / "target" / "debug" / "client"), library, url]
 
 
 def _python(file: str) -> Callable[[Path, Path, str], Sequence[str]]:
@@ -152,7 +156,8 @@ PROGRAMS = [
     ),
     Program("bash and curl", CURL, _curl, end=signal.SIGKILL),
     Program("HttpClient on Mono", MONO, lambda built, _, url: ["mono", str(built / "client.exe"), url]),
-    Program("reqwest-eventsource 0.6.0", RUST, lambda built, _, url: [str(built / "target" / "debug" / "client"), url]),
+    Program("reqwest-eventsource 0.6.0", RUST, _rust("reqwest-eventsource")),
+    Program("eventsource-client 0.18.0", RUST, _rust("eventsource-client")),
 ]
 
 # `make test` runs these clients: ours, and what browsers provide. tests/web has kafkasse.js in Chromium.
