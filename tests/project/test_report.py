@@ -8,9 +8,9 @@ from tests.support.report import named_tests, short_name, unexpected_skips, with
 
 
 def test_finds_the_tests_that_a_page_names(tmp_path):
-    """Names in backquotes count; other code does not."""
+    """Names in backquotes count, with or without a class; other code does not."""
     page = tmp_path / "page.md"
-    page.write_text("| a | `kafka/test_log.py::test_reads`, `test_app.py::test_health` | `kafka/log.py` |")
+    page.write_text("| a | `kafka/test_log.py::test_reads`, `test_app.py::TestProbes::test_health` | `kafka/log.py` |")
 
     assert {"kafka/test_log.py::test_reads", "test_app.py::test_health"} == named_tests([page])
 

@@ -22,13 +22,13 @@ from tests.support.schedule import Schedule
 ROOT = Path(__file__).parents[2]
 EVIDENCE = [*ROOT.glob("docs/*.md"), *ROOT.glob("tests/**/*.md")]
 MAY_BE_SKIPPED = ROOT / "tests" / "may_be_skipped.toml"
-NAMED_TEST = re.compile(r"`([\w/]+\.py::test_\w+)`")
+NAMED_TEST = re.compile(r"`([\w/]+\.py::)(?:Test\w+::)?(test_\w+)`")
 LONG = "long"  # the marker
 
 
 def named_tests(pages: Iterable[Path]) -> set[str]:
-    """Return the tests that the pages name, such as `chaos/test_kafka.py::test_a_leader_moves`."""
-    return {name for page in pages for name in NAMED_TEST.findall(page.read_text())}
+    """Return the tests that the pages name, such as `chaos/test_kafka.py::test_a_leader_moves`, without their classes."""
+    return {file + test for page in pages for file, test in NAMED_TEST.findall(page.read_text())}
 
 
 def short_name(node_id: str) -> str:
