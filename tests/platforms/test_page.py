@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from kafkasse import Config, schemas
+from tests.platforms.conftest import RESERVE_S
 from tests.support.docs import code, read
 from tests.support.server import ROOT
 
@@ -90,6 +91,13 @@ def test_cloud_run_ends_no_stream_before_the_server():
 
     assert int(variables["KAFKASSE_MAX_STREAM_AGE_S"]) < option("--timeout")
     assert int(variables["KAFKASSE_MAX_STREAMS"]) == option("--concurrency")
+
+
+def test_cloud_run_kills_no_server_that_still_stops():
+    """The page shortens gunicorn's graceful_timeout, because Cloud Run sends SIGKILL 10 s after SIGTERM."""
+    (block,) = code("docs/deployment.md", "yaml")
+
+    assert f"--graceful-timeout={10 - RESERVE_S}" == yaml.safe_load(block)["GUNICORN_CMD_ARGS"]
 
 
 def test_heroku_uses_the_python_of_the_image():
