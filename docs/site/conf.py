@@ -41,6 +41,7 @@ html_theme_options = {
     "navbar_center": [],
     "navbar_persistent": ["search-button-field"],
     "navbar_end": ["theme-switcher"],
+    "globaltoc_maxdepth": 1,  # without the headings of the current page
     "show_toc_level": 1,
     "navigation_with_keys": False,  # the arrow keys scroll, as on other pages
     "search_as_you_type": True,
