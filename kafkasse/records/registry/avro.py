@@ -12,6 +12,7 @@ fastavro decodes. It has no limits for hostile data, so this module protects it:
 
 - fastavro's compiled reader uses the stack of the process for each level of a recursive schema, and a record with a million
   levels ends the process. Values of recursive schemas are decoded by its reader in Python, which raises RecursionError.
+  That reader takes quadratic time for a number of many bytes, so it gets another decoder.
 - An array whose items take up no bytes could have 2**63 items. Schemas with such an array are rejected.
 - A large value is read through an object that lets other greenlets run.
 """
@@ -24,9 +25,11 @@ import struct
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from fastavro import _read_py, parse_schema, schemaless_reader
+from fastavro.io.binary_decoder import BinaryDecoder
 from fastavro.read import LOGICAL_READERS
 
 from kafkasse.process.event_loop import take_turn
@@ -37,6 +40,29 @@ from kafkasse.records.registry.json_types import as_base64, as_json_number
 MAX_SCALE = 1000
 LARGE_BYTES = 16_384  # larger values are decoded in pieces
 READS_PER_TURN = 1000
+
+
+class _Decoder(BinaryDecoder):
+    """Rejects numbers of more than 10 bytes, which no 64-bit number has."""
+
+    def read_long(self) -> int:
+        number = 0
+        for shift in range(0, 70, 7):
+            byte: int = self.fo.read(1)[0]
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return number >> 1 ^ -(number & 1)
+        raise ValueError
+
+    read_int = read_long
+
+
+# A copy of the function, because a change of its module would affect the app.
+_reader_in_python = FunctionType(
+    _read_py.schemaless_reader.__code__,
+    {**vars(_read_py), "BinaryDecoder": _Decoder},
+    argdefs=_read_py.schemaless_reader.__defaults__,
+)
 
 JsonObject = dict[str, Any]
 _parse: Any = parse_schema  # its result is a JsonObject for a record or another named type
@@ -61,7 +87,7 @@ class AvroSchema:
         self._is_wrapped = self._parsed["name"] == _WRAPPER
         self._description = value.description
         self._definitions = translator.definitions
-        self._read: Callable[..., Any] = _read_py.schemaless_reader if translator.is_recursive else schemaless_reader
+        self._read: Callable[..., Any] = _reader_in_python if translator.is_recursive else schemaless_reader
 
     def decode(self, data: bytes, validate: bool = False) -> Any:
         """Return a value in JSON types. Bytes after the value are ignored, as other clients do. See lookup.Schema."""
