@@ -21,6 +21,11 @@ VERSIONS = {
     "kafkasse_client/__init__.py": '\n__version__ = "{}"\n',
     "kafkasse/javascript/package.json": '\n  "version": "{}",\n',
     "deploy/kubernetes/kafkasse.yaml": " registry.example/kafkasse:{}\n",
+    "docs/install.md": "./wheels/kafkasse-{}-py3",
+    "docs/javascript.md": "./kafkasse-{}.tgz",
+    "docs/operations.md": "`kafkasse {}`",
+    "docs/tutorial.md": "./wheels/kafkasse-{}-py3",
+    "examples/tutorial/requirements.txt": "./wheels/kafkasse-{}-py3",
 }
 # What is uploaded, in build/release: the output of `make dist` and `make image`. The site is in build/site.
 BUILT = (

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import kafkasse
-from tests.project.release import BUILT, UNRELEASED, VERSIONS, CannotRelease, current_version, missing, release
+from tests.project.release import BUILT, ROOT, UNRELEASED, VERSIONS, CannotRelease, current_version, missing, release
 
 TODAY = date(2027, 1, 31)
 CHANGES = "### Added\n\n- A feature.\n"
@@ -50,6 +50,15 @@ def test_sets_the_version_and_cuts_the_section(project):
         **{name: f"first{text.format('1.10.0')}last" for name, text in VERSIONS.items()},
         "CHANGELOG.md": CHANGELOG.replace(UNRELEASED, f"{UNRELEASED}\n## [1.10.0] - 2027-01-31\n"),
     }
+
+
+def test_no_other_file_for_users_contains_the_version():
+    """Otherwise, the docs of a release would name the wheel of the previous one."""
+    files = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.*"), *ROOT.glob("deploy/**/*.*")]
+    named = re.compile(rf"kafkasse[-: ]{re.escape(kafkasse.__version__)}")
+
+    found = {file.relative_to(ROOT).as_posix() for file in files if named.search(file.read_text())}
+    assert found <= VERSIONS.keys()
 
 
 def test_the_same_version_again_changes_nothing(project):
