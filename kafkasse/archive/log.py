@@ -405,7 +405,8 @@ class ArchiveCursor:
         try:
             batches = self._kafka.poll(timeout_s)
         except OffsetOutOfRange as error:
-            self._leave_kafka(error)
+            with suppress(Unavailable):  # Kafka's cursor raises the error again
+                self._leave_kafka(error)
             return []
         for batch in batches:
             if (state := self._partitions.get(batch.partition)) is not None:

@@ -18,7 +18,7 @@ from kafkasse.archive import log as archive_log
 from kafkasse.archive import parquet, with_archive
 from kafkasse.archive.directory import MARKER, ArchiveDirectory
 from kafkasse.archive.log import ArchivedLog
-from kafkasse.errors import ArchiveUnavailable
+from kafkasse.errors import ArchiveUnavailable, KafkaUnavailable
 from kafkasse.log import UNKNOWN_EPOCH, Cursor, OffsetAndEpoch, OffsetOutOfRange, OffsetRange, Partition, Record
 from kafkasse.log.memory import MemoryLog
 from tests.support.archive import archive, topic_directory, write_file
@@ -379,6 +379,22 @@ def test_readers_wait_while_the_archive_is_missing(log, archived):
         archived.parents[1].rmdir()
         hidden.rename(archived.parents[1])
         found += records(cursor, 10 - len(found))
+
+    assert [] == waiting
+    assert [*range(10)] == [record.offset for record in found]
+
+
+def test_readers_wait_while_kafka_does_not_say_where_it_begins(log, archived, kafka, monkeypatch):
+    """Their streams stay open, as without an archive."""
+
+    def fail(partitions: object) -> None:
+        raise KafkaUnavailable("no answer")
+
+    with closing(log.cursor({AT: 0})) as cursor, monkeypatch.context() as patched:
+        patched.setattr(kafka, "offset_ranges", fail)
+        waiting = records(cursor, 1)
+        patched.undo()
+        found = records(cursor, 10)
 
     assert [] == waiting
     assert [*range(10)] == [record.offset for record in found]
