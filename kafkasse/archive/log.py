@@ -54,6 +54,7 @@ DAMAGED = "the archive is damaged"
 MAX_MANIFEST_AGE_S = 1.0  # how long a manifest is used, unless a reader needs an offset that it does not list
 RETRY_S = 1.0  # how long readers wait after the archive could not be read
 READ_TIMEOUT_S = 5.0  # a file system that hangs must not block a stream for longer
+MAX_LOOKUP_S = 1.0  # nor a lookup, which also clients need that do not need the archive
 MAX_THREADS = 4
 
 Result = TypeVar("Result")
@@ -84,10 +85,12 @@ class ArchiveReader:
         self._threads: ThreadPool | None = None  # created in the worker, because threads do not survive a fork
         self._lock = RLock()
         self._manifests: dict[tuple[str, str], tuple[float, Manifest]] = {}
-        self._hung_at = float("-inf")
+        self._hung_at = self._late_at = float("-inf")
         self._limited = LimitedLog()
 
-    def manifest(self, topic: str, topic_id: str, since: float | None = None) -> Manifest:
+    def manifest(
+        self, topic: str, topic_id: str, since: float | None = None, timeout_s: float | None = None
+    ) -> Manifest:
         """Return the manifest of a topic, as it was at most MAX_MANIFEST_AGE_S ago, or longer if it cannot be read now.
 
         It is empty if the topic has no archive. A topic without an ID has none, because it may have been recreated.
@@ -96,26 +99,43 @@ class ArchiveReader:
             topic: the name of the topic without the prefix.
             topic_id: the first characters of the topic ID, or "".
             since: return the manifest as it was at this time or later, as in time.monotonic().
+            timeout_s: how long to wait. After a timeout, such calls do not wait at all for RETRY_S.
 
         Raises:
-            ArchiveUnavailable: the archive cannot be read now.
+            ArchiveUnavailable: the archive cannot be read now, or not within `timeout_s`.
         """
         key = topic, topic_id
         if not topic_id:
             return Manifest(*key)
         oldest = time.monotonic() - MAX_MANIFEST_AGE_S if since is None else since
+        read_at, known = self._manifests.get(key, (float("-inf"), None))
+        if known is not None and read_at >= oldest:
+            return known
+        result: Manifest | ArchiveUnavailable | None = None
+        if timeout_s is None or time.monotonic() >= self._late_at + RETRY_S:
+            reading = gevent.spawn(self._new_manifest, topic, topic_id, oldest)  # continues after the timeout
+            reading.join(timeout_s)
+            result = reading.value
+            if not reading.ready():
+                self._late_at = time.monotonic()
+        if isinstance(result, Manifest):
+            return result
+        if known is None or since is not None:
+            raise result or self._unavailable()
+        return known
+
+    def _new_manifest(self, topic: str, topic_id: str, oldest: float) -> Manifest | ArchiveUnavailable:
+        """Return the manifest as it was at `oldest` or later, or an error."""
         with self._lock:  # of the callers that wait, the first reads the manifest for all
-            read_at, known = self._manifests.get(key, (float("-inf"), None))
-            if read_at >= oldest and known is not None:
+            read_at, known = self._manifests.get((topic, topic_id), (float("-inf"), None))
+            if known is not None and read_at >= oldest:
                 return known
             began_at = time.monotonic()
             try:
                 manifest = self._run(lambda: self._read_manifest(topic, topic_id, known))
-            except ArchiveUnavailable:
-                if known is None or since is not None:
-                    raise
-                return known
-            self._manifests[key] = began_at, manifest
+            except ArchiveUnavailable as error:
+                return error
+            self._manifests[topic, topic_id] = began_at, manifest
             return manifest
 
     def _read_manifest(self, topic: str, topic_id: str, known: Manifest | None) -> Manifest:
@@ -312,7 +332,7 @@ class ArchivedLog:
         return self._topic_ids.get(topic, "")
 
     def _manifest(self, partition: Partition, since: float | None = None) -> Manifest:
-        return self.reader.manifest(partition.topic, self.topic_id(partition.topic), since)
+        return self.reader.manifest(partition.topic, self.topic_id(partition.topic), since, MAX_LOOKUP_S)
 
 
 class _PartitionState:

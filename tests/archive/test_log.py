@@ -10,7 +10,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import gevent
 import pytest
+from gevent.event import Event
 
 pytest.importorskip("pyarrow", reason="pip install pyarrow")
 
@@ -22,6 +24,7 @@ from kafkasse.errors import ArchiveUnavailable, KafkaUnavailable
 from kafkasse.log import UNKNOWN_EPOCH, Cursor, OffsetAndEpoch, OffsetOutOfRange, OffsetRange, Partition, Record
 from kafkasse.log.memory import MemoryLog
 from tests.support.archive import archive, topic_directory, write_file
+from tests.support.waiting import TIMEOUT_S
 
 AT = Partition("t", 0)
 MAX_POLLS = 20
@@ -32,6 +35,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> MemoryLog:
     """A topic with ten records. Files have two records in each row group, and unavailable files are read again at once."""
     monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", 150)
     monkeypatch.setattr(archive_log, "RETRY_S", 0.0)
+    monkeypatch.setattr(archive_log, "MAX_LOOKUP_S", TIMEOUT_S)
     log = MemoryLog()
     create(log)
     return log
@@ -435,6 +439,17 @@ def test_a_file_system_that_hangs_delays_no_one_for_long(log, archived, monkeypa
     monkeypatch.setattr(log.reader, "_outcome", calls.append)
     assert [] == offsets(log, 0, 1)
     assert [] == calls
+
+
+def test_lookups_do_not_wait_for_a_file_system_that_hangs(log, archived, monkeypatch):
+    """A client that needs only Kafka's records resumes as without an archive."""
+    monkeypatch.setattr(archive_log, "MAX_LOOKUP_S", 0.01)
+    monkeypatch.setattr(log.reader, "_run", lambda call: Event().wait())
+
+    with gevent.Timeout(TIMEOUT_S):
+        assert {AT: OffsetRange(0, 10, 0)} == log.offset_ranges([AT])
+        assert {AT: OffsetAndEpoch(10, 0)} == log.epoch_ends({AT: 0})
+        assert [*range(6, 10)] == offsets(log, 6, 4)
 
 
 def test_a_topic_without_an_id_has_no_archive(log, archived):

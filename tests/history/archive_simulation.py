@@ -45,12 +45,13 @@ class ArchiveSimulation(Simulation):
         return ArchivedLog(self.log, ArchiveReader(self.directory))
 
     def play(self, steps: int) -> list[str]:
-        from kafkasse.archive import parquet
+        from kafkasse.archive import log, parquet
 
         with (
             tempfile.TemporaryDirectory(prefix="kafkasse-archive-") as directory,
             closing(self._feeds.log),
             patch.object(parquet, "ROW_GROUP_BYTES", ROW_GROUP_BYTES),
+            patch.object(log, "MAX_LOOKUP_S", None),
         ):
             self.directory.path = Path(directory)
             self.directory.create()
