@@ -53,7 +53,10 @@ export interface PositionStore {
   save(position: string): unknown;
 }
 
-/** A value, or a function that is called for each connection. After a 401, it is called again with `refresh: true`. */
+/**
+ * A value, or a function that is called for each connection. After a 401, it is called again with `refresh: true`. It may take
+ * `timeoutMs`.
+ */
 export type Credential<T> = T | ((context: { refresh: boolean }) => T | Promise<T>);
 
 export interface StreamOptions {
@@ -98,6 +101,7 @@ export class StreamError extends Error {
  * when the stream resumes. `for await` and `run()` throw StreamError if the server ends the stream permanently.
  */
 export class Stream<Value = unknown, Tombstone = unknown> implements AsyncIterable<AnyEvent<Value, Tombstone>> {
+  /** Throws a TypeError if an option is unknown. */
   constructor(url: string | URL, options?: StreamOptions);
   /** The ID of the last event that you have processed. */
   readonly position: string;

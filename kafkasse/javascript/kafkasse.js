@@ -3,30 +3,31 @@
 //   fetch ─▶ Parser ─▶ leader ─▶ inbox of this tab ─▶ your code ─▶ position store
 //                        └─────▶ inboxes of the other tabs, over a BroadcastChannel
 //
-// Without the option `shared`, each tab is a leader. kafkasse.d.ts describes the interface.
+// Without `shared`, each tab is a leader. kafkasse.d.ts describes the interface.
 
 const BACKOFF_MS = 1000; // before the first retry, until the server sends `retry:`
 const MIN_BACKOFF_MS = 100; // if the server sends `retry: 0`; not for the first wait
 const MAX_BACKOFF_MS = 30_000;
 const MAX_WAIT_MS = 300_000; // caps `retry:` and Retry-After
-const TIMEOUT_MS = 60_000; // a connection that is silent for longer is dead: heartbeats are more frequent
-const SUSPECT_MS = 10_000; // the same after a change of the network
+const TIMEOUT_MS = 60_000; // heartbeats are more frequent
+const SUSPECT_MS = 10_000; // after a change of the network
 const WATCH_MS = 2000;
-const FIRST_EVENT_MS = 15_000; // the server sends the first event at once; later, a proxy holds back the stream
-const PROBE_MS = 300_000; // how long a client polls before it requests a stream again; doubles after each failure
+const FIRST_EVENT_MS = 15_000; // A proxy holds back a later event.
+const PROBE_MS = 300_000; // until a client that polls requests a stream; doubles after each failure
 const MAX_PROBE_MS = 3_600_000;
 const MIN_POLL_MS = 200; // between the starts of two long polls
 const MIN_EMPTY_POLL_MS = 1000; // a poll that ends earlier without events is a failure
-const MIN_GATEWAY_TIMEOUT_MS = 5000; // a proxy that responds earlier with 504 has not reached the server
-const SETTLE_MS = 3000; // how long a leader is new: other tabs wait for it to catch up
+const MIN_GATEWAY_TIMEOUT_MS = 5000; // a proxy that sends 504 earlier has not reached the server
+const SETTLE_MS = 3000; // how long other tabs wait for a new leader to catch up
 const MAX_EVENT_CHARS = 16 * 2 ** 20;
 const MAX_UNREAD = 1000; // events that the leader reads ahead
 const MAX_BEHIND = 10_000; // events that wait for a slow tab
-const EVENT_CHARS = 2 ** 14; // Events may wait if they have fewer characters on average.
+const EVENT_CHARS = 2 ** 14; // on average, of events that wait
 const MAX_RECENT = 1000; // events that the leader can repeat for a tab that was reloaded
 const MAX_RECENT_CHARS = 2 ** 20;
 const MAX_KEYS = 10_000; // rows that the leader keeps for tabs that open later
-const TEMPORARY = [408, 425, 429];
+const OPTIONS = ["token", "headers", "lastEventId", "store", "shared", "key", "onState", "retryOn", "timeoutMs", "request", "fetch"];
+const TYPES = ["message", "delete", "base64", "gap", "position"];
 
 export class StreamError extends Error {
   name = "StreamError";
@@ -47,7 +48,7 @@ class Failure extends Error {
   }
 }
 
-/** Decides whether the next request is for a stream, or a long poll because a proxy holds back the stream. */
+/** Decides if the next request is a long poll. */
 export class Fallback {
   polls = false;
   #polledMs = 0;
@@ -88,7 +89,7 @@ export class Stream {
   #received = ""; // the ID of the last event in the inbox
   #inbox = [];
   #inboxChars = 0;
-  #waiting = []; // functions that wake up the callers of #until()
+  #waiting = []; // the callers of #until()
   #closing = new AbortController();
   #session = null; // aborted when the page enters the back/forward cache
   #started = false;
@@ -103,7 +104,8 @@ export class Stream {
   #retryMs = BACKOFF_MS;
   #skipsWait = false;
   #fallback = new Fallback();
-  #hasEvents = false; // more than the position with which a stream starts, even if an error follows
+  #hasSent = false; // the request
+  #hasEvents = false; // more than the first position
   #hasReceived = false; // a part of the body
   #isSilent = false;
 
@@ -120,6 +122,7 @@ export class Stream {
   #rows = new Map(); // the newest event of each key
 
   constructor(url, options = {}) {
+    checkNames(options, OPTIONS);
     this.#url = new URL(url, globalThis.location?.href).href;
     this.#options = options;
     const { store } = options;
@@ -138,6 +141,7 @@ export class Stream {
   }
 
   async run(handlers) {
+    checkNames(handlers, TYPES);
     for await (const event of this) await handlers[event.type]?.(event);
   }
 
@@ -213,23 +217,22 @@ export class Stream {
     const name = `kafkasse ${shared === true ? "" : shared} ${this.#url}`;
     const channel = (this.#channel = new BroadcastChannel(name));
     channel.onmessage = ({ data }) => this.#receive(data);
-    const aborted = new Promise((resolve) => signal.addEventListener("abort", resolve));
-    aborted.then(() => channel.close());
-    // The tab keeps the lock until #lead() returns.
-    const leading = navigator.locks.request(name, { signal }, () => Promise.race([lead(name), aborted]));
-    leading.catch(() => lead()); // The browser permits no locks, for example in a sandboxed frame.
+    const ended = aborted(signal);
+    ended.then(() => channel.close());
+    const leading = navigator.locks.request(name, { signal }, () => Promise.race([lead(name), ended]));
+    leading.catch(() => lead()); // A sandboxed frame has no locks.
     this.#join();
   }
 
   // The leader.
 
   async #lead(signal, name) {
-    if (signal.aborted) return;
     if (name) {
       await this.#sync(name);
       const { pending } = await navigator.locks.query();
       this.#isFollowed ||= pending.length > 0; // Followers wait for the lock.
     }
+    if (signal.aborted) return;
     this.#leads = this.#joined = true;
     this.#settlesAt = Infinity;
     signal.addEventListener("abort", () => {
@@ -246,7 +249,7 @@ export class Stream {
       const ms = Math.max(Date.now() - startedAt, MIN_POLL_MS);
       const isSilent = this.#isSilent || (failure.status === 504 && ms >= MIN_GATEWAY_TIMEOUT_MS);
       this.#fallback.ended(isSilent, this.#hasReceived, ms);
-      if (polls && failure.hasEnded && (this.#hasEvents || (this.#hasReceived && ms >= MIN_EMPTY_POLL_MS))) {
+      if (polls && failure.status === 200 && (this.#hasEvents || (this.#hasReceived && ms >= MIN_EMPTY_POLL_MS))) {
         this.#failures = 0;
         if (this.#fallback.polls) await this.#sleep(startedAt + MIN_POLL_MS - Date.now(), signal);
         continue;
@@ -254,14 +257,14 @@ export class Stream {
       if (this.#isSilent) failure = new Failure("Nothing arrived.");
       if (this.#fallback.polls && !polls) failure.message += " The next requests are long polls.";
       if (failure instanceof StreamError) return this.#fail(failure.problem);
-      if (failure instanceof ReferenceError) return this.#deliver(failure);
+      if (!(failure instanceof Failure)) return this.#deliver(failure); // a mistake in an option
       const refreshes = failure.status === 401 && this.#canRefresh;
       if (refreshes) this.#refreshed = true;
       if (!refreshes || this.#hasReceived) await this.#wait(failure, signal);
     }
   }
 
-  /** Wait until this tab has received all messages of the previous leader: the browser delivers them in order. */
+  /** Wait for all messages of the previous leader: the browser delivers messages in order. */
   async #sync(name) {
     const second = new BroadcastChannel(name);
     await new Promise((resolve) => {
@@ -271,10 +274,10 @@ export class Stream {
     second.close();
   }
 
-  /** Read one response. Returns or throws the reason why it ended. */
+  /** Read one response. Returns or throws why it ended. */
   async #connect(signal) {
     const { polls } = this.#fallback;
-    this.#hasEvents = this.#hasReceived = this.#isSilent = false;
+    this.#hasSent = this.#hasEvents = this.#hasReceived = this.#isSilent = false;
     const controller = (this.#connection = new AbortController());
     if (!polls || this.#state?.state !== "open") this.#setState({ state: "connecting" });
     this.#heardAt = Date.now();
@@ -282,8 +285,8 @@ export class Stream {
     const first = polls ? silence : Math.min(silence, FIRST_EVENT_MS);
     const watch = setInterval(
       () => {
-        if (Date.now() - this.#heardAt <= (this.#hasReceived ? silence : first)) return;
-        this.#isSilent = true;
+        if (Date.now() - this.#heardAt <= (this.#hasSent && !this.#hasReceived ? first : silence)) return;
+        this.#isSilent = this.#hasSent;
         controller.abort();
       },
       Math.min(WATCH_MS, silence),
@@ -304,34 +307,48 @@ export class Stream {
       clearInterval(watch);
       controller.abort();
     }
-    return Object.assign(new Failure("The server ended the stream."), { hasEnded: true });
+    return new Failure("The server ended the stream.", 200);
   }
 
   async #request(signal) {
     const { token, headers, fetch = globalThis.fetch, request } = this.#options;
-    const all = new Headers(await this.#ask(headers));
-    const bearer = await this.#ask(token);
-    if (bearer) all.set("Authorization", `Bearer ${bearer}`);
-    all.set("Accept", "text/event-stream");
-    if (this.#received) all.set("Last-Event-ID", this.#received);
+    const more = await this.#ask(headers, signal);
+    const bearer = await this.#ask(token, signal);
+    this.#hasSent = true;
+    this.#heardAt = Date.now();
+    let all;
+    try {
+      all = new Headers(more);
+      if (bearer) all.set("Authorization", `Bearer ${bearer}`);
+      all.set("Accept", "text/event-stream");
+      if (this.#received) all.set("Last-Event-ID", this.#received);
+    } catch {
+      // The error quotes the value, which may be a secret.
+      throw new StreamError({ detail: "The token, a header or the position is not valid." });
+    }
     const url = new URL(this.#url);
     if (this.#fallback.polls) url.search += `${url.search ? "&" : "?"}live=events`;
     const response = await fetch(url.href, { cache: "no-store", ...request, headers: all, signal }).catch((error) => {
       throw new Failure(`The server cannot be reached: ${error.cause?.message ?? error.message}`);
     });
-    const isStream = response.headers.get("Content-Type")?.startsWith("text/event-stream");
-    if (response.status === 200 && isStream) return response;
-    const problem = parseProblem(await response.text().catch(() => ""));
-    if (!response.ok) throw this.#failure({ ...problem, status: response.status }, response.headers.get("Retry-After"));
+    const { status, headers: fields } = response;
+    if (status === 200 && /^text\/event-stream/i.test(fields.get("Content-Type"))) return response;
+    if (!response.ok) {
+      const problem = parseProblem(await response.text().catch(() => ""));
+      throw this.#failure({ ...problem, status }, fields.get("Retry-After"));
+    }
     const detail = `The response of ${this.#url} is not an event stream.`;
-    throw this.#opened ? new Failure(detail) : new StreamError({ status: response.status, detail });
+    throw this.#opened ? new Failure(detail) : new StreamError({ status, detail });
   }
 
   /** Return the value of an option, which may be a function. */
-  async #ask(option) {
+  async #ask(option, signal) {
     if (typeof option !== "function") return option;
     try {
-      return await option({ refresh: this.#refreshed });
+      signal.throwIfAborted();
+      const value = await Promise.race([aborted(signal), option({ refresh: this.#refreshed })]);
+      if (signal.aborted) throw new Error("timeout");
+      return value;
     } catch (error) {
       // A missing name stays missing, but a TypeError may be fetch's.
       if (error instanceof StreamError || error instanceof ReferenceError) throw error;
@@ -355,7 +372,7 @@ export class Stream {
         if (signal.aborted) return;
         const isError = event.type === "error";
         this.#publish(isError ? { type: "position", data: "{}", id: event.id } : event);
-        if (isError) throw this.#failure(parseProblem(event.data), null);
+        if (isError) throw this.#failure(parseProblem(event.data));
         if (hasStarted || event.type !== "position") {
           this.#hasEvents = true;
           this.#failures = 0;
@@ -375,7 +392,7 @@ export class Stream {
     const status = (problem.status = Number(problem.status) || 503);
     const retryAfterMs = parseRetryAfter(retryAfter);
     // A 500 without a valid Retry-After is permanent.
-    const isTemporary = status > 500 || (status === 500 && !isNaN(retryAfterMs)) || TEMPORARY.includes(status);
+    const isTemporary = status > 500 || (status === 500 && !isNaN(retryAfterMs)) || [408, 425, 429].includes(status);
     const error = new StreamError(problem);
     const retries = isTemporary || this.#options.retryOn?.includes(status) || (status === 401 && this.#canRefresh);
     return retries ? new Failure(error.message, status, retryAfterMs || 0) : error;
@@ -383,15 +400,14 @@ export class Stream {
 
   get #canRefresh() {
     const { token, headers } = this.#options;
-    return !this.#refreshed && (typeof token === "function" || typeof headers === "function");
+    return !this.#refreshed && [token, headers].some((option) => typeof option === "function");
   }
 
   async #wait({ message, retryAfterMs = 0 }, signal) {
     const baseMs = Math.max(this.#retryMs, this.#failures && MIN_BACKOFF_MS);
     const backoffMs = Math.min(MAX_BACKOFF_MS, baseMs * 2 ** this.#failures++);
     const requestedMs = Math.min(MAX_WAIT_MS, Math.max(this.#retryMs, retryAfterMs));
-    // Jitter: if all clients reconnected at the same moment, they could overload the server again.
-    const waitMs = Math.max(backoffMs, requestedMs) * (1 + Math.random() / 2);
+    const waitMs = Math.max(backoffMs, requestedMs) * (1 + Math.random() / 2); // jitter
     const retryAt = Date.now() + waitMs;
     this.#setState({ state: "retrying", reason: message, retryAt });
     await this.#sleep(waitMs, signal);
@@ -417,7 +433,7 @@ export class Stream {
     if (this.#channel) this.#try(() => this.#remember(event));
   }
 
-  /** Call a function of the application. Its loop throws the exception. */
+  /** The loop throws the exception. */
   #try(call) {
     try {
       call();
@@ -428,7 +444,7 @@ export class Stream {
 
   #deliver(event) {
     this.#inbox.push(event instanceof Error ? event : new StreamEvent(event));
-    this.#inboxChars += event.data?.length || 0; // An error has no data.
+    this.#inboxChars += event.data?.length || 0;
     this.#notify();
   }
 
@@ -486,7 +502,7 @@ export class Stream {
     this.#channel.postMessage({ to, isNew, rows: this.#rows, recent: this.#recent, id: this.#received, state: this.#state });
   }
 
-  /** Deliver the events after this tab's position if the leader has them; otherwise, the newest event of each key. */
+  /** Deliver the events after this tab's position, or else the newest event of each key. */
   #adopt({ isNew, rows, recent, id, state }) {
     const after = this.#received;
     const next = after && (recent.findIndex((event) => event.id === after) + 1 || (after === id && Infinity));
@@ -526,7 +542,6 @@ export class Stream {
   }
 }
 
-/** Parses Server-Sent Events as the HTML standard describes, but an ID without data becomes a `position` event. */
 export class Parser {
   retryMs;
   #id;
@@ -557,7 +572,7 @@ export class Parser {
   #addField(line) {
     const [, name, value = ""] = /^([^:]*)(?:: ?(.*))?$/s.exec(line); // A comment has an empty name.
     if (name === "data") {
-      this.#checkSize((this.#dataChars += value.length));
+      this.#checkSize((this.#dataChars += value.length + 1));
       this.#data.push(value);
     } else if (name === "event") this.#type = value;
     else if (name === "id" && !value.includes("\0")) this.#nextId = value;
@@ -579,6 +594,12 @@ export class Parser {
   }
 }
 
+const aborted = (signal) => new Promise((resolve) => signal.addEventListener("abort", resolve));
+
+function checkNames(object, names) {
+  for (const name in object) if (!names.includes(name)) throw new TypeError(`"${name}" is not one of ${names.join(", ")}.`);
+}
+
 function parseProblem(text) {
   try {
     return { ...JSON.parse(text) };
@@ -587,7 +608,7 @@ function parseProblem(text) {
   }
 }
 
-/** Return a Retry-After in milliseconds, or NaN if it is missing or invalid, such as "-1". */
+/** Return milliseconds, or NaN if the value is missing or invalid. */
 function parseRetryAfter(value) {
   return /^\d+$/.test(value) ? value * 1000 : Date.parse(/GMT$/.test(value) && value) - Date.now();
 }

@@ -311,9 +311,26 @@ test("An application can retry other statuses.", async () => {
 });
 
 test("A response that is not an event stream is an error.", async () => {
-  script = [(response) => response.writeHead(200, { "Content-Type": "text/html" }).end("<html>")];
+  script = [(response) => response.writeHead(200, { "Content-Type": "text/html" }).write("<html>")]; // The page may be endless.
 
   await assert.rejects(open().run({}), /is not an event stream/);
+});
+
+test("An unknown option, or a handler for a type that no event has, is an error.", async () => {
+  assert.throws(() => open({ tokens: "t" }), { name: "TypeError", message: /^"tokens" is not one of token, headers,/ });
+  await assert.rejects(open().run({ mesage() {} }), { name: "TypeError", message: /^"mesage" is not one of message, delete,/ });
+});
+
+for (const options of [{ token: "s3cret\nA: b" }, { headers: { "X-Key": "s3cret\u20ac" } }, { lastEventId: "s3cret\u20ac" }]) {
+  test(`A header that cannot be sent is an error without its value: ${Object.keys(options)}.`, async () => {
+    await assert.rejects(open(options).run({}), (error) => error instanceof StreamError && !error.message.includes("s3cret"));
+  });
+}
+
+test("An option of the wrong type ends the stream.", async () => {
+  script = [answers(404)];
+
+  await assert.rejects(open({ retryOn: 404 }).run({}), TypeError);
 });
 
 test("After a stream was open, a response that is not a stream is retried.", async () => {
@@ -401,6 +418,39 @@ test("A token function whose fetch fails is called again.", async () => {
   const token = () => (calls++ ? "t" : Promise.reject(new TypeError("Failed to fetch")));
 
   assert.deepEqual(["1"], await read(openHasty({ token }), 1));
+});
+
+test("A token function that hangs is called again. No proxy holds back the stream.", async () => {
+  script = [sends(START + message(1))];
+  const reasons = [];
+  let calls = 0;
+  const token = () => (calls++ ? "t" : new Promise(() => {}));
+
+  assert.deepEqual(["1"], await read(openHasty({ token, timeoutMs: 50 }, reasons), 1));
+  assert.deepEqual(["The token or the headers are not available: timeout"], reasons);
+});
+
+test("close() ends the wait for a token, and leaves no timer.", async () => {
+  const set = mock.method(globalThis, "setInterval");
+  const clear = mock.method(globalThis, "clearInterval");
+  const stream = open({ token: () => new Promise(() => stream.close()) });
+
+  await stream.run({});
+  await new Promise(setImmediate);
+
+  mock.restoreAll();
+  const timers = set.mock.calls.map(({ result }) => result);
+  assert.equal(1, timers.length);
+  assert.ok(clear.mock.calls.some(({ arguments: [timer] }) => timer === timers[0]));
+});
+
+test("A stream that is closed while it connects asks for no token.", async () => {
+  let calls = 0;
+  const stream = open({ token: () => calls++, onState: ({ state }) => state === "connecting" && stream.close() });
+
+  await stream.run({});
+
+  assert.equal(0, calls);
 });
 
 test("An error event moves the position.", async () => {
@@ -621,6 +671,26 @@ test("retry() after close() has no effect.", async (t) => {
   stream.retry();
 });
 
+test("A page that becomes hidden while it gets the lock reads the stream when it is shown again.", async (t) => {
+  const listeners = {};
+  globalThis.addEventListener = (type, listener) => (listeners[type] = listener);
+  t.after(() => delete globalThis.addEventListener);
+  let isHidden = false;
+  useLocks(t, async () => {
+    if (!isHidden) listeners.pagehide();
+    isHidden = true;
+    await new Promise(setImmediate); // The channel is closed.
+    return { pending: [] };
+  });
+  script = [sends(START + message(1))];
+  const reading = read(open({ shared: true }), 1);
+  while (!isHidden) await new Promise(setImmediate);
+  await new Promise(setImmediate);
+  listeners.pageshow({ persisted: true });
+
+  assert.deepEqual(["1"], await reading);
+});
+
 test("The loop throws an Error if onState throws another value.", async () => {
   for (const value of ["a mistake", null]) {
     const onState = ({ state }) => {
@@ -685,6 +755,12 @@ for (const [text, expected] of CASES) {
     }
   });
 }
+
+test("The parser counts the line breaks of an event.", () => {
+  const half = `data: ${"x".repeat(2 ** 23)}\n`;
+
+  assert.throws(() => [...new Parser().receive(half + half)], StreamError);
+});
 
 test("The parser rejects an event without an end.", () => {
   const parser = new Parser();
