@@ -159,15 +159,18 @@ class AsyncStream:
             return
         body = b""
         with suppress(Silence, *_NETWORK_ERRORS):
-            body = await _next_chunk(response, silence_s)
+            async with asyncio.timeout(silence_s):
+                while len(body) < MAX_PROBLEM_BYTES and (part := await _next_chunk(response, silence_s)):
+                    body += part
         raise self._core.response_error(response.status, body[:MAX_PROBLEM_BYTES], response.headers.get("Retry-After"))
 
     async def _ask(self, option: T | Callable[[bool], T | Awaitable[T]]) -> T:
-        """Return the value of an option, which may be a function. If the function fails, the stream retries later."""
+        """Return the value of an option, which may be a function. If it fails or hangs, the stream retries later."""
         if not callable(option):
             return option
         try:
-            return cast(T, await _result(option(self._core.wants_new_token)))
+            async with asyncio.timeout(self._timeout_s):
+                return cast(T, await _result(option(self._core.wants_new_token)))
         except (StreamError, Retryable, NameError):  # a missing name stays missing
             raise
         except Exception as error:  # the caller's code may raise anything, for example if the issuer is down

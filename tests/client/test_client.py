@@ -25,7 +25,7 @@ import responses
 from urllib3.exceptions import MaxRetryError, ResponseError
 from urllib3.util.retry import Retry
 
-from kafkasse_client import AsyncStream, Event, FileStore, State, Stream, StreamError, core, fallback
+from kafkasse_client import AsyncStream, Event, FileStore, State, Stream, StreamError, async_stream, core, fallback
 from tests.client.script import HEAD, START, Answers, Raw, Sends, chunk, failure, message, sent_ids
 from tests.client.script import serve as serve
 from tests.support.docs import code
@@ -468,6 +468,43 @@ def test_a_loop_of_redirects_is_an_error(client, serve):
 
     with pytest.raises((aiohttp.TooManyRedirects, requests.TooManyRedirects)):
         run(client(server.url))
+
+
+def test_the_reason_may_arrive_in_parts(serve, monkeypatch):
+    """requests waits for the whole body; aiohttp returns its first part."""
+    received = gevent.event.Event()
+    next_chunk = async_stream._next_chunk
+
+    async def receive(response: aiohttp.ClientResponse, silence_s: float) -> bytes:
+        part = await next_chunk(response, silence_s)
+        received.set()
+        return part
+
+    def send_parts(connection: socket.socket) -> None:
+        connection.sendall(b'HTTP/1.1 403 X\r\nContent-Length: 17\r\n\r\n{"detail"')
+        received.wait(60)
+        connection.sendall(b':"no 1"}')
+
+    monkeypatch.setattr(async_stream, "_next_chunk", receive)
+    with pytest.raises(StreamError, match="the server answered 403: no 1"):
+        run(AsyncStream(serve(send_parts).url))
+
+
+def test_a_coroutine_function_that_hangs_is_called_again(serve):
+    server = serve(Sends(START + message(1)))
+    reasons: list[str] = []
+    calls: list[bool] = []
+
+    async def token(refresh: bool) -> str:
+        calls.append(refresh)
+        if len(calls) == 1:
+            await asyncio.Event().wait()
+        return "t"
+
+    stream = AsyncStream(server.url, token=token, timeout_s=0.2, on_state=lambda state: reasons.append(state.reason))
+
+    assert ["1"] == ids(read(stream, 1))
+    assert "the token or the headers are not available: TimeoutError()" in reasons
 
 
 def test_coroutine_functions_are_awaited(serve):

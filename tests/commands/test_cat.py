@@ -39,8 +39,8 @@ def test_prints_one_line_for_each_event(cat, serve):
 @pytest.mark.parametrize(("query", "options", "line"), [
     ("", [], "GET /t HTTP/1.1"),
     ("?a=b#c", ["--since", "2026-01-31T12:00+01:00"], "GET /t?a=b&since=2026-01-31T12%3A00%2B01%3A00 HTTP/1.1"),
-    ("", ["--where", "key=a b", "--where", "field.n=1", "--filter", "value.amount > 10"],
-     "GET /t?key=a+b&field.n=1&filter=value.amount+%3E+10 HTTP/1.1"),
+    ("", ["--where", "key=a é", "--where", "field.n=1", "--filter", "value.amount > 10"],
+     "GET /t?key=a+%C3%A9&field.n=1&filter=value.amount+%3E+10 HTTP/1.1"),
 ], ids=["no options", "a start", "filters"])  # fmt: skip
 def test_options_become_parameters(cat, serve, query, options, line):
     """The other parts of the request are those of an EventSource. The command to resume contains the filters."""
