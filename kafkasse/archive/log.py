@@ -446,21 +446,26 @@ class ArchiveCursor:
             for partition in error.partitions
             if partition in self._partitions and partition not in others
         }
-        ranges, now = self._log.recent.offset_ranges(partitions), time.monotonic()
-        for partition, offset_range in ranges.items():
+        now = time.monotonic()
+        for partition, state in [(at, self._partitions[at]) for at in diverged_at if at in self._partitions]:
+            with suppress(ArchiveUnavailable):
+                end = _epoch_end(partition, state, self._manifest(partition, state, now))
+                if end is not None and end < diverged_at[partition].offset:
+                    diverged_at[partition] = OffsetAndEpoch(end, UNKNOWN_EPOCH)
+        for partition, offset_range in self._log.recent.offset_ranges(partitions).items():
             state = partitions[partition]
             if state.offset >= offset_range.start:
                 others.append(partition)
                 continue
             try:
-                manifest = self._log.reader.manifest(partition.topic, state.topic_id, since=now)
+                manifest = self._manifest(partition, state, now)
             except ArchiveUnavailable:
                 continue  # Kafka's cursor raises the error again
             following = manifest.next_from(partition.partition, state.offset)
-            epoch_end = None if state.epoch == UNKNOWN_EPOCH else manifest.epoch_end(partition.partition, state.epoch)
-            if epoch_end is not None and epoch_end < state.offset:  # Kafka has forgotten where the epoch ended
+            end = _epoch_end(partition, state, manifest)
+            if end is not None and end < state.offset:
                 others.append(partition)
-                diverged_at[partition] = OffsetAndEpoch(epoch_end, UNKNOWN_EPOCH)
+                diverged_at[partition] = OffsetAndEpoch(end, UNKNOWN_EPOCH)
             elif following != state.offset:
                 others.append(partition)
                 unreadable[partition] = min(offset_range.start, following or offset_range.start), REMOVED
@@ -470,6 +475,9 @@ class ArchiveCursor:
                 self._archived[partition] = state
         if others:
             raise OffsetOutOfRange(others, diverged_at, unreadable)
+
+    def _manifest(self, partition: Partition, state: _PartitionState, since: float | None = None) -> Manifest:
+        return self._log.reader.manifest(partition.topic, state.topic_id, since)
 
     # The archive.
 
@@ -500,7 +508,7 @@ class ArchiveCursor:
             Unavailable: the archive cannot be read now, or Kafka does not answer.
         """
         assert state.until is not None  # noqa: S101 - the partition is read from the archive
-        manifest = self._log.reader.manifest(partition.topic, state.topic_id)
+        manifest = self._manifest(partition, state)
         entry = manifest.at(partition.partition, state.offset)
         if entry is None or state.offset >= state.until:
             self._return_to_kafka(partition, state)
@@ -509,7 +517,7 @@ class ArchiveCursor:
             before_kafka = replace(entry, end=min(entry.end, state.until))
             records, end = self._log.reader.read(manifest, before_kafka, state.offset)
         except (DamagedFile, FileNotFoundError) as error:
-            newest = self._log.reader.manifest(partition.topic, state.topic_id, since=time.monotonic())
+            newest = self._manifest(partition, state, since=time.monotonic())
             if newest.at(partition.partition, state.offset) != entry:
                 return None  # compaction or erasure has replaced the file: the next poll() reads the new one
             self._log.reader.totals[DAMAGED_ERRORS] += 1
@@ -532,3 +540,8 @@ class ArchiveCursor:
             state.until = None
             known = {partition: state.epoch} if state.epoch != UNKNOWN_EPOCH else None
             self._kafka.seek({partition: state.offset}, known, {partition.topic: state.topic_id})
+
+
+def _epoch_end(partition: Partition, state: _PartitionState, manifest: Manifest) -> int | None:
+    """Return where the epoch of the record before the offset ended. Kafka forgets it when it removes the records."""
+    return None if state.epoch == UNKNOWN_EPOCH else manifest.epoch_end(partition.partition, state.epoch)

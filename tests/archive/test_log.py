@@ -267,15 +267,16 @@ def test_a_client_of_a_truncated_log_is_noticed_by_the_archive(log, kafka, tmp_p
     assert {AT: OffsetAndEpoch(4, UNKNOWN_EPOCH)} == log.epoch_ends({AT: 0})
 
 
-def test_a_cursor_in_a_truncated_log_does_not_continue_in_the_archive(log, kafka, tmp_path):
-    """Retention passes the cursor before it notices the truncation. The archive holds other records than it has read."""
+@pytest.mark.parametrize("first", [6, 12])
+def test_a_cursor_in_a_truncated_log_returns_to_the_truncation(log, kafka, tmp_path, first):
+    """Retention passes the truncation before the cursor notices it. The archive holds other records than it has read."""
     with closing(log.cursor({AT: 0})) as cursor:
         assert 10 == len(records(cursor, 10))
         kafka.truncate("t", 4)
         append(kafka, 10)
         archive(tmp_path, kafka, "t")
-        kafka.drop_before("t", 12)
-        kafka._partitions[AT].epoch_starts = {1: 12}  # as Kafka, which forgets where removed epochs ended
+        kafka.drop_before("t", first)
+        kafka._partitions[AT].epoch_starts = {1: first}  # as Kafka, which forgets where removed epochs ended
 
         with pytest.raises(OffsetOutOfRange) as raised:
             cursor.poll(0)
