@@ -34,6 +34,7 @@ def test_values_become_json_types(schema, value, expected):
     ("schema", "value", "expected"),
     [
         (logical("bytes", "decimal"), b"a", "YQ=="),
+        *((logical("bytes", "decimal", precision=2, scale=scale), b"a", "YQ==") for scale in (-1, 3, "1")),
         (logical("fixed", "duration", name="D", size=3), b"abc", "YWJj"),
         (logical("fixed", "uuid", name="U", size=3), b"abc", "YWJj"),
         ({"type": "string", "logicalType": ["uuid"]}, "x", "x"),
@@ -43,7 +44,7 @@ def test_a_logical_type_that_is_not_valid_is_ignored(schema, value, expected):
     """Avro's specification requires this. The value is described as what it is."""
     compiled_schema = compiled(schema)
 
-    assert expected == compiled_schema.decode(encoded(schema, value))
+    assert expected == compiled_schema.decode(encoded({**schema, "logicalType": "none"}, value))
     jsonschema.Draft202012Validator(compiled_schema.json_schema()).validate(expected)
 
 
@@ -84,6 +85,22 @@ def test_references_define_named_types():
 
     assert value == compiled(order, [money]).decode(encoded(order, value, [money]))
     assert value == compiled(["null", "shop.Order"], [money, order]).decode(b"\2" + encoded(order, value, [money]))
+
+
+def test_a_type_with_a_namespace_may_use_one_without():
+    """A name is first looked for in the namespace around it, as in Java."""
+    money = {"type": "record", "name": "Money", "fields": [{"name": "cents", "type": "long"}]}
+    inner = {
+        "type": "record",
+        "name": "Line",
+        "namespace": "shop",
+        "fields": [{"name": "of", "type": ["Money", "Order"]}],
+    }
+    order = {"type": "record", "name": "Order", "fields": [{"name": "line", "type": ["null", inner]}]}
+    schema = compiled(order, [money])
+
+    assert {"line": {"of": {"line": {"of": {"cents": 5}}}}} == schema.decode(b"\2\2\2\0\x0a")
+    assert {"Money", "Order", "shop.Line"} == schema.json_schema()["$defs"].keys()
 
 
 ARRAY = {"type": "array", "items": "long"}

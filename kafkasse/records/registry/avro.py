@@ -175,7 +175,7 @@ class _Translator:
             return self._define(schema, kind, namespace)
         name = _find_name(kind, namespace, self.definitions)
         self.is_recursive = self.is_recursive or name in self._open
-        return _Type(name, {"$ref": f"#/$defs/{name}"})
+        return _Type(_name_for_reader(name), {"$ref": f"#/$defs/{name}"})
 
     def _define(self, schema: JsonObject, kind: str, namespace: str) -> _Type:
         name, namespace = _full_name(schema, namespace)
@@ -189,18 +189,18 @@ class _Translator:
             scalar = _scalar(schema, kind)
             reader, description = {**scalar.reader, "size": schema["size"]}, scalar.description
             if schema["size"] == 0:
-                self._empty.add(name)
+                self._empty.add(_name_for_reader(name))
         else:
             reader, description = self._translate_fields(schema["fields"], name, namespace)
         self.definitions[name] = {**description, **_documentation(schema)}
-        return _Type({**reader, "name": name}, {"$ref": f"#/$defs/{name}"})
+        return _Type({**reader, "name": _name_for_reader(name)}, {"$ref": f"#/$defs/{name}"})
 
     def _translate_fields(self, fields: Iterable[JsonObject], name: str, namespace: str) -> _Type:
         self._open.add(name)
         types = [(field, self.translate(field["type"], namespace)) for field in fields]
         self._open.discard(name)
         if all(self._is_empty(field_type.reader) for _, field_type in types):
-            self._empty.add(name)
+            self._empty.add(_name_for_reader(name))
         properties = {field["name"]: {**field_type.description, **_documentation(field)} for field, field_type in types}
         return _Type(
             {
@@ -235,6 +235,11 @@ def _find_name(name: str, namespace: str, definitions: Mapping[str, Any]) -> str
     return inside if "." not in name and inside in definitions else name
 
 
+def _name_for_reader(name: str) -> str:
+    """Return a name with a namespace. fastavro looks for a name without one only inside the namespace around it."""
+    return name if "." in name else f"kafkasse.{name}"
+
+
 # Logical types.
 
 
@@ -251,8 +256,8 @@ def _scalar(schema: JsonObject, kind: str) -> _Type:
     reader: JsonObject = {"type": kind, "logicalType": f"kafkasse-{logical_type}"}
     if logical_type == "decimal":
         reader["scale"] = schema.get("scale", 0)
-        if not 0 <= reader["scale"] <= MAX_SCALE:
-            raise ValueError(f"the scale of a decimal is not between 0 and {MAX_SCALE}")
+        if reader["scale"] > MAX_SCALE:
+            raise ValueError(f"the scale of a decimal is more than {MAX_SCALE}")
         reader["precision"] = schema["precision"]
     return _Type(reader, description)
 
@@ -261,7 +266,8 @@ def _has_valid_logical_type(schema: JsonObject) -> bool:
     """Return whether the attributes fit the logical type. Avro's specification requires readers to ignore an invalid one."""
     match schema.get("logicalType"):
         case "decimal":
-            return isinstance(schema.get("precision"), int)
+            precision, scale = schema.get("precision"), schema.get("scale", 0)
+            return isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision
         case "duration":
             return bool(schema.get("size") == 12)
         case "uuid":
