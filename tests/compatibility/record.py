@@ -23,12 +23,13 @@ import yaml
 from kafkasse import Config, schemas
 from kafkasse.errors import KafkasseError
 from kafkasse.log import Partition
-from kafkasse.records.position import IdType, IdWriter
+from kafkasse.records.position import IdType, IdWriter, stream_offset
 from kafkasse.tools.broker import EmbeddedBroker
 from tests.pipelines.topics import READ_TIMEOUT_MS, read
 from tests.support.kafka import Cluster
 
 FOLDER = Path(__file__).parent
+FORMS_OF_FINITE_READS = "offsets", "leader epochs", "some partitions"  # the others contain timestamps
 SOURCE, SINK, ARCHIVED = "golden-countries", "golden-topn", "golden-archive"
 GUARDS = {
     "customers": {
@@ -61,7 +62,7 @@ COUNTRIES = [
 
 
 def event_ids() -> list[dict[str, str]]:
-    """Return IDs of every form that the server writes, and forms of KafkaSSE."""
+    """Return IDs of every form that the server writes, offsets of finite reads, and forms of KafkaSSE."""
     offsets = {Partition("orders", 0): 12, Partition("orders", 1): 2**63 - 1, Partition("payments.eu", 0): 0}
     topic_ids = {"orders": "kQ3d8y1Z", "payments.eu": ""}
     forms: dict[str, dict[str, Any]] = {
@@ -76,6 +77,8 @@ def event_ids() -> list[dict[str, str]]:
     for form, options in forms.items():
         ids += [{"form": form, "id": IdWriter(offsets, topic_ids, compact=False, **options).render()}]
         ids += [{"form": f"{form}, compact", "id": IdWriter(offsets, topic_ids, compact=True, **options).render()}]
+    for form in FORMS_OF_FINITE_READS:
+        ids += [{"form": f"{form}, finite read", "id": stream_offset.of(IdWriter(offsets, topic_ids, **forms[form]))}]
     of_kafkasse = [
         '[{"topic":"orders","partition":0,"offset":12},{"topic":"orders","partition":1,"offset":7}]',
         '[{"topic":"orders","partition":0,"timestamp":1790000000000}]',
