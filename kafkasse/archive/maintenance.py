@@ -17,10 +17,12 @@ import pyarrow.compute as pc
 from kafkasse.archive import parquet
 from kafkasse.archive.directory import RUN, Conflict, TopicDirectory
 from kafkasse.archive.manifest import Entry, InvalidManifest, Manifest
+from kafkasse.archive.parquet import DamagedFile
 
 MAX_FILE_BYTES = 134_217_728  # larger files are not merged
 MAX_CONFLICTS = 10
 STAGED = "maintenance"
+UNREADABLE = (DamagedFile, FileNotFoundError)  # errors of one file
 
 Show = Callable[[int, int], None]  # receives how many files are done, and of how many
 
@@ -30,8 +32,10 @@ def compact(directory: TopicDirectory, show: Show = lambda done, total: None) ->
 
     Raises:
         Conflict: another process compacts or erases the same topic.
-        DamagedFile, InvalidManifest, OSError: the archive cannot be read or written.
+        DamagedFile, FileNotFoundError: a file cannot be read. The others have been merged.
+        InvalidManifest, OSError: the archive cannot be read or written.
     """
+    damage: Exception | None = None
     with directory.staging_for(STAGED) as staging:
         groups = [*_groups(directory.read())]
         saved = 0
@@ -39,10 +43,15 @@ def compact(directory: TopicDirectory, show: Show = lambda done, total: None) ->
             tables = (
                 table for entry in group if entry.path for table in parquet.tables(directory.path / entry.path, entry)
             )
-            if _replace(directory, group, tables, staging):
-                saved += sum(bool(entry.path) for entry in group) - 1
+            try:
+                if _replace(directory, group, tables, staging):
+                    saved += sum(bool(entry.path) for entry in group) - 1
+            except UNREADABLE as error:
+                damage = error
             show(number + 1, len(groups))
         directory.remove_unlisted()
+    if damage is not None:
+        raise damage
     return saved
 
 
@@ -73,19 +82,18 @@ def erase(directory: TopicDirectory, key: bytes, show: Show = lambda done, total
 
     Raises:
         Conflict: another process compacts or erases the same topic.
-        DamagedFile, InvalidManifest, OSError: the archive cannot be read or written.
+        DamagedFile, FileNotFoundError: a file cannot be read. The key has been erased from the others.
+        InvalidManifest, OSError: the archive cannot be read or written.
     """
     erased = 0
+    damage: Exception | None = None
     with directory.staging_for(STAGED) as staging:
         entries = [entry for entry in directory.read() if entry.path]
         for number, entry in enumerate(entries):
-            if count := parquet.count_key(directory.path / entry.path, key):
-                tables = parquet.tables(directory.path / entry.path, entry)
-                kept = (table.filter(pc.fill_null(pc.not_equal(table.column("key"), key), True)) for table in tables)
-                if not _replace(directory, [entry], kept, staging):
-                    raise Conflict(f"another process has changed the archive of {directory.topic}; erase the key again")
-                (directory.path / entry.path).unlink(missing_ok=True)
-                erased += count
+            try:
+                erased += _erase(directory, entry, key, staging)
+            except UNREADABLE as error:
+                damage = error
             show(number + 1, len(entries))
         directory.remove_unlisted()
         for path, status in directory.unlisted().items():
@@ -94,7 +102,21 @@ def erase(directory: TopicDirectory, key: bytes, show: Show = lambda done, total
                 path.unlink()
     with suppress(Conflict), directory.staging_for(RUN):
         pass  # remove the files of a killed pipeline
+    if damage is not None:
+        raise damage
     return erased
+
+
+def _erase(directory: TopicDirectory, entry: Entry, key: bytes, staging: Path) -> int:
+    path = directory.path / entry.path
+    count = parquet.count_key(path, key)
+    if count:
+        tables = parquet.tables(path, entry)
+        kept = (table.filter(pc.fill_null(pc.not_equal(table.column("key"), key), True)) for table in tables)
+        if not _replace(directory, [entry], kept, staging):
+            raise Conflict(f"another process has changed the archive of {directory.topic}; erase the key again")
+        path.unlink(missing_ok=True)
+    return count
 
 
 def _replace(directory: TopicDirectory, old: Sequence[Entry], tables: Iterator[pa.Table], staging: Path) -> bool:

@@ -29,6 +29,7 @@ Example:
   kafkasse archive status /srv/kafka-archive
 """
 DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
+Work = Callable[["TopicDirectory", Callable[[int, int], None]], int]
 TOPIC = click.option("--topic", metavar="TOPIC", help="Only this topic. The default is all topics of the archive.")
 
 
@@ -83,9 +84,7 @@ def compact(directory: Path, topic: str | None) -> None:
     """Merge the small files in DIRECTORY. Clients can read the archive meanwhile, and `archive run` can write to it."""
     from kafkasse.archive import maintenance
 
-    for of_topic in _topics(directory, topic):
-        saved = _run(of_topic, "compacting", maintenance.compact)
-        click.echo(f"{of_topic.topic} ({of_topic.topic_id}): {saved} fewer files")
+    _change(_topics(directory, topic), "compacting", maintenance.compact, "fewer files")
 
 
 @command.command()
@@ -102,9 +101,12 @@ def erase(directory: Path, topic: str, key: str | None, key_base64: str | None) 
     from kafkasse.archive import maintenance
 
     wanted = _key(key, key_base64)
-    for of_topic in _topics(directory, topic):
-        erased = _run(of_topic, "erasing", lambda of_topic, show: maintenance.erase(of_topic, wanted, show))
-        click.echo(f"{of_topic.topic} ({of_topic.topic_id}): {erased} records erased")
+    _change(
+        _topics(directory, topic),
+        "erasing",
+        lambda of_topic, show: maintenance.erase(of_topic, wanted, show),
+        "records erased",
+    )
 
 
 def _key(key: str | None, key_base64: str | None) -> bytes:
@@ -201,9 +203,19 @@ def _readable(directory: TopicDirectory) -> Iterator[None]:
         raise CommandError(str(error)) from error
 
 
-def _run(
-    directory: TopicDirectory, verb: str, work: Callable[[TopicDirectory, Callable[[int, int], None]], int]
-) -> int:
+def _change(topics: Iterable[TopicDirectory], verb: str, work: Work, unit: str) -> None:
+    """Change the archive of each topic, and show the results. An error does not keep other topics from being changed."""
+    errors = []
+    for of_topic in topics:
+        try:
+            click.echo(f"{of_topic.topic} ({of_topic.topic_id}): {_run(of_topic, verb, work)} {unit}")
+        except CommandError as error:
+            errors.append(str(error))
+    if errors:
+        raise CommandError("; ".join(errors))
+
+
+def _run(directory: TopicDirectory, verb: str, work: Work) -> int:
     from kafkasse.archive.parquet import DamagedFile
 
     with _readable(directory), Progress(f"{verb} {directory.topic}", 100) as progress:

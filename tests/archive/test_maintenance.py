@@ -130,6 +130,24 @@ def test_a_file_of_other_records_is_not_rewritten(directory, log, change):
         change(directory)
 
 
+@pytest.mark.parametrize(
+    "damage", [lambda file: file.write_bytes(b""), lambda file: file.unlink()], ids=["damaged", "missing"]
+)
+def test_a_damaged_file_does_not_keep_others_from_being_changed(tmp_path, directory, kafka, monkeypatch, damage):
+    """Otherwise, one lost file would end all maintenance for ever, and a key could never be erased from the others."""
+    monkeypatch.setattr(maintenance, "MAX_FILE_BYTES", 2 * max(entry.size for entry in directory.read()))
+    damage(directory.path / min(directory.read().paths))
+
+    with pytest.raises((DamagedFile, FileNotFoundError)):
+        erase(directory, b"a")
+    with pytest.raises((DamagedFile, FileNotFoundError)):
+        compact(directory)
+
+    entries = [*directory.read()]
+    assert [0, 2, 4, 8] == [entry.start for entry in entries]
+    assert [2, 2, 3, 3] == [entry.records for entry in entries]
+
+
 def test_erasure_removes_all_records_of_a_key(directory, log):
     """Clients skip the offsets without a gap, and no file contains the key. Entries of removed files keep their offsets."""
     assert (3, 3) == (erase(directory, b"b"), erase(directory, b"a"))

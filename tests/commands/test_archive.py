@@ -82,7 +82,7 @@ def test_states_what_is_wrong(run, path, line, code, message):
 
 
 def test_names_a_damaged_file(run, path):
-    """The operator learns which file to restore. The archive is unchanged."""
+    """The operator learns which file to restore. The others are merged."""
     damaged = sorted(path.rglob("*.parquet"))[0]
     damaged.write_bytes(damaged.read_bytes()[:-10])
 
@@ -90,7 +90,22 @@ def test_names_a_damaged_file(run, path):
 
     assert (1, True) == (code, f"{damaged}: " in err)
     assert "restore the file from a backup" in err
-    assert 5 == status(run, path)["files"]
+    assert damaged.exists()
+    assert 3 == status(run, path)["files"]
+
+
+def test_a_damaged_file_does_not_keep_other_topics_from_being_changed(run, path):
+    log = MemoryLog()
+    log.create("returns")
+    for end in (1, 2):
+        log.append("returns", b"{}", key=b"k1")
+        write_archive(path, log, "returns", end=end)
+    sorted(path.rglob("*.parquet"))[0].unlink()
+
+    done = run("archive", "compact", str(path))
+
+    assert (1, "returns (memory1): 1 fewer files\n") == done[:2]
+    assert "the archive of orders cannot be read or written" in done.err
 
 
 @pytest.mark.long
