@@ -11,6 +11,7 @@ from kafkasse.errors import ConfigurationError, Forbidden, InvalidParameter
 from kafkasse.records.filter import Dimension, Dimensions, Filter, Query, Selection, Selector, Where, compile_expression
 from kafkasse.records.filter import expression as expression_module
 from kafkasse.records.filter.where import MAX_SELECTED_VALUES
+from tests.filter.records import view_of
 
 KEY = Dimension("key")
 ROUTE = {"path": "/r", "topics": ["t"]}
@@ -194,3 +195,11 @@ def test_a_missing_library_is_a_configuration_error(monkeypatch, settings, messa
 def test_client_filters_lists_query_parameters(wrong):
     with pytest.raises(ConfigurationError, match=r"must be key, header.NAME, field.PATH or filter"):
         Config(public=True, allowed_topics=["*"], client_filters=[wrong])
+
+
+@pytest.mark.parametrize("number", ["7", "7.0", "12.5", "0.00001", "-0.0000012", "100000000000000000000000"])
+def test_a_number_is_found_as_it_is_written(number):
+    """Python would write 0.00001 as 1e-05. A whole number has no decimals."""
+    where = Where.parse({"fields": {"n": number.removesuffix(".0")}})
+
+    assert where.filter.matches(view_of(b'{"n":%b}' % number.encode()))

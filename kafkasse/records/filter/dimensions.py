@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Literal, NamedTuple
 
 from kafkasse.records.frame.json_text import DeserializationError
@@ -88,7 +89,7 @@ def field(view: RecordView, path: str) -> object:
 
 
 def scalar_text(value: object) -> str | None:
-    """Return a JSON scalar as text: true, 12, 12.0 and "a" are `true`, `12`, `12` and `a`. Other values have no text."""
+    """Return a JSON scalar as text: true, 12.0, 1e-05 and "a" are `true`, `12`, `0.00001` and `a`. Others have no text."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -97,7 +98,8 @@ def scalar_text(value: object) -> str | None:
         case float() if value.is_integer():
             return str(int(value))
         case int() | float():
-            return str(value)
+            text = str(value)
+            return format(Decimal(text), "f") if "e" in text else text
         case _:
             return None
 
