@@ -28,7 +28,7 @@ OFFERED = ("catalog", "cors_origins", "trusted_proxies", "max_streams_per_client
 EPILOG = """\b
 Examples:
   kafkasse init --bootstrap-servers kafka-1.example:9092
-  kafkasse init shop.yaml --topics orders,events.* --public
+  kafkasse init shop.yaml --topics 'orders,events.*' --public
 """
 
 

@@ -32,8 +32,8 @@ See also:
   kafkasse check     check the configuration and list what would be served
   kafkasse config    print the effective settings and the source of each
 
-Every setting is an environment variable, such as KAFKASSE_ALLOWED_TOPICS, or a line in the file that --config or
-{config_file.VARIABLE} names. docs/configuration.md describes all settings.
+Each setting is a line in the file that --config or {config_file.VARIABLE} names; most are also environment
+variables, such as KAFKASSE_ALLOWED_TOPICS. docs/configuration.md describes all settings.
 """
 
 
