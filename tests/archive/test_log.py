@@ -415,8 +415,9 @@ def damaged_commit(content: bytes) -> Callable[[Path], object]:
         move_away,
         lambda archived: (archived.parents[1] / MARKER).unlink(),
         *map(damaged_commit, [b"", b"{", b'{"format": 2}', b'{"format": 1, "files": []}']),
+        damaged_commit(b'{"format": 1, "topic": "t", "topic_id": "memory1", "version": 2, "files": [1]}'),
     ],
-    ids=["not mounted", "no marker: a wrong path", "empty commit", "no JSON", "another format", "no entries"],
+    ids=["not mounted", "wrong path", "empty commit", "no JSON", "another format", "no topic", "no entry"],
 )
 def test_clients_wait_for_an_archive_that_has_never_been_read(log, archived, fail):
     """An older position opens without a gap, a time gets a temporary error, and Kafka's records are not affected."""
