@@ -62,11 +62,11 @@ export type Credential<T> = T | ((context: { refresh: boolean }) => T | Promise<
 export interface StreamOptions {
   /** Sent as `Authorization: Bearer …`. */
   token?: Credential<string | null | undefined>;
-  headers?: Credential<HeadersInit | undefined>;
+  headers?: Credential<ConstructorParameters<typeof Headers>[0]>; // Node has no HeadersInit
   /** Where to resume. Takes precedence over the position in `store`. */
   lastEventId?: string;
   /** Keeps the position: `sessionStorage`, `localStorage` or your own store. Without a store, a page reload does not resume. */
-  store?: PositionStore | Pick<Storage, "getItem" | "setItem">;
+  store?: PositionStore | { getItem(key: string): string | null; setItem(key: string, value: string): void };
   /** Share one connection among the tabs of a browser. Only tabs with the same string share it, such as the tabs of one user. */
   shared?: boolean | string;
   /**

@@ -83,12 +83,24 @@ def compile_types(cwd: Path, *words: str) -> str:
     return run("node", str(compiler), *options, *words, cwd=cwd, may_fail=True).stdout
 
 
+# What the types of Node have in common with those of browsers. They have neither Storage nor HeadersInit.
+NODE_GLOBALS = """
+declare const console: { log(...values: unknown[]): void };
+declare function fetch(url: string, init?: RequestInit): Promise<unknown>;
+declare class Headers { constructor(init?: Record<string, string>); }
+interface RequestInit { headers?: object; signal?: object; }
+interface URL { href: string; }
+"""
+
+
 @pytest.mark.timeout(900)  # may install the compiler
-def test_the_types_accept_correct_programs_only(project):
+@pytest.mark.parametrize(("lib", "declarations"), [("es2022,dom", ""), ("es2022", NODE_GLOBALS)], ids=["page", "Node"])
+def test_the_types_accept_correct_programs_only(project, lib, declarations):
     """types.ts marks its mistakes with `@ts-expect-error`, which is itself an error where there is no mistake."""
     shutil.copy(Path(__file__).parent / "types.ts", project / "types.mts")
+    (project / "globals.d.ts").write_text(declarations)
 
-    assert "" == compile_types(project, "--strict", "--lib", "es2022,dom", "types.mts")
+    assert "" == compile_types(project, "--strict", "--lib", lib, "types.mts", "globals.d.ts")
 
 
 @pytest.mark.timeout(900)  # may install the compiler
