@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import Any, TypeVar, cast
 
 import aiohttp
@@ -130,28 +130,24 @@ class AsyncStream:
         silence_s = self._core.timeout_s(self._timeout_s)
         timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=silence_s)
         options: Any = {"headers": headers, "timeout": timeout, "raise_for_status": False}
-        try:
-            async with session.get(self._url, params=self._core.request_parameters() or None, **options) as response:
+        parameters = self._core.request_parameters() or None
+        async with AsyncExitStack() as stack:
+            with _network_errors():
+                response = await stack.enter_async_context(session.get(self._url, params=parameters, **options))
                 await self._check(response, silence_s)
-                if not self._core.continues_polling:
-                    self._on_state(State("open"))
-                while chunk := await _next_chunk(response, silence_s):
-                    for event in self._core.receive(chunk):
-                        if self._closed.is_set():
-                            return
-                        yield event
+            if not self._core.continues_polling:
+                self._on_state(State("open"))
+            while True:
+                with _network_errors():
+                    chunk = await _next_chunk(response, silence_s)
+                if not chunk:
+                    return
+                for event in self._core.receive(chunk):
                     if self._closed.is_set():
                         return
-        except aiohttp.TooManyRedirects:  # a ClientResponseError, but permanent
-            raise
-        except aiohttp.ClientConnectorCertificateError as error:
-            raise StreamError(f"the server's certificate cannot be verified: {error}") from error
-        except aiohttp.ServerTimeoutError as error:
-            is_silence = str(error).startswith("Timeout on reading")  # otherwise, the connection was not opened in time
-            raise _silence() if is_silence else Retryable(str(error)) from error
-        except _NETWORK_ERRORS as error:
-            reason = getattr(error, "strerror", None) or getattr(error, "message", None) or type(error).__name__
-            raise Retryable(f"the connection failed: {reason}") from error
+                    yield event
+                if self._closed.is_set():
+                    return
 
     async def _check(self, response: aiohttp.ClientResponse, silence_s: float) -> None:
         if response.ok:
@@ -175,6 +171,23 @@ class AsyncStream:
             raise
         except Exception as error:  # the caller's code may raise anything, for example if the issuer is down
             raise Retryable(f"the token or the headers are not available: {error!r}") from error
+
+
+@contextmanager
+def _network_errors() -> Iterator[None]:
+    """Raise an error of aiohttp as one of core.py."""
+    try:
+        yield
+    except aiohttp.TooManyRedirects:  # a ClientResponseError, but permanent
+        raise
+    except aiohttp.ClientConnectorCertificateError as error:
+        raise StreamError(f"the server's certificate cannot be verified: {error}") from error
+    except aiohttp.ServerTimeoutError as error:
+        is_silence = str(error).startswith("Timeout on reading")  # otherwise, the connection was not opened in time
+        raise _silence() if is_silence else Retryable(str(error)) from error
+    except _NETWORK_ERRORS as error:
+        reason = getattr(error, "strerror", None) or getattr(error, "message", None) or type(error).__name__
+        raise Retryable(f"the connection failed: {reason}") from error
 
 
 def _silence() -> Silence:

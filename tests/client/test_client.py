@@ -470,6 +470,20 @@ def test_a_loop_of_redirects_is_an_error(client, serve):
         run(client(server.url))
 
 
+def test_an_error_of_the_application_is_not_one_of_the_network(client, serve):
+    """For example, if on_state() writes the state to a database that is down."""
+    server = serve(Sends(START))
+
+    def show(state: State) -> None:
+        if state.name == "open":
+            raise ConnectionError("the database is down")
+
+    with pytest.raises(ConnectionError, match="the database is down"):
+        run(client(server.url, on_state=show))
+
+    assert 1 == len(server.requests)
+
+
 def test_the_reason_may_arrive_in_parts(serve, monkeypatch):
     """requests waits for the whole body; aiohttp returns its first part."""
     received = gevent.event.Event()
