@@ -125,9 +125,16 @@ def test_validation_does_not_stall_the_event_loop(schema, value):
     assert most_lines_in_a_piece(lambda: compiled(schema).decode(data, validate=True)) < MAX_LINES
 
 
+def test_a_large_schema_does_not_stall_the_event_loop():
+    properties = {str(number): {"type": ["null", "string"]} for number in range(1_000)}
+
+    assert most_lines_in_a_piece(lambda: compiled({"properties": properties})) < MAX_LINES
+
+
 NODE = {"items": {"$ref": "#"}}
 
 
+@pytest.mark.parametrize("dialect", [{}, {"$schema": "http://json-schema.org/draft-07/schema#"}])
 @pytest.mark.parametrize(
     ("schema", "depth", "max_steps"),
     [
@@ -140,9 +147,9 @@ NODE = {"items": {"$ref": "#"}}
     ],
     ids=["alternatives", "deep"],
 )
-def test_validation_has_limits(schema, depth, max_steps, monkeypatch):
+def test_validation_has_limits(schema, depth, max_steps, dialect, monkeypatch):
     """Alternatives in a recursive schema take a number of steps that is exponential in the depth of the value."""
     monkeypatch.setattr(json_schema, "MAX_STEPS", max_steps)
 
     with pytest.raises(DeserializationError, match="validation of the value exceeds the limits"):
-        compiled(schema).decode(b"[" * depth + b"]" * depth, validate=True)
+        compiled({**schema, **dialect}).decode(b"[" * depth + b"]" * depth, validate=True)

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
+from functools import cache
 from typing import Any
 from urllib.parse import urljoin
 
@@ -56,7 +57,11 @@ class JsonSchema:
 
     def _compile(self, references: Mapping[str, RegisteredSchema]) -> Validator:
         validator_class: Any = validators.validator_for(self._source, default=Draft7Validator)
-        validator_class.check_schema(self._source)
+        formats = validator_class.FORMAT_CHECKER  # regular expressions
+        if error := _first_error(
+            _protected(validator_class)(validator_class.META_SCHEMA, format_checker=formats), self._source
+        ):
+            raise error
         base = self._source.get("$id", "") if isinstance(self._source, dict) else ""
         # The default registry of jsonschema would download the other schemas of a $ref.
         registry: Registry[Any] = Registry()
@@ -79,9 +84,8 @@ class JsonSchema:
         if self._validator is None:
             raise DeserializationError(self._problem, "invalid_schema")
         take_turn()
-        _steps.set(iter(range(MAX_STEPS)))
         try:
-            error = next(self._validator.iter_errors(value), None)
+            error = _first_error(self._validator, value)
         except (RecursionError, _TooManySteps):
             raise DeserializationError("validation of the value exceeds the limits", "invalid") from None
         except Unresolvable:
@@ -104,6 +108,11 @@ class JsonSchema:
         return {keyword: value for keyword, value in self._source.items() if keyword not in closed}
 
 
+def _first_error(validator: Validator, value: Any) -> ValidationError | None:
+    _steps.set(iter(range(MAX_STEPS)))
+    return next(validator.iter_errors(value), None)
+
+
 def _finite(number: str) -> float:
     """Return a number. One outside the range of a double would become null when the value is encoded again."""
     if not math.isfinite(value := float(number)):
@@ -111,13 +120,26 @@ def _finite(number: str) -> float:
     return value
 
 
+@cache
 def _protected(validator_class: Any) -> Any:
     """Return the validator class with limits."""
     keywords = {name: _in_turns(keyword) for name, keyword in validator_class.VALIDATORS.items()}
     if "uniqueItems" in keywords:
         keywords["uniqueItems"] = _unique_items
     extend: Any = validators.extend  # which has no types
-    return extend(validator_class, keywords)
+    protected = extend(validator_class, keywords)
+    protected.evolve = _evolve
+    return protected
+
+
+def _evolve(validator: Any, **changes: Any) -> Any:
+    """Return the validator of another part of the schema. jsonschema's has no limits if that part has a `$schema`."""
+    class_for: Any = validators.validator_for
+    other_class = class_for(changes.get("schema", validator.schema), default=None)
+    for field in validator.__attrs_attrs__:
+        if field.init:
+            changes.setdefault(field.alias, getattr(validator, field.name))
+    return (type(validator) if other_class is None else _protected(other_class))(**changes)
 
 
 def _in_turns(keyword: Callable[..., Iterator[ValidationError] | None]) -> Callable[..., Iterator[ValidationError]]:
