@@ -153,3 +153,18 @@ def test_validation_has_limits(schema, depth, max_steps, dialect, monkeypatch):
 
     with pytest.raises(DeserializationError, match="validation of the value exceeds the limits"):
         compiled({**schema, **dialect}).decode(b"[" * depth + b"]" * depth, validate=True)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"patternProperties": {"": True}, "unevaluatedProperties": False}, {str(n): n for n in range(2_001)}),
+        ({"contains": {"type": "integer"}, "unevaluatedItems": False}, list(range(2_001))),
+    ],
+)
+def test_unevaluated_members_have_a_limit(schema, value):
+    """jsonschema compares each pair of them: an object of 1 MB would take minutes."""
+    dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+
+    with pytest.raises(DeserializationError, match="validation of the value exceeds the limits"):
+        compiled({**dialect, **schema}).decode(json.dumps(value).encode(), validate=True)

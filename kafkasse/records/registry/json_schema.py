@@ -33,6 +33,7 @@ from kafkasse.records.registry.client import RegisteredSchema
 MAX_STEPS = 1_000_000
 STEPS_PER_TURN = 100
 ITEMS_PER_TURN = 1000
+MAX_UNEVALUATED = 2_000  # members or items at one place with `unevaluated…`, for which jsonschema takes quadratic time
 
 _steps: ContextVar[Iterator[int]] = ContextVar("_steps")  # of the validation in the current greenlet
 
@@ -124,6 +125,7 @@ def _finite(number: str) -> float:
 def _protected(validator_class: Any) -> Any:
     """Return the validator class with limits."""
     keywords = {name: _in_turns(keyword) for name, keyword in validator_class.VALIDATORS.items()}
+    keywords |= {name: _of_few(keyword) for name, keyword in keywords.items() if name.startswith("unevaluated")}
     if "uniqueItems" in keywords:
         keywords["uniqueItems"] = _unique_items
     extend: Any = validators.extend  # which has no types
@@ -152,6 +154,15 @@ def _in_turns(keyword: Callable[..., Iterator[ValidationError] | None]) -> Calla
         yield from keyword(validator, expected, value, schema) or ()
 
     return steps
+
+
+def _of_few(keyword: Callable[..., Iterator[ValidationError]]) -> Callable[..., Iterator[ValidationError]]:
+    def limited(validator: Any, expected: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
+        if isinstance(value, list | dict) and len(value) > MAX_UNEVALUATED:
+            raise _TooManySteps
+        return keyword(validator, expected, value, schema)
+
+    return limited
 
 
 def _unique_items(validator: Any, expected: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
