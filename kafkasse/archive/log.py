@@ -272,7 +272,12 @@ class ArchivedLog:
         offsets = self.recent.offsets_at(timestamps)
         for partition, offset_range in self.recent.offset_ranges(offsets).items():
             if offset_range.start:
-                archived = self._archived_offset_at(partition, timestamps[partition], offset_range.start)
+                try:
+                    archived = self._archived_offset_at(partition, timestamps[partition], offset_range.start)
+                except ArchiveUnavailable:
+                    if offsets[partition] <= offset_range.start:
+                        raise
+                    continue  # Kafka holds records before this time
                 offsets[partition] = offsets[partition] if archived is None else min(offsets[partition], archived)
         return offsets
 

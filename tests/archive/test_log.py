@@ -420,12 +420,13 @@ def damaged_commit(content: bytes) -> Callable[[Path], object]:
     ids=["not mounted", "wrong path", "empty commit", "no JSON", "another format", "no topic", "no entry"],
 )
 def test_clients_wait_for_an_archive_that_has_never_been_read(log, archived, fail):
-    """An older position opens without a gap, a time gets a temporary error, and Kafka's records are not affected."""
+    """An older position opens without a gap, an older time gets a temporary error, and Kafka's records are not affected."""
     fail(archived)
 
     assert {AT: OffsetRange(0, 10, 0)} == log.offset_ranges([AT])
     assert [] == offsets(log, 0, 1)
     assert [*range(6, 10)] == offsets(log, 6, 4)
+    assert {AT: 8} == log.offsets_at({AT: 1008})
     with pytest.raises(ArchiveUnavailable):
         log.offsets_at({AT: 1000})
     assert total(log, "archive_errors", "unavailable") >= 1
