@@ -633,6 +633,13 @@ def test_every_member_of_a_route_is_in_the_docs():
     assert [] == [word for word in words if f"`{word}`" not in text]
 
 
+def test_every_reason_of_an_end_is_in_the_docs():
+    table = read("docs/operations.md").partition("| reason | meaning |")[2].partition("\n\n")[0]
+
+    cells = [row.split(" | ")[0] for row in table.splitlines()]
+    assert {reason.value for reason in EndReason} == set(re.findall(r"`(\w+)`", "".join(cells)))
+
+
 @pytest.mark.parametrize("page", ["docs/comparison.md", "docs/migrating.md", "docs/troubleshooting.md"])
 def test_the_names_in_a_guide_exist(page):
     """Every metric, setting, error and alert in code spans is kafkasse's, or one of the listed names of other programs."""
