@@ -167,10 +167,13 @@ class TopicStatus:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def status(directory: Path, topic: str | None, as_json: bool) -> None:
     """Show the records that DIRECTORY contains of each topic, and the offsets that are missing."""
-    for of_topic in _topics(directory, topic):
+
+    def show(of_topic: TopicDirectory) -> None:
         with _readable(of_topic), waiting(f"reading the archive of {of_topic.topic}"):
             read = TopicStatus.of(of_topic)
         click.echo(json.dumps(asdict(read)) if as_json else "\n".join(read.lines()))
+
+    _for_each(_topics(directory, topic), show)
 
 
 def _topics(directory: Path, topic: str | None) -> Iterable[TopicDirectory]:
@@ -204,11 +207,18 @@ def _readable(directory: TopicDirectory) -> Iterator[None]:
 
 
 def _change(topics: Iterable[TopicDirectory], verb: str, work: Work, unit: str) -> None:
-    """Change the archive of each topic, and show the results. An error does not keep other topics from being changed."""
+    """Change the archive of each topic, and show the results."""
+    _for_each(
+        topics, lambda topic: click.echo(f"{topic.topic} ({topic.topic_id}): {_run(topic, verb, work)} {unit}")
+    )
+
+
+def _for_each(topics: Iterable[TopicDirectory], act: Callable[[TopicDirectory], None]) -> None:
+    """Call `act` with each topic, also after an error, which is raised at the end."""
     errors = []
-    for of_topic in topics:
+    for topic in topics:
         try:
-            click.echo(f"{of_topic.topic} ({of_topic.topic_id}): {_run(of_topic, verb, work)} {unit}")
+            act(topic)
         except CommandError as error:
             errors.append(str(error))
     if errors:
