@@ -208,9 +208,7 @@ def _readable(directory: TopicDirectory) -> Iterator[None]:
 
 def _change(topics: Iterable[TopicDirectory], verb: str, work: Work, unit: str) -> None:
     """Change the archive of each topic, and show the results."""
-    _for_each(
-        topics, lambda topic: click.echo(f"{topic.topic} ({topic.topic_id}): {_run(topic, verb, work)} {unit}")
-    )
+    _for_each(topics, lambda topic: click.echo(f"{topic.topic} ({topic.topic_id}): {_run(topic, verb, work)} {unit}"))
 
 
 def _for_each(topics: Iterable[TopicDirectory], act: Callable[[TopicDirectory], None]) -> None:
