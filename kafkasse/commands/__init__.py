@@ -7,10 +7,12 @@ starts gunicorn quickly.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
@@ -111,6 +113,8 @@ def main(args: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 for success, 1 for a failure whose reason is on stderr, 2 for wrong usage, 130 after Ctrl-C.
     """
+    if sys.stderr is None:  # closed with `2>&-`; otherwise, the next socket would become the file descriptor 2
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
     try:
         return int(_kafkasse.main(args, prog_name="kafkasse", standalone_mode=False) or 0)
     except click.ClickException as error:

@@ -41,6 +41,7 @@ def events(
         CommandError: a permanent failure, which a retry would not fix.
     """
     import requests
+    from urllib3.exceptions import LocationParseError
 
     from kafkasse_client import Stream
 
@@ -54,7 +55,7 @@ def events(
     session = _session(url, headers)
     try:
         yield from Stream(url, token=token, last_event_id=last_event_id, session=session, on_state=show)
-    except (StreamError, requests.RequestException) as error:
+    except (StreamError, requests.RequestException, LocationParseError) as error:
         raise CommandError(f"{url}: {one_line(str(error))}") from None
 
 
@@ -108,4 +109,5 @@ def address(url: str, parameters: Sequence[tuple[str, str]]) -> str:
     if "@" in parts.netloc:  # the URL is not shown, because it contains a password
         raise CommandError("the URL contains a login, which is not sent; pass it with -H 'Authorization: Basic ...'")
     query = "&".join(filter(None, [parts.query, urlencode(parameters)]))
-    return quote(urlunsplit(parts._replace(query=query, fragment="")), safe="%/:=&?~+!$,;'@()*[]")
+    path, query = (quote(text, safe="%/:=&?~+!$,;'@()*[]") for text in (parts.path, query))
+    return urlunsplit(parts._replace(path=path, query=query, fragment=""))  # requests encodes the name of the host

@@ -9,6 +9,8 @@ import resource
 import shlex
 import signal
 import ssl
+import subprocess
+import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -86,6 +88,20 @@ def test_a_position_event_is_stored_and_not_printed(cat, serve, output):
     assert ["é 1", "7"] == sent_ids(server)
 
 
+def test_encodes_special_characters_except_those_of_the_host(cat, monkeypatch):
+    """requests converts the name of the host to the form that DNS needs. A percent-encoded name does not exist."""
+    requested: list[str] = []
+
+    def send(_: object, request: Any, **options: object) -> None:
+        requested.append(request.url)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("requests.adapters.HTTPAdapter.send", send)
+    cat("http://bücher.example/é b?a=é#c")
+
+    assert ["http://xn--bcher-kva.example/%C3%A9%20b?a=%C3%A9"] == requested
+
+
 @pytest.mark.parametrize(("words", "code", "sentence"), [
     *(([URL, *option], 2, "the form is ") for option in (
         ["-H", "s3cret"], ["-H", ": s3cret"], ["-H", "A: s3cret\nB: c"], ["--cookie", "s3cret"], ["--where", "é=s3cret"]
@@ -96,7 +112,7 @@ def test_a_position_event_is_stored_and_not_printed(cat, serve, output):
         ["--since", "2026-01-31T12:00:00Z"], ["--position-file", "x"]
     )),
     *(([url], 1, f"kafkasse cat: {url}") for url in (
-        "127.0.0.1:1/t", "file:///etc/passwd", "http://", "http://[::1", "http://a:b/"
+        "127.0.0.1:1/t", "file:///etc/passwd", "http://", "http://[::1", "http://a:b/", f"http://{'a' * 64}/"
     )),
     (["http://ann:s3cret@127.0.0.1:1/t"], 1, "kafkasse cat: the URL contains a login"),
 ])  # fmt: skip
@@ -282,6 +298,16 @@ def test_prints_the_chosen_format(cat, serve, sent, output, line):
     server = serve(Sends(sent.encode()))
 
     assert line + "\n" == cat(server.url, "--max", "1", "--output", output).out
+
+
+@pytest.mark.processes
+def test_prints_events_if_stderr_is_closed(serve):
+    server = serve(Sends(event(0)))
+    command = shlex.join([sys.executable, "-m", "kafkasse", "cat", server.url, "--max", "1"])
+
+    done = subprocess.run(["sh", "-c", f"{command} 2>&-"], stdout=subprocess.PIPE, timeout=TIMEOUT_S, check=False)
+
+    assert (0, b"0\n") == (done.returncode, done.stdout)
 
 
 @pytest.mark.processes
