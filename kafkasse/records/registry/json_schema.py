@@ -54,7 +54,8 @@ class JsonSchema:
         try:
             self._validator = self._compile(references)
         except Exception as error:  # noqa: BLE001 - the libraries raise many types of exceptions
-            self._problem = one_line(f"the schema cannot validate values: {type(error).__name__}: {error}")
+            reason = getattr(error, "message", error)  # without the schema, which may be large
+            self._problem = one_line(f"the schema cannot validate values: {type(error).__name__}: {reason}")
 
     def _compile(self, references: Mapping[str, RegisteredSchema]) -> Validator:
         validator_class: Any = validators.validator_for(self._source, default=Draft7Validator)
