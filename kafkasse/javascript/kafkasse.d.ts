@@ -106,7 +106,7 @@ export class Stream<Value = unknown, Tombstone = unknown> implements AsyncIterab
   /** The ID of the last event that you have processed. */
   readonly position: string;
   [Symbol.asyncIterator](): AsyncGenerator<AnyEvent<Value, Tombstone>, void, void>;
-  /** Call a handler for each event. Returns after close(). */
+  /** Call a handler for each event. Returns after close(). Throws a TypeError if no event has the type of a handler. */
   run(handlers: Handlers<Value, Tombstone>): Promise<void>;
   /** Store the position of an event now, for example before you leave the loop. */
   commit(event: Pick<StreamEvent, "id">): Promise<void>;

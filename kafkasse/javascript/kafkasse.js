@@ -254,7 +254,7 @@ export class Stream {
         if (this.#fallback.polls) await this.#sleep(startedAt + MIN_POLL_MS - Date.now(), signal);
         continue;
       }
-      if (this.#isSilent) failure = new Failure("Nothing arrived.");
+      if (this.#isSilent && !failure.status) failure = new Failure("Nothing arrived.");
       if (this.#fallback.polls && !polls) failure.message += " The next requests are long polls.";
       if (failure instanceof StreamError) return this.#fail(failure.problem);
       if (!(failure instanceof Failure)) return this.#deliver(failure); // a mistake in an option

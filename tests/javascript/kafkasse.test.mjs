@@ -304,6 +304,12 @@ test("A server that cannot be reached is retried.", async () => {
   assert.deepEqual(["The server cannot be reached: refused"], reasons);
 });
 
+test("An error whose body does not arrive completely ends the stream.", async () => {
+  script = [(response) => response.writeHead(403, { ...PROBLEM, "Content-Length": 100 }).write("{")];
+
+  await assert.rejects(open({ timeoutMs: 50 }).run({}), { status: 403 });
+});
+
 test("An application can retry other statuses.", async () => {
   script = [answers(404), sends(START + message(1))];
 
