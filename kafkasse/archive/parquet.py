@@ -14,7 +14,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
@@ -25,7 +24,7 @@ import pyarrow.parquet as pq
 from kafkasse.archive.manifest import Entry
 
 ROW_GROUP_BYTES = 1_048_576  # of keys, values and headers; a row group is larger only if it has a single record
-MAX_FOOTERS = 256  # in the cache of a process
+MAX_CACHED_ROW_GROUPS = 4000  # in the footers that a process keeps; each takes up 8 KB of memory
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SCHEMA = pa.schema([
     ("partition", pa.int32()),
@@ -103,9 +102,24 @@ class Footer:
     starts: Sequence[int]
 
 
-@lru_cache(MAX_FOOTERS)
+# The last footers. A file never changes. Threads share the dict: each of its operations is atomic.
+_footers: dict[Path, Footer] = {}
+
+
 def _footer(path: Path) -> Footer:
-    """Read the metadata of a file. A file never changes, so the result is cached."""
+    footer = _footers.pop(path, None) or _read_footer(path)
+    _footers[path] = footer  # the newest entry is the last one
+    cached = _footers.copy()
+    excess = sum(len(entry.starts) for entry in cached.values()) - MAX_CACHED_ROW_GROUPS
+    for oldest, entry in cached.items():
+        if excess <= 0 or oldest == path:
+            break
+        _footers.pop(oldest, None)
+        excess -= len(entry.starts)
+    return footer
+
+
+def _read_footer(path: Path) -> Footer:
     with _damage(path):
         metadata = pq.read_metadata(path)
         starts = [int(_statistics(metadata, number, "offset").min) for number in range(metadata.num_row_groups)]
@@ -220,7 +234,11 @@ def tables(path: Path, entry: Entry) -> Iterator[pa.Table]:
 def write(path: Path, tables: Iterable[pa.Table]) -> int:
     """Write records to a new file, with small row groups. Return their number."""
     written = 0
-    options = {"compression": "zstd", "use_dictionary": ["partition", "leader_epoch", "timestamp_type"]}
+    options = {
+        "compression": "zstd",
+        "use_dictionary": ["partition", "leader_epoch", "timestamp_type"],
+        "write_statistics": ["offset", "timestamp"],  # those of values would make up most of the footer
+    }
     with pq.ParquetWriter(path, SCHEMA, write_page_checksum=True, **options) as file:
         for group in _row_groups(tables):
             file.write_table(group, row_group_size=group.num_rows)

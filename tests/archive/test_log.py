@@ -462,6 +462,15 @@ def test_a_topic_without_an_id_has_no_archive(log, archived):
     assert {AT: OffsetRange(6, 10, 0)} == log.offset_ranges([AT])
 
 
+def test_the_footers_in_memory_are_limited(log, archived, monkeypatch):
+    """The footer of a large file takes up megabytes. Each of these files has two row groups."""
+    monkeypatch.setattr(parquet, "MAX_CACHED_ROW_GROUPS", 3)
+    parquet._footers.clear()
+
+    assert [*range(10)] == offsets(log, 0, 10)
+    assert [files(archived)[1]] == [*parquet._footers]
+
+
 def test_counts_what_is_read(log, archived):
     """A cursor counts as a reader until it continues in Kafka. Each of two files has several row groups."""
     with closing(log.cursor({AT: 0})) as cursor:
