@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -87,6 +88,13 @@ def test_references_define_named_types():
     assert value == compiled(["null", "shop.Order"], [money, order]).decode(b"\2" + encoded(order, value, [money]))
 
 
+@pytest.mark.parametrize("schema", ["bytes", {"type": "bytes"}])
+@pytest.mark.parametrize("value", [b"", b"a", b"\2", b"\2ab", b"\xff" * 20_000])
+def test_confluents_java_client_writes_bytes_without_a_length(schema, value):
+    assert base64.b64encode(value).decode() == compiled(schema).decode(value)
+    assert base64.b64encode(value).decode() == compiled(schema).decode(encoded(schema, value))
+
+
 def test_a_type_with_a_namespace_may_use_one_without():
     """A name is first looked for in the namespace around it, as in Java."""
     money = {"type": "record", "name": "Money", "fields": [{"name": "cents", "type": "long"}]}
@@ -110,7 +118,7 @@ MALFORMED: list[tuple[Any, bytes]] = [
     ("string", varint(2**62) + b"abc"),
     ("string", b"\1abc"),
     ("string", b"\2\xff"),
-    ("bytes", varint(2**40)),
+    (record(a="bytes"), varint(2**40)),
     (ARRAY, varint(2**62)),
     (ARRAY, b"\1" + varint(2**62)),
     ({"type": "map", "values": "null"}, varint(2**62)),

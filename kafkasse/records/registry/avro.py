@@ -85,19 +85,28 @@ class AvroSchema:
         value = translator.translate(json.loads(schema.text))
         self._parsed = _parse(_wrapped(value.reader), named_schemas=named)
         self._is_wrapped = self._parsed["name"] == _WRAPPER
+        self._is_bytes = value.reader == _scalar({}, "bytes").reader
         self._description = value.description
         self._definitions = translator.definitions
         self._read: Callable[..., Any] = _reader_in_python if translator.is_recursive else schemaless_reader
 
     def decode(self, data: bytes, validate: bool = False) -> Any:
-        """Return a value in JSON types. Bytes after the value are ignored, as other clients do. See lookup.Schema."""
+        """Return a value in JSON types. See lookup.Schema.
+
+        Bytes after the value are ignored, as other clients do. But Confluent's Java client writes a value of the schema "bytes"
+        without its length, so data of this schema that is not a length and so many bytes is the value itself.
+        """
         source = io.BytesIO(data) if len(data) < LARGE_BYTES else _LargeValue(data)
         try:
             value = self._read(source, self._parsed, None)
         except Exception as error:
+            if self._is_bytes:
+                return as_base64(data)
             # fastavro raises many types of exceptions, and their texts may contain data of the record.
             reason = f"the value is not Avro of its schema: {type(error).__name__}"
             raise DeserializationError(reason, "undecodable") from error
+        if self._is_bytes and source.read(1):
+            return as_base64(data)
         return value["value"] if self._is_wrapped else value
 
     def json_schema(self) -> JsonObject:
