@@ -93,8 +93,8 @@ class AvroSchema:
     def decode(self, data: bytes, validate: bool = False) -> Any:
         """Return a value in JSON types. See lookup.Schema.
 
-        Bytes after the value are ignored, as other clients do. But Confluent's Java client writes a value of the schema "bytes"
-        without its length, so data of this schema that is not a length and so many bytes is the value itself.
+        Bytes after the value are ignored, as other clients do. But Confluent's Java client writes a value of the schema
+        "bytes" without its length, so data of this schema that is not a length and so many bytes is the value itself.
         """
         source = io.BytesIO(data) if len(data) < LARGE_BYTES else _LargeValue(data)
         try:
