@@ -444,8 +444,8 @@ def test_a_file_system_that_hangs_delays_no_one_for_long(log, archived, monkeypa
     assert [] == calls
 
 
-def test_lookups_do_not_wait_for_a_file_system_that_hangs(log, archived, monkeypatch):
-    """A client that needs only Kafka's records resumes as without an archive."""
+def test_lookups_do_not_wait_for_a_file_system_that_hangs(log, archived, monkeypatch, caplog):
+    """A client that needs only Kafka's records resumes as without an archive. The log says why others wait."""
     monkeypatch.setattr(archive_log, "MAX_LOOKUP_S", 0.01)
     monkeypatch.setattr(log.reader, "_run", lambda call: Event().wait())
 
@@ -453,6 +453,7 @@ def test_lookups_do_not_wait_for_a_file_system_that_hangs(log, archived, monkeyp
         assert {AT: OffsetRange(0, 10, 0)} == log.offset_ranges([AT])
         assert {AT: OffsetAndEpoch(10, 0)} == log.epoch_ends({AT: 0})
         assert [*range(6, 10)] == offsets(log, 6, 4)
+    assert "clients that need it wait: no answer within 0.01 s" in caplog.text
 
 
 def test_a_topic_without_an_id_has_no_archive(log, archived):
