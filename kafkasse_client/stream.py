@@ -32,7 +32,7 @@ T = TypeVar("T")
 Token = str | Callable[[bool], str]
 Headers = Mapping[str, str] | Callable[[bool], Mapping[str, str]]
 
-MAX_PART_BYTES = 64 * 1024  # of a body that is not chunked
+MAX_PART_BYTES = 64 * 1024  # of a body
 
 # Errors that a retry may fix. Other exceptions of requests, such as InvalidURL, go to the caller.
 _NETWORK_ERRORS = (
@@ -224,8 +224,8 @@ def _chunks(response: requests.Response) -> Iterator[bytes]:
     is_chunked = getattr(response.raw, "chunked", False)
     try:
         if is_chunked or not hasattr(response.raw, "read1"):  # of urllib3 2
-            # With None, requests returns each chunk of a chunked body as it arrives, but reads any other body to its end.
-            yield from response.iter_content(None if is_chunked else 1)
+            # requests returns each smaller chunk of a chunked body as it arrives, but fills each part of any other body.
+            yield from response.iter_content(MAX_PART_BYTES if is_chunked else 1)
             return
         while part := response.raw.read1(MAX_PART_BYTES, decode_content=True):
             yield part

@@ -152,6 +152,14 @@ def test_a_body_that_is_not_chunked_is_not_read_byte_by_byte(client, serve, monk
     assert len(sizes) < count
 
 
+def test_a_large_chunk_is_read_in_parts(client, serve):
+    """Otherwise, a server could fill the memory with one chunk, before the parser rejects it."""
+    padding = b":%b\n" % (b"x" * 65_536)
+    server = serve(Raw(HEAD + b"7fffffff\r\n" + START + message(1) + padding, "stays"))
+
+    assert ["1"] == ids(read(client(server.url), 1))
+
+
 def test_a_connection_that_cannot_be_opened_in_time_is_not_silent():
     """Long polls would not help. aiohttp's message contains the URL."""
     error = aiohttp.ServerTimeoutError("Connection timeout to host http://127.0.0.1/readings")
