@@ -17,7 +17,8 @@ from gevent.event import Event
 
 from tests.history.scenario import TIMEOUT_S, Scenario, client_types
 from tests.pipelines.chaos import Run
-from tests.support.server import CURRENT, Checkout
+from tests.support.client import fetch, value
+from tests.support.server import CURRENT, Checkout, Server
 from tests.support.waiting import wait_until
 
 FOLDER = os.environ.get("RELEASE")
@@ -50,6 +51,20 @@ def test_clients_lose_nothing_during_an_upgrade_and_a_rollback(cluster, fresh_na
 
     assert [] == violations
     assert all(len(history.connections) > 1 for history in histories)
+
+
+def test_each_version_accepts_the_offsets_of_the_other(cluster, fresh_name):
+    """A client of finite reads continues at the other version, and then at the first one."""
+    topic = cluster.create(fresh_name)
+    offset, received = "-1", []
+    for number, checkout in enumerate([RELEASE, CURRENT, RELEASE]):
+        cluster.send(topic, value(number))
+        with Server(checkout=checkout, KAFKASSE_BOOTSTRAP_SERVERS=cluster.bootstrap_servers) as server:
+            chunk = fetch(server.port, f"/{topic}?offset={offset}")
+        offset = chunk.headers["stream-next-offset"]
+        received += [record["n"] for record in chunk.json]
+
+    assert [0, 1, 2] == received
 
 
 class Upgrade(Run):
