@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from contextlib import closing
 from typing import Any
@@ -237,3 +238,44 @@ def test_clusters_may_have_registries_of_their_own(server, log):
 
     assert (['"end"'], ["7", "8"]) == ([event.data for event in here], [event.data for event in eu])
     assert "string" == schemas["Value.t"]["type"]
+
+
+SERVER_WITH_THREADS = """
+import threading
+from urllib.request import urlopen
+from werkzeug.serving import make_server
+from kafkasse.log.memory import MemoryLog
+from tests.registry.test_streams import client_of
+from tests.support.registry import Registry, framed
+
+registry, log, requested, answer = Registry(), MemoryLog(), threading.Event(), threading.Event()
+registry.failure = lambda: requested.set() or answer.wait() and None
+log.create("t"), log.create("other")
+log.append("t", framed(registry.register("text", {"type": "string"}, "JSON"), b'"a"'))
+log.append("other", b'"b"')
+routes = {"r": {"path": "/r", "topics": ["t"], "decoder": "registry"}}
+app = client_of(log, registry, decoder="json", routes=routes).application
+server = make_server("127.0.0.1", 0, app, threaded=True)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+
+def get(path):
+    return urlopen(f"http://127.0.0.1:{server.server_port}{path}?offset=-1").read()
+
+def get_decoded():
+    decoded.append(get("/r"))
+
+decoded = []
+thread = threading.Thread(target=get_decoded)
+thread.start()
+requested.wait()
+assert b'["b"]' == get("/other")
+answer.set()
+thread.join()
+assert [b'["a"]'] == decoded, decoded
+"""
+
+
+@pytest.mark.processes
+def test_a_slow_registry_blocks_no_other_finite_read_under_a_server_with_threads():
+    """The registry answers only after the other read. Without gevent, a request blocks its thread."""
+    subprocess.run([sys.executable, "-c", SERVER_WITH_THREADS], check=True)

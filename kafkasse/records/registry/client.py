@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 import gevent
+from gevent.threadpool import ThreadPool
 
+from kafkasse.process.loop_thread import loop_thread
 from kafkasse.records.registry.wire_format import SchemaId
 from kafkasse.settings import SchemaRegistrySettings
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 MAX_RESPONSE_BYTES = 1_048_576
 READ_BYTES = 65_536
+MAX_THREADS = 4
 MAX_ID = 2**31 - 1  # Confluent's registry responds to larger IDs as to an unknown path, which would end streams
 TYPES = {"application/vnd.schemaregistry.v1+json", "application/json"}
 # The error codes of Confluent's API for a subject, version or schema that does not exist.
@@ -81,6 +84,7 @@ class RegistryClient:
         self.url = settings.url
         self._settings = settings
         self._errors = requests.exceptions
+        self._threads: ThreadPool | None = None  # created in the worker, because threads do not survive a fork
         self._session = requests.Session()
         self._session.headers["Accept"] = ", ".join(sorted(TYPES))
         self._session.headers["Accept-Encoding"] = "identity"  # so that MAX_RESPONSE_BYTES limits what we read
@@ -117,7 +121,7 @@ class RegistryClient:
         try:
             # The timeout of requests applies to each read, so a registry that sends single bytes could delay us for hours.
             with gevent.Timeout(timeout_s, TemporaryFailure(f"no response within {timeout_s:g} s")):
-                status, body = self._send(path, parameters)
+                status, body = self._send_without_blocking(path, parameters)
         except self._errors.SSLError as error:
             raise Misconfigured(f"TLS failed: {error}. Check its url, ca_file, cert_file and key_file.") from error
         except OSError as error:  # requests' exceptions, and files that cannot be read
@@ -126,6 +130,23 @@ class RegistryClient:
             reason = f"a file cannot be read: {error}. Check its password_file, ca_file, cert_file and key_file."
             raise Misconfigured(reason) from error
         return _object(status, body)
+
+    def _send_without_blocking(self, path: str, parameters: Mapping[str, str]) -> tuple[int, bytes]:
+        if not loop_thread.is_current:
+            return self._send(path, parameters)
+        # gevent has not patched the sockets of this process, so a request blocks its thread.
+        self._threads = self._threads or ThreadPool(MAX_THREADS)
+        outcome: tuple[int, bytes] | Exception = self._threads.apply(self._outcome, (path, parameters))
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def _outcome(self, path: str, parameters: Mapping[str, str]) -> tuple[int, bytes] | Exception:
+        """Return an exception instead of raising it, because gevent would print it."""
+        try:
+            return self._send(path, parameters)
+        except Exception as error:  # noqa: BLE001 - raised by the caller
+            return error
 
     def _send(self, path: str, parameters: Mapping[str, str]) -> tuple[int, bytes]:
         settings = self._settings
