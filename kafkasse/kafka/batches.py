@@ -127,10 +127,6 @@ class BatchTooLarge(Exception):
         self.next_offset = next_offset
 
 
-class RecordsWithheld(CorruptRecordError):  # type: ignore[misc]
-    """A broker returns no records although its log has some."""
-
-
 UNREADABLE = (CorruptRecordError, BatchTooLarge)  # what decode() raises
 
 

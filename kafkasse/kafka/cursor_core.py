@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from kafkasse.errors import KafkasseError, Unavailable
 from kafkasse.kafka import old_brokers
-from kafkasse.kafka.batches import BatchTooLarge, RecordRun, RecordsWithheld
+from kafkasse.kafka.batches import BatchTooLarge, RecordRun
 from kafkasse.kafka.compression import LargeBlock
 from kafkasse.kafka.decoding import MAX_SMALL_BYTES, DecodingQueue, is_large
 from kafkasse.kafka.fetch_position import NO_LEADER, FetchPosition
@@ -117,6 +117,9 @@ class Errors(Protocol):
 
     def unreadable(self, partition: Partition, error: Exception) -> KafkasseError:
         """Return the error of a partition whose records cannot be decoded, and report it to operators."""
+
+    def withheld(self, partition: Partition, offset: int, end: int) -> KafkasseError:
+        """Return the error of a partition of which a broker returns no records, and report it to operators."""
 
 
 class EventLog(Protocol):
@@ -513,15 +516,14 @@ class CursorCore:
         return True
 
     def _records_withheld(self, now: float, ends: Mapping[FetchPosition, int]) -> None:
-        """Reject partitions of which a broker returns no records for too long. Its log is damaged, and it does not say so.
+        """Give up partitions of which a broker returns no records for too long, without an error.
 
-        For example, the length of a batch is so large that the batch would end after its segment.
+        For example, the length of a batch is damaged, so that the batch would end after its segment.
         """
         for position, end in ends.items():
             position.withheld_since = min(position.withheld_since, now)
-            if now - position.withheld_since >= self._options.timeout_s:
-                text = f"the broker returns no records from offset {position.offset} on, although the log ends at {end}"
-                self._fail([position.partition], self._errors.unreadable(position.partition, RecordsWithheld(text)))
+            if now - position.withheld_since >= self._options.timeout_s / 2:  # before finite reads time out
+                self._fail([position.partition], self._errors.withheld(position.partition, position.offset, end))
 
     def connection_failed(self, now: float, session: FetchSession, retry_now: bool) -> None:
         """Find the leaders of the session's partitions: at once if `retry_now` is set, else after a backoff."""

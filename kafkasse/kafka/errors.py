@@ -154,6 +154,17 @@ def unreadable(partition: Partition, error: Exception) -> KafkasseError:
     return report(type(error)(f"{partition.topic}/{partition.partition}: {message(error)}"))
 
 
+def withheld(partition: Partition, offset: int, end: int) -> KafkasseError:
+    log.error(
+        "Kafka returns no records of %s/%d from offset %d on, although the log ends at %d. Its next batch is damaged, or its"
+        " tiered storage does not answer. Streams that reach these records end with an error.",
+        *partition,
+        offset,
+        end,
+    )
+    return KafkaUnavailable("Kafka does not return the next records of this stream. Retry later.")
+
+
 def message(error: Exception) -> str:
     """Return an error's text without its class name, with which the str() of kafka-python's errors starts."""
     if not isinstance(error, kafka_errors.KafkaError):
