@@ -71,9 +71,10 @@ def take_turn(urgent: bool = False) -> None:
     """
     global _turns
     hub = get_hub()
-    if _turns is None or _turns.hub is not hub:
-        _turns = _Turns(hub)
-    _turns.take(urgent)
+    turns = _turns  # another thread may replace it
+    if turns is None or turns.hub is not hub:
+        turns = _turns = _Turns(hub)
+    turns.take(urgent)
 
 
 class WakeUp:
