@@ -69,7 +69,12 @@ def test_a_failure_of_the_validator_is_an_error_of_the_record(schema, data):
         compiled(schema).decode(data, validate=True)
 
 
-@pytest.mark.parametrize("base", [{}, {"$id": "https://shop.example/order.json"}])
+DRAFT4 = {"$schema": "http://json-schema.org/draft-04/schema#"}
+
+
+@pytest.mark.parametrize(
+    "base", [{}, {"$id": "https://shop.example/o.json"}, {**DRAFT4, "id": "https://shop.example/o.json"}]
+)
 def test_references(base):
     """A $ref may contain the name of a reference, also if the schema has an ID of its own."""
     schema = compiled({**base, "items": {"$ref": "money.json"}}, money={"type": "integer"})

@@ -64,7 +64,8 @@ class JsonSchema:
             _protected(validator_class)(validator_class.META_SCHEMA, format_checker=formats), self._source
         ):
             raise error
-        base = self._source.get("$id", "") if isinstance(self._source, dict) else ""
+        source = self._source if isinstance(self._source, dict) else {}
+        base: str = source.get("$id") or source.get("id") or ""  # `id` in draft 4
         # The default registry of jsonschema would download the other schemas of a $ref.
         registry: Registry[Any] = Registry()
         for name, reference in references.items():
