@@ -346,15 +346,24 @@ def test_looks_back_a_limited_number_of_offsets(log):
     process = Process(log, look_back=3)
     live = process.client()
     write(log, 5)
-    write(log, 1, 2, key=b"l")
-    write(log, 4)
+    write(log, 1, 2, 3, key=b"l")
     write(log, 3)
     received = live.versions()
     write(log, 2)
 
     resumed = Process(log, look_back=3).client(live.last_id).versions()
 
-    assert ([5, 1, 2, 3], []) == (received, resumed)
+    assert ([5, 1, 2, 3, 3], []) == (received, resumed)
+
+
+def test_a_producer_may_repeat_its_records_again_and_again(log):
+    """Each repetition is compared with the one before, whose records were dropped."""
+    client = Process(log, look_back=4).client()
+    write(log, *[1, 2, 3, 4] * 3)
+
+    received = client.versions()
+
+    assert [1, 2, 3, 4] == received
 
 
 @given(
@@ -391,6 +400,26 @@ def follow(client: VersionsClient, newest: dict[tuple[int, int], int]) -> None:
         newest[partition, key] = version
 
 
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 4)), max_size=20), st.integers(1, 5), st.integers(0, 20))
+@settings(deadline=None, max_examples=examples(200))
+def test_only_the_last_offsets_decide_which_records_are_outdated(writes, look_back, start):
+    """A live client and one that resumes drop the same records, also if a producer repeats its records again and again."""
+    records = [record(offset, b"%d" % key, version) for offset, (key, version) in enumerate(writes)]
+    live, resumed = Versions(NewestBy(VERSION, look_back)), Versions(NewestBy(VERSION, look_back))
+    resumed.newest(PARTITION, records[max(0, start - look_back) : start])
+
+    received = [received.offset for received in live.newest(PARTITION, records)]
+    received_again = [received.offset for received in resumed.newest(PARTITION, records[start:])]
+
+    expected = [
+        offset
+        for offset, (key, version) in enumerate(writes)
+        if all(version > other for same, other in writes[max(0, offset - look_back) : offset] if same == key)
+    ]
+    assert expected == received
+    assert [offset for offset in expected if offset >= start] == received_again
+
+
 # The memory.
 
 
@@ -410,6 +439,23 @@ def test_the_memory_is_limited_and_counted():
 
     assert MAX_BYTES * 0.9 < versions.bytes <= MAX_BYTES
     assert kept < 1.2 * MAX_BYTES
+
+
+def test_many_versions_of_one_key_are_counted():
+    """They are needed if each is older than the one before."""
+    versions = Versions(NewestBy(VERSION, 100_000))
+
+    def add(count: int) -> None:
+        for offset in range(count):
+            versions.newest(PARTITION, [record(offset, b"k", 100_000 - offset)])
+
+    kept = kept_bytes(lambda: add(5_000))
+    counted = versions.bytes
+    add(20_000)
+
+    assert kept < 1.2 * counted
+    assert 0.5 * MAX_BYTES < counted <= MAX_BYTES
+    assert versions.bytes <= MAX_BYTES
 
 
 def test_the_versions_of_records_too_far_back_are_removed():

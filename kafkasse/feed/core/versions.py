@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from kafkasse.log import OffsetRange, Partition, Record
 from kafkasse.route import NewestBy
 
-MAX_BYTES = 1_048_576  # of one Versions object: those of about 3,000 keys
-ENTRY_BYTES = 330  # the memory that a key takes up in addition to its bytes; a test measures it
+MAX_BYTES = 1_048_576  # of one Versions object: those of about 2,500 keys
+ENTRY_BYTES = 400  # the memory that a key takes up in addition to its bytes; a test measures it
+OLDER_BYTES = 130  # for each older version of a key
 MAX_KEY_BYTES = 64  # the hash of a longer key takes its place
 MAX_VERSION_DIGITS = 19  # of a 64-bit integer
 
@@ -34,8 +35,9 @@ class Versions:
 
     def __init__(self, newest_by: NewestBy) -> None:
         self._newest_by = newest_by
-        # For each key, the version and the offset of its newest record. The entry that was added first is the first one.
-        self._versions: OrderedDict[tuple[Partition, bytes], tuple[int, int]] = OrderedDict()
+        # For each key, versions and their offsets: the newest version, then the newest after that, and so on up to the last
+        # record, because the newest may soon be too far back. The key without records for the longest time is the first one.
+        self._versions: OrderedDict[tuple[Partition, bytes], list[tuple[int, int]]] = OrderedDict()
         self.bytes = 0
         self.ends: dict[Partition, int] = {}
 
@@ -48,16 +50,30 @@ class Versions:
         if version is None or record.key is None:
             return True
         key = partition, record.key if len(record.key) <= MAX_KEY_BYTES else hashlib.sha256(record.key).digest()
-        former = self._versions.get(key)
-        if former is not None:
-            # A snapshot that was interrupted within a batch reads its first records again.
-            if version <= former[0] and 0 < record.offset - former[1] <= self._newest_by.look_back:
-                return False
-            self._remove(key)
-        self._versions[key] = version, record.offset
-        self.bytes += ENTRY_BYTES + len(key[1])
+        versions = self._versions.get(key)
+        if versions is None:
+            versions = self._versions[key] = [(version, record.offset)]
+            self.bytes += ENTRY_BYTES + len(key[1])
+            is_outdated = False
+        else:
+            is_outdated = self._add(versions, version, record.offset)
+            self._versions.move_to_end(key)
         self._evict(partition, record.offset)
-        return True
+        return not is_outdated
+
+    def _add(self, versions: list[tuple[int, int]], version: int, offset: int) -> bool:
+        """Add a version to those of a key. Return whether it is outdated."""
+        count = len(versions)
+        while versions and versions[-1][1] >= offset:
+            versions.pop()  # a snapshot that was interrupted within a batch reads its first records again
+        while versions and offset - versions[0][1] > self._newest_by.look_back:
+            del versions[0]
+        is_outdated = bool(versions) and version <= versions[0][0]
+        while versions and versions[-1][0] <= version:
+            versions.pop()
+        versions.append((version, offset))
+        self.bytes += OLDER_BYTES * (len(versions) - count)
+        return is_outdated
 
     def _version(self, record: Record) -> int | None:
         values = [value for name, value in record.headers if name == self._newest_by.header]
@@ -65,14 +81,14 @@ class Versions:
         return int(text) if text is not None and text.isdigit() and len(text) <= MAX_VERSION_DIGITS else None
 
     def _remove(self, key: tuple[Partition, bytes]) -> None:
-        del self._versions[key]
-        self.bytes -= ENTRY_BYTES + len(key[1])
+        versions = self._versions.pop(key)
+        self.bytes -= ENTRY_BYTES + len(key[1]) + OLDER_BYTES * (len(versions) - 1)
 
     def _evict(self, partition: Partition, offset: int) -> None:
         """Remove the oldest entries while they are too far back, or exceed the limit."""
-        while True:
+        while self._versions:
             key = next(iter(self._versions))
-            is_too_far_back = key[0] == partition and offset - self._versions[key][1] > self._newest_by.look_back
+            is_too_far_back = key[0] == partition and offset - self._versions[key][-1][1] > self._newest_by.look_back
             if not is_too_far_back and self.bytes <= MAX_BYTES:
                 return
             self._remove(key)
