@@ -37,7 +37,8 @@ class Snapshot(SnapshotCore):
     Args:
         log: the log to read.
         slots: the cursor needs a slot.
-        idle_timeout_s: the rows are evicted this many seconds after the last client opened the snapshot.
+        idle_timeout_s: the rows are evicted this many seconds after the last client opened the snapshot, unless clients
+            still receive them.
     """
 
     def __init__(self, feed: FeedCore, log: Log, slots: CatchUpSlots, max_bytes: int, idle_timeout_s: float) -> None:
@@ -91,7 +92,7 @@ class Snapshot(SnapshotCore):
 
     def _run(self) -> None:
         try:
-            while self._requested.wait(self._idle_timeout_s if self._feed.is_open else 0.0) and self._feed.is_open:
+            while self._is_needed():
                 try:
                     if self.may_supersede(time.monotonic()):
                         self._complete()
@@ -110,6 +111,18 @@ class Snapshot(SnapshotCore):
             self.clear()
             self._requested.clear()
             self.wake()
+
+    def _is_needed(self) -> bool:
+        """Wait for a request. Return False if there is none, no client receives a version, or the feed has ended.
+
+        If it were evicted earlier, each slow client could keep a version of its own in memory.
+        """
+        while self._feed.is_open:
+            if self._requested.wait(max(MAX_POLL_S, self._idle_timeout_s)):
+                return self._feed.is_open
+            if not self.is_in_use():
+                break
+        return False
 
     def _complete(self) -> None:
         """Read up to the end that the log has now, and make a version."""

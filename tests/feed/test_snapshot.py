@@ -435,6 +435,27 @@ def test_an_idle_snapshot_is_evicted():
     assert [1] == numbers(world.client().read())
 
 
+def test_clients_that_receive_an_idle_snapshot_slowly_share_its_rows(monkeypatch):
+    """Otherwise, each slow client that opens it after the timeout would keep another version in memory."""
+    monkeypatch.setattr(snapshots, "MAX_POLL_S", 0.0)
+    world = SnapshotWorld(idle_feed_timeout_s=0.001)
+    for n in range(2):
+        world.put(n, b"%d" % n)
+    first = world.client()
+    read_slowly(first)
+    snapshot = first.reader._feed.snapshot
+    check = mock.Mock(wraps=snapshot.is_in_use)
+    monkeypatch.setattr(snapshot, "is_in_use", check)
+    wait_until(lambda: check.call_count > 1 or not snapshot._rows)
+
+    read_slowly(second := world.client())
+
+    assert first.reader._state.version.rows is second.reader._state.version.rows
+    assert [1] == numbers(first.read())
+    assert [1] == numbers(second.read())
+    wait_until(lambda: not snapshot._rows)
+
+
 # Limits.
 
 

@@ -126,6 +126,18 @@ class SnapshotCore:
             previous = None
         return previous is None
 
+    def is_in_use(self) -> bool:
+        """Return whether clients still receive a version."""
+        if self.newest is None:
+            return False
+        if self._previous is not None and self._previous() is not None:
+            return True
+        places, reference = self.newest.places, weakref.ref(self.newest.rows)
+        self.newest = None  # frees the rows, unless a client has another reference
+        if (rows := reference()) is not None:
+            self.newest = SnapshotVersion(rows, places)
+        return rows is not None
+
     def make_version(self, now: float) -> None:
         """Make the rows the newest version."""
         rows = self.newest.rows if self.newest is not None else None
