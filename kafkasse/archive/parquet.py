@@ -195,14 +195,19 @@ def describe(path: Path) -> tuple[int, int, int, int]:
     Raises:
         DamagedFile, OSError: see read().
     """
-    with _damage(path):
-        with pq.ParquetFile(path) as file:
-            table = file.read(["offset", "timestamp"], use_threads=False)
-        offsets = table.column("offset")
-        if not len(offsets) or not _increases(offsets):
-            raise DamagedFile(f"{path}: it has no records, or its offsets do not increase")
-        last_us = pc.max(table.column("timestamp").cast(pa.int64())).as_py()
-        return offsets[0].as_py(), offsets[-1].as_py(), len(offsets), last_us // 1000
+    first, last, newest_us, records = -1, -1, -1, 0
+    with _damage(path), pq.ParquetFile(path) as file:
+        for number in range(file.num_row_groups):  # all at once would take up a gigabyte if the records are small
+            table = file.read_row_group(number, columns=["offset", "timestamp"], use_threads=False)
+            offsets = table.column("offset")
+            if not len(offsets) or offsets[0].as_py() <= last or not _increases(offsets):
+                raise DamagedFile(f"{path}: its offsets do not increase")
+            newest_us = max(newest_us, pc.max(table.column("timestamp").cast(pa.int64())).as_py())
+            first, last = first if records else offsets[0].as_py(), offsets[-1].as_py()
+            records += len(offsets)
+    if not records:
+        raise DamagedFile(f"{path}: it has no records")
+    return first, last, records, newest_us // 1000
 
 
 def count_key(path: Path, key: bytes) -> int:

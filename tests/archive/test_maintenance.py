@@ -21,7 +21,7 @@ from kafkasse.archive.manifest import Manifest
 from kafkasse.archive.parquet import DamagedFile
 from kafkasse.log import Log, Partition
 from kafkasse.log.memory import MemoryLog
-from tests.support.archive import archive, topic_directory
+from tests.support.archive import archive, table, topic_directory
 
 AT = Partition("t", 0)
 RECORDS = 12
@@ -159,6 +159,20 @@ def test_erasure_removes_all_records_of_a_key(directory, log):
     assert 3 == len(files(directory))
     assert not any(b"v5" in file.read_bytes() for file in directory.path.rglob("*.parquet"))
     assert 0 == sum(parquet.count_key(directory.path / path, b"b") for path in files(directory))
+
+
+@pytest.mark.parametrize("order", [[], [1, 0], [0, 0]])
+def test_offsets_that_do_not_increase_are_damage(tmp_path, kafka, monkeypatch, order):
+    """Each of the tables becomes a row group. Such a file never replaces others."""
+    monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", 1)
+    records = kafka.read(AT, 0).records
+    tables = [table(0, 0, records[:1]), table(0, 0, records[1:2])]
+    parquet.write(tmp_path / "right.parquet", tables)
+    parquet.write(tmp_path / "wrong.parquet", [tables[at] for at in order])
+
+    assert (0, 1, 2, 1001) == parquet.describe(tmp_path / "right.parquet")
+    with pytest.raises(DamagedFile):
+        parquet.describe(tmp_path / "wrong.parquet")
 
 
 def test_erasure_removes_unlisted_files_with_the_key(directory, monkeypatch):
