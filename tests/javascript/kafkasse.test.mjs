@@ -123,7 +123,7 @@ for (const [part, holds] of Object.entries(blocked)) {
     script = [holds, sends(START + message(6), "ends"), sends(START + message(7), "ends"), answers(404)];
     url += "?a=b";
     const states = [];
-    const stream = open({ lastEventId: "5", timeoutMs: 50, onState: (state) => states.push(state) });
+    const stream = open({ lastEventId: "5", timeoutMs: 500, onState: (state) => states.push(state) });
     const ids = [];
 
     await assert.rejects(stream.run({ message: ({ id }) => ids.push(id) }), { status: 404 });
@@ -141,7 +141,7 @@ test("A poll without events is not repeated at once.", async () => {
   script = [blocked.headers, sends(START, "ends"), sends(START + message(1), "ends")];
   const reasons = [];
 
-  assert.deepEqual(["1"], await read(openHasty({ timeoutMs: 50 }, reasons), 1));
+  assert.deepEqual(["1"], await read(openHasty({ timeoutMs: 500 }, reasons), 1));
   assert.deepEqual(["The server ended the stream."], reasons.slice(1));
 });
 
@@ -182,7 +182,7 @@ test("A token that expires between two long polls is replaced without a wait.", 
   const reasons = [];
   script = [blocked.headers, sends(START + message(1), "ends"), answers(401), sends(START + message(2))];
 
-  assert.deepEqual(["1", "2"], await read(openHasty({ timeoutMs: 50, token: () => "t" }, reasons), 2));
+  assert.deepEqual(["1", "2"], await read(openHasty({ timeoutMs: 500, token: () => "t" }, reasons), 2));
   assert.equal(1, reasons.length);
 });
 
@@ -432,7 +432,7 @@ test("A token function that hangs is called again. No proxy holds back the strea
   let calls = 0;
   const token = () => (calls++ ? "t" : new Promise(() => {}));
 
-  assert.deepEqual(["1"], await read(openHasty({ token, timeoutMs: 50 }, reasons), 1));
+  assert.deepEqual(["1"], await read(openHasty({ token, timeoutMs: 500 }, reasons), 1));
   assert.deepEqual(["The token or the headers are not available: timeout"], reasons);
 });
 
