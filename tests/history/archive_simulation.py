@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -51,7 +52,7 @@ class ArchiveSimulation(Simulation):
             tempfile.TemporaryDirectory(prefix="kafkasse-archive-") as directory,
             closing(self._feeds.log),
             patch.object(parquet, "ROW_GROUP_BYTES", ROW_GROUP_BYTES),
-            patch.object(log, "MAX_LOOKUP_S", None),
+            patch.multiple(log, MAX_LOOKUP_S=None, MAX_MANIFEST_AGE_S=-inf),  # its clock would keep manifests for ever
         ):
             self.directory.path = Path(directory)
             self.directory.create()
