@@ -14,6 +14,7 @@ from tests.support.registry import Registry, framed, proto_file
 SIZE = 500_000
 LONGS = {"type": "array", "items": "long"}
 DECIMAL = logical("bytes", "decimal", precision=9, scale=2)
+DRAFT7 = {"$schema": "http://json-schema.org/draft-07/schema#"}
 TREE = {"anyOf": [{"type": "string"}, {"items": {"anyOf": [{"$ref": "#"}, {"not": {"$ref": "#"}}]}}]}
 
 
@@ -27,6 +28,7 @@ def numbers() -> Any:
 OBJECTS = [b'{"a":%d}' % number for number in range(50_000)]
 CASES: dict[str, tuple[str, Any, bytes]] = {
     "Avro that is nested in itself": ("AVRO", NODE, b"\2" * SIZE),
+    "an Avro number with many bytes": ("AVRO", NODE, b"\xff" * SIZE),
     "an Avro array of numbers": ("AVRO", LONGS, varint(SIZE) + b"\2" * SIZE + b"\0"),
     "an Avro array with 2**62 items": ("AVRO", LONGS, varint(2**62) + b"\2" * SIZE),
     "an Avro array of empty values": ("AVRO", {"type": "array", "items": "null"}, varint(2**62)),
@@ -34,6 +36,7 @@ CASES: dict[str, tuple[str, Any, bytes]] = {
     "a Protobuf list of numbers": ("PROTOBUF", numbers(), b"\0\x0a\xa0\xc2\x1e" + b"\1" * SIZE),
     "objects that must be unique": ("JSON", {"uniqueItems": True}, b"[%b]" % b",".join(OBJECTS)),
     "alternatives in a recursive JSON Schema": ("JSON", TREE, b"[" * 100 + b"]" * 100),
+    "the same with $schema": ("JSON", {**TREE, **DRAFT7}, b"[" * 100 + b"]" * 100),
 }  # fmt: skip
 
 
