@@ -316,19 +316,20 @@ export class Stream {
     const bearer = await this.#ask(token, signal);
     this.#hasSent = true;
     this.#heardAt = Date.now();
-    let all;
+    const url = new URL(this.#url);
+    if (this.#fallback.polls) url.search += `${url.search ? "&" : "?"}live=events`;
+    const options = { cache: "no-store", ...request, signal };
     try {
-      all = new Headers(more);
+      const all = (options.headers = new Headers(more));
       if (bearer) all.set("Authorization", `Bearer ${bearer}`);
       all.set("Accept", "text/event-stream");
       if (this.#received) all.set("Last-Event-ID", this.#received);
+      new Request(url, options);
     } catch {
-      // The error quotes the value, which may be a secret.
-      throw new StreamError({ detail: "The token, a header or the position is not valid." });
+      // The error contains the token.
+      throw new StreamError({ detail: "The URL, the token or the headers are not valid." });
     }
-    const url = new URL(this.#url);
-    if (this.#fallback.polls) url.search += `${url.search ? "&" : "?"}live=events`;
-    const response = await fetch(url.href, { cache: "no-store", ...request, headers: all, signal }).catch((error) => {
+    const response = await fetch(url.href, options).catch((error) => {
       throw new Failure(`The server cannot be reached: ${error.cause?.message ?? error.message}`);
     });
     const { status, headers: fields } = response;

@@ -333,6 +333,12 @@ for (const options of [{ token: "s3cret\nA: b" }, { headers: { "X-Key": "s3cret\
   });
 }
 
+test("A request that fetch rejects is an error without the password in the URL.", async () => {
+  url = url.replace("//", "//u:s3cret@");
+
+  await assert.rejects(open().run({}), (error) => error instanceof StreamError && !error.message.includes("s3cret"));
+});
+
 test("An option of the wrong type ends the stream.", async () => {
   script = [answers(404)];
 
