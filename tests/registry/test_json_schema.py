@@ -160,6 +160,21 @@ def test_validation_has_limits(schema, depth, max_steps, dialect, monkeypatch):
         compiled({**schema, **dialect}).decode(b"[" * depth + b"]" * depth, validate=True)
 
 
+def test_a_value_that_is_nested_too_deeply_is_an_error_wherever_the_recursion_ends():
+    """At some depths, it ends in a library in Rust, which raises a BaseException. Nothing handles that in a stream."""
+    schema = compiled({"type": "array", "items": {"$ref": "#"}})
+
+    def decode(frames: int) -> None:
+        if frames:
+            decode(frames - 1)
+        else:
+            schema.decode(b"[" * 200 + b"]" * 200, validate=True)
+
+    for frames in range(20):
+        with pytest.raises(DeserializationError, match="validation of the value exceeds the limits"):
+            decode(frames)
+
+
 @pytest.mark.parametrize(
     ("schema", "value"),
     [

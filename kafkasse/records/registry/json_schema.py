@@ -113,7 +113,13 @@ class JsonSchema:
 
 def _first_error(validator: Validator, value: Any) -> ValidationError | None:
     _steps.set(iter(range(MAX_STEPS)))
-    return next(validator.iter_errors(value), None)
+    try:
+        return next(validator.iter_errors(value), None)
+    except BaseException as error:
+        # A library in Rust, which jsonschema uses, panics at Python's recursion limit. A panic is no Exception.
+        if type(error).__name__ == "PanicException":
+            raise RecursionError from None
+        raise
 
 
 def _finite(number: str) -> float:
