@@ -125,6 +125,11 @@ class Route:
         """Return those of the existing topics that match a pattern of this route."""
         return sorted(topic for topic in existing if any(self._matches(topic, pattern) for pattern in self.patterns))
 
+    def matches_all(self, topics: Iterable[str]) -> bool:
+        """Return whether each topic only matches a pattern of this route, so that a stream continues if it is deleted."""
+        names = set(topics)
+        return names.issubset(self.matching(names)) and names.isdisjoint(self.topics or ())
+
     def adapt(self, position: Position, matching: Sequence[str] = ()) -> Position:
         """Complete the position of a client of a named route.
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
-from kafkasse.errors import KafkaUnavailable, TopicNotAvailable
+from kafkasse.errors import KafkaUnavailable, TopicGone, TopicNotAvailable
 from kafkasse.feed.catch_up import CatchUp
 from kafkasse.feed.chunks import Chunks
 from kafkasse.feed.core.feed import FeedKey
@@ -186,25 +186,51 @@ class Feeds:
 
         Raises:
             InvalidPosition: the position is not valid for these topics.
-            TopicNotAvailable: a topic was deleted after describe() returned it.
+            TopicNotAvailable, TopicGone: a topic was deleted after describe() returned it. Topics that only match a pattern
+                of the route are left out instead.
             Unavailable: Kafka does not answer.
         """
         if (selector is None) != (encoder.dimensions is None):
             raise ValueError("A stream has a selector if and only if its encoder has dimensions.")
         while True:
-            check_partitions(position, topics)
-            whole = with_whole_topics(position, topics)
-            feed = self._feed(route, whole, topics, encoder, client)
-            feed.readers += 1  # before anything that waits, because a feed without readers may be dropped
             try:
-                opened = self._open_reader(feed, route, whole, topics, since, client, selector)
-            except BaseException:
-                feed.readers -= 1
-                raise
+                opened = self._open(route, position, topics, encoder, since, client, selector)
+            except (TopicNotAvailable, TopicGone):
+                deleted = topics.keys() - self._describe_again(topics).keys()
+                if (
+                    not deleted
+                    or deleted == topics.keys()
+                    or not (position.is_whole_route and route.matches_all(deleted))
+                ):
+                    raise
+                position = position.without(deleted)
+                opened = {name: topic for name, topic in topics.items() if name not in deleted}
             if isinstance(opened, Reader):
                 return opened
-            feed.readers -= 1
             topics = opened
+
+    def _open(
+        self,
+        route: Route,
+        position: Position,
+        topics: Mapping[str, Topic],
+        encoder: Encoder,
+        since: int | None,
+        client: str,
+        selector: Selector | None,
+    ) -> Reader | Mapping[str, Topic]:
+        """Find the feed, and open a reader. See _open_reader()."""
+        check_partitions(position, topics)
+        whole = with_whole_topics(position, topics)
+        feed = self._feed(route, whole, topics, encoder, client)
+        feed.readers += 1  # before anything that waits, because a feed without readers may be dropped
+        opened = None
+        try:
+            opened = self._open_reader(feed, route, whole, topics, since, client, selector)
+        finally:
+            if not isinstance(opened, Reader):
+                feed.readers -= 1
+        return opened
 
     def _open_reader(
         self,

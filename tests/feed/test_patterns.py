@@ -10,6 +10,7 @@ from dataclasses import replace
 import gevent
 import pytest
 
+from kafkasse.errors import TopicNotAvailable
 from kafkasse.feed import Reader, StopReason
 from kafkasse.records.position import Position, parse
 from kafkasse.route import Route, StartAt
@@ -27,12 +28,14 @@ class PatternWorld(ImpatientWorld):
         super().__init__(topics=dict.fromkeys(("orders", "events.a", "other"), 1))
         self.written = 0
 
-    def follow(self, event_id: str = "", route: Route = EVENTS) -> Reader:
+    def follow(self, event_id: str = "", route: Route = EVENTS, deleted: str = "") -> Reader:
         """Open a stream as the web package does, with fresh descriptions."""
         matching = [*self.log.describe(route.matching(self.log.topic_names()))]
         position = route.adapt(parse(event_id) if event_id else Position(), matching)
         topics = self.log.describe(position.topics)
         route.check(position.topics, topics)
+        if deleted:
+            self.log.delete(deleted)
         return self.feeds.open(route, position, topics, self.encoder)
 
     def next(self, topic: str) -> int:
@@ -94,6 +97,25 @@ def test_a_deleted_topic_leaves_the_stream(world):
     world.turn()
     assert expected == numbers(resumed)
     assert {"orders": 1} == topics_of(resumed.position_id)
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_topic_that_is_deleted_while_a_stream_opens_leaves_it(world, resumes):
+    """A browser would never connect again after an error."""
+    event_id = world.follow().position_id if resumes else ""
+    world.new_feeds()
+
+    reader = world.follow(event_id, deleted="events.a")
+
+    expected = [world.next("orders")]
+    assert expected == received(world, reader, 1)
+    assert {"orders": 1} == topics_of(reader.position_id)
+
+
+def test_a_deleted_topic_that_a_route_names_is_an_error(world):
+    """As for a client that connects later."""
+    with pytest.raises(TopicNotAvailable):
+        world.follow(deleted="orders")
 
 
 @pytest.mark.parametrize("start", [StartAt.LATEST, StartAt.EARLIEST])

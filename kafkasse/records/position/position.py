@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -73,6 +73,17 @@ class Position:
         """The topics of the stream without duplicates: first those with listed partitions, then the others."""
         listed = (partition.topic for partition in self.starts)
         return tuple(dict.fromkeys([*listed, *self.named_topics, *self.added_topics]))
+
+    def without(self, topics: Collection[str]) -> Position:
+        """Return the position in the other topics."""
+        return replace(
+            self,
+            starts={partition: start for partition, start in self.starts.items() if partition.topic not in topics},
+            named_topics=tuple(topic for topic in self.named_topics if topic not in topics),
+            topic_ids={topic: topic_id for topic, topic_id in self.topic_ids.items() if topic not in topics},
+            partial_topics=self.partial_topics.difference(topics),
+            added_topics=tuple(topic for topic in self.added_topics if topic not in topics),
+        )
 
 
 def of_topics(topics: Iterable[str]) -> Position:
