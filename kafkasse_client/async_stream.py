@@ -175,7 +175,7 @@ class AsyncStream:
 
 @contextmanager
 def _network_errors() -> Iterator[None]:
-    """Raise an error of aiohttp as one of core.py."""
+    """Convert the errors of aiohttp to those of core.py."""
     try:
         yield
     except aiohttp.TooManyRedirects:  # a ClientResponseError, but permanent

@@ -32,7 +32,7 @@ T = TypeVar("T")
 Token = str | Callable[[bool], str]
 Headers = Mapping[str, str] | Callable[[bool], Mapping[str, str]]
 
-MAX_PART_BYTES = 64 * 1024  # of a body
+MAX_PART_BYTES = 64 * 1024  # of a body, passed to the parser at once
 
 # Errors that a retry may fix. Other exceptions of requests, such as InvalidURL, go to the caller.
 _NETWORK_ERRORS = (
@@ -224,7 +224,7 @@ def _chunks(response: requests.Response) -> Iterator[bytes]:
     is_chunked = getattr(response.raw, "chunked", False)
     try:
         if is_chunked or not hasattr(response.raw, "read1"):  # of urllib3 2
-            # requests returns each smaller chunk of a chunked body as it arrives, but fills each part of any other body.
+            # requests returns a small chunk as it arrives, but if the body is not chunked, it waits for a whole part.
             yield from response.iter_content(MAX_PART_BYTES if is_chunked else 1)
             return
         while part := response.raw.read1(MAX_PART_BYTES, decode_content=True):

@@ -54,7 +54,7 @@ DAMAGED = "the archive is damaged"
 MAX_MANIFEST_AGE_S = 1.0  # how long a manifest is used, unless a reader needs an offset that it does not list
 RETRY_S = 1.0  # how long readers wait after the archive could not be read
 READ_TIMEOUT_S = 5.0  # a file system that hangs must not block a stream for longer
-MAX_LOOKUP_S = 1.0  # nor a lookup, which also clients need that do not need the archive
+MAX_LOOKUP_S = 1.0  # a lookup also delays clients that need only Kafka's records
 MAX_THREADS = 4
 
 Result = TypeVar("Result")
@@ -91,15 +91,15 @@ class ArchiveReader:
     def manifest(
         self, topic: str, topic_id: str, since: float | None = None, timeout_s: float | None = None
     ) -> Manifest:
-        """Return the manifest of a topic, as it was at most MAX_MANIFEST_AGE_S ago, or longer if it cannot be read now.
+        """Return the manifest of a topic, at most MAX_MANIFEST_AGE_S old, or older if it cannot be read now.
 
         It is empty if the topic has no archive. A topic without an ID has none, because it may have been recreated.
 
         Args:
             topic: the name of the topic without the prefix.
             topic_id: the first characters of the topic ID, or "".
-            since: return the manifest as it was at this time or later, as in time.monotonic().
-            timeout_s: how long to wait. After a timeout, such calls do not wait at all for RETRY_S.
+            since: if given, return only a manifest that was read at or after this time of time.monotonic().
+            timeout_s: the maximum wait. In the RETRY_S after a timeout, calls with a timeout do not wait.
 
         Raises:
             ArchiveUnavailable: the archive cannot be read now, or not within `timeout_s`.
@@ -549,5 +549,5 @@ class ArchiveCursor:
 
 
 def _epoch_end(partition: Partition, state: _PartitionState, manifest: Manifest) -> int | None:
-    """Return where the epoch of the record before the offset ended. Kafka forgets it when it removes the records."""
+    """Return where the leader epoch of the last record read ends, or None. Kafka removes epochs with their records."""
     return None if state.epoch == UNKNOWN_EPOCH else manifest.epoch_end(partition.partition, state.epoch)

@@ -102,7 +102,7 @@ class Footer:
     starts: Sequence[int]
 
 
-# The last footers. A file never changes. Threads share the dict: each of its operations is atomic.
+# The footers that were read last. A file never changes. Threads share the dict: each of its operations is atomic.
 _footers: dict[Path, Footer] = {}
 
 

@@ -212,7 +212,7 @@ def _change(topics: Iterable[TopicDirectory], verb: str, work: Work, unit: str) 
 
 
 def _for_each(topics: Iterable[TopicDirectory], act: Callable[[TopicDirectory], None]) -> None:
-    """Call `act` with each topic, also after an error, which is raised at the end."""
+    """Call `act` for each topic, even after errors. Raise these at the end."""
     errors = []
     for topic in topics:
         try:

@@ -72,9 +72,10 @@ def _pairs(_: click.Context, param: click.Parameter, values: Sequence[str]) -> l
     pairs = []
     for text in values:
         name, separator, value = text.partition(":" if param.name == "headers" else "=")
-        fits = name.isascii() if param.name == "where" else text.isascii()  # a query may contain any character
-        if not (separator and name.strip() and text.isprintable() and fits):
-            raise click.BadParameter(f"the form is {param.metavar}, in ASCII and on one line.")
+        # A query may contain any character.
+        ascii_part, charset = (name, "with an ASCII name") if param.name == "where" else (text, "in ASCII")
+        if not (separator and name.strip() and text.isprintable() and ascii_part.isascii()):
+            raise click.BadParameter(f"the form is {param.metavar}, {charset} and on one line.")
         # The server ignores parameters that it does not know, so the stream would not be filtered.
         if param.name == "where" and not re.fullmatch(r"key|(header|field)\..+", name):
             raise click.BadParameter(f"{name!r} is not a part of a record: use key, header.NAME or field.NAME.")

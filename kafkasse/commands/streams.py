@@ -35,9 +35,9 @@ Examples:
 def command(ctx: click.Context, as_json: bool) -> None:
     """List the open streams of all workers of all running servers of this user.
 
-    A server must run on this machine, as the same user (or call the command as root), and with kafkasse's worker, as
-    kafkasse serve does. If it has another KAFKASSE_RUNTIME_DIR or XDG_RUNTIME_DIR, set the same one here. stderr names the
-    servers that were found.
+    A server must run on this machine, with kafkasse's worker, as kafkasse serve does, and as the same user, unless you
+    are root. If it has another KAFKASSE_RUNTIME_DIR or XDG_RUNTIME_DIR, set the same one here. stderr names the servers
+    that were found.
 
     If a worker does not answer within 5 seconds, the command prints the streams of the others, prints the process ID of the
     silent worker on stderr, and exits with code 1.

@@ -113,9 +113,9 @@ class Snapshot(SnapshotCore):
             self.wake()
 
     def _is_needed(self) -> bool:
-        """Wait for a request. Return False if there is none, no client receives a version, or the feed has ended.
+        """Wait for a request. Return False if the feed has ended, or there is no request and no client receives a version.
 
-        If it were evicted earlier, each slow client could keep a version of its own in memory.
+        If the rows were evicted earlier, each slow client could keep a version of its own in memory.
         """
         while self._feed.is_open:
             if self._requested.wait(max(MAX_POLL_S, self._idle_timeout_s)):

@@ -55,7 +55,7 @@ export interface PositionStore {
 
 /**
  * A value, or a function that is called for each connection. After a 401, it is called again with `refresh: true`. It may take
- * `timeoutMs`.
+ * up to `timeoutMs`.
  */
 export type Credential<T> = T | ((context: { refresh: boolean }) => T | Promise<T>);
 
@@ -106,7 +106,7 @@ export class Stream<Value = unknown, Tombstone = unknown> implements AsyncIterab
   /** The ID of the last event that you have processed. */
   readonly position: string;
   [Symbol.asyncIterator](): AsyncGenerator<AnyEvent<Value, Tombstone>, void, void>;
-  /** Call a handler for each event. Returns after close(). Throws a TypeError if no event has the type of a handler. */
+  /** Call a handler for each event. Returns after close(). Throws a TypeError if a handler has the name of no event type. */
   run(handlers: Handlers<Value, Tombstone>): Promise<void>;
   /** Store the position of an event now, for example before you leave the loop. */
   commit(event: Pick<StreamEvent, "id">): Promise<void>;

@@ -12,7 +12,7 @@ const MAX_WAIT_MS = 300_000; // caps `retry:` and Retry-After
 const TIMEOUT_MS = 60_000; // heartbeats are more frequent
 const SUSPECT_MS = 10_000; // after a change of the network
 const WATCH_MS = 2000;
-const FIRST_EVENT_MS = 15_000; // A proxy holds back a later event.
+const FIRST_EVENT_MS = 15_000; // after that, a proxy holds back the stream
 const PROBE_MS = 300_000; // until a client that polls requests a stream; doubles after each failure
 const MAX_PROBE_MS = 3_600_000;
 const MIN_POLL_MS = 200; // between the starts of two long polls
@@ -22,7 +22,7 @@ const SETTLE_MS = 3000; // how long other tabs wait for a new leader to catch up
 const MAX_EVENT_CHARS = 16 * 2 ** 20;
 const MAX_UNREAD = 1000; // events that the leader reads ahead
 const MAX_BEHIND = 10_000; // events that wait for a slow tab
-const EVENT_CHARS = 2 ** 14; // on average, of events that wait
+const EVENT_CHARS = 2 ** 14; // maximum average while events wait
 const MAX_RECENT = 1000; // events that the leader can repeat for a tab that was reloaded
 const MAX_RECENT_CHARS = 2 ** 20;
 const MAX_KEYS = 10_000; // rows that the leader keeps for tabs that open later
@@ -434,7 +434,7 @@ export class Stream {
     if (this.#channel) this.#try(() => this.#remember(event));
   }
 
-  /** The loop throws the exception. */
+  /** The caller's loop throws the exception. */
   #try(call) {
     try {
       call();

@@ -119,7 +119,7 @@ class Errors(Protocol):
         """Return the error of a partition whose records cannot be decoded, and report it to operators."""
 
     def withheld(self, partition: Partition, offset: int, end: int) -> KafkasseError:
-        """Return the error of a partition of which a broker returns no records, and report it to operators."""
+        """Return the error of a partition whose records the broker does not return, and report it to operators."""
 
 
 class EventLog(Protocol):
@@ -516,9 +516,9 @@ class CursorCore:
         return True
 
     def _records_withheld(self, now: float, ends: Mapping[FetchPosition, int]) -> None:
-        """Give up partitions of which a broker returns no records for too long, without an error.
+        """Fail the partitions whose records the broker has not returned for too long, although it reports no error.
 
-        For example, the length of a batch is damaged, so that the batch would end after its segment.
+        For example, a batch with a damaged length would end after its segment.
         """
         for position, end in ends.items():
             position.withheld_since = min(position.withheld_since, now)

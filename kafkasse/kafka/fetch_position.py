@@ -27,7 +27,7 @@ class FetchPosition:
         valid_at: a leader whose log contains the record before `offset`, or NO_LEADER. See old_brokers.py.
         first_epoch: in a tail, the epoch of the leader when `offset` was set by seek(); else UNKNOWN_EPOCH. Other cursors
             start at offsets that may have been known long before.
-        withheld_since: when a broker returned no records at `offset` although its log has some; inf if it did not.
+        withheld_since: since when the broker has returned no records at `offset`, although its log has some; else inf.
     """
 
     __slots__ = (

@@ -147,8 +147,8 @@ class PartitionData(NamedTuple):
         diverging: if the log was truncated, a leader epoch and its end offset on this broker. What the cursor has read
             agrees with the log at most up to that offset. Otherwise None.
         replica: the node ID of the replica to read from instead of this broker, or NO_REPLICA.
-        stable_end: all records before this offset can be read with each isolation level; -1 if it is unknown. Kafka calls it
-            last stable offset.
+        stable_end: Kafka's last stable offset: all records before it can be read at each isolation level. -1 if it is
+            unknown.
     """
 
     topic: bytes

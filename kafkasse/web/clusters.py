@@ -38,7 +38,7 @@ class Clusters:
         self._locks = {route.cluster: BoundedSemaphore() for route in config.routes}
         self._names = sorted({route.cluster for route in config.routes if route.topics or route.allowed})
         self._ring_limits = ring_limits(config.feed)
-        self._is_ready = False  # one of them has answered; see check_ready()
+        self._is_ready = False  # whether a cluster has answered; see check_ready()
 
     def feeds(self, cluster: str, environ: Mapping[str, Any]) -> Feeds:
         """Return the feeds of a cluster. A cluster that cannot be opened does not delay the routes of another one."""

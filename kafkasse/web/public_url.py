@@ -1,8 +1,8 @@
 """The URL at which clients reach the server, as the nearest of your own proxies describes it, and the paths of a blueprint.
 
-It appears only in what the server says about itself: the catalog, the documents, and the links to them and to the errors. A
-client can send these headers itself, and a proxy that does not replace them forwards them. Only the last value of a header
-counts, and only if it is a valid scheme, host or path. Without trusted proxies, all of these headers are ignored.
+The URL appears only in the catalog, the documents, and the links to them and to the errors. A client can send the headers
+X-Forwarded-* itself, and a proxy that does not replace them forwards them. Only the last value of a header counts, and only
+if it is a valid scheme, host or path. Without trusted proxies, all of these headers are ignored.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class BlueprintUrls:
     def links(self, route: Route | None = None, root: str | None = None) -> dict[str, str]:
         """Return the header that links a response to the documents that describe the server and, if given, a route.
 
-        `root` is the property of this name, if the caller has read it.
+        `root` is the value of the property, if the caller has read it before.
         """
         if not self._has_catalog:
             return {}

@@ -1,4 +1,4 @@
-"""The responses without records: errors as JSON, and those to OPTIONS. All responses get their CORS headers here."""
+"""Responses without records: errors as JSON, and the responses to OPTIONS. All responses get their CORS headers here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNAVAILABLE = 503
 
 
 class Responder:
-    """Answers the requests of one blueprint that receive no records, and tells the operator and the app about rejections.
+    """Answers the requests of one blueprint that receive no records, and reports rejections to operators and the app.
 
     Attributes:
         cors: the policy of each route.

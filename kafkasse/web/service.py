@@ -368,9 +368,8 @@ class StreamService:
                 response = self._poll_response(source, finite, chunk, opening)
             else:
                 response = finite_reads.respond(source, finite, chunk, body)
-            if (
-                not response.cache_control.public
-            ):  # a client may have chosen the prefix in the links; see web/public_url.py
+            # A client may have chosen the prefix in the links; see web/public_url.py.
+            if not response.cache_control.public:
                 response.headers.update(self.urls.links(route))
         except BaseException:
             source.opened.close()

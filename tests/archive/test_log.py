@@ -269,7 +269,7 @@ def test_a_client_of_a_truncated_log_is_noticed_by_the_archive(log, kafka, tmp_p
 
 @pytest.mark.parametrize("first", [6, 12])
 def test_a_cursor_in_a_truncated_log_returns_to_the_truncation(log, kafka, tmp_path, first):
-    """Retention passes the truncation before the cursor notices it. The archive holds other records than it has read."""
+    """Retention passes the truncation before the cursor notices. The archive holds other records than the cursor read."""
     with closing(log.cursor({AT: 0})) as cursor:
         assert 10 == len(records(cursor, 10))
         kafka.truncate("t", 4)
@@ -301,7 +301,7 @@ def test_the_archive_of_a_truncated_log_is_followed_by_a_gap(log, kafka, tmp_pat
 
 
 def flip_a_byte(file: Path, group: int = 1, column: int = 6, from_end: int = 5) -> None:
-    """Change a byte of a column of a row group, by default of the values of the second one."""
+    """Change a byte in a column of a row group, by default in the values of the second group."""
     chunk = parquet.pq.read_metadata(file).row_group(group).column(column)
     content = bytearray(file.read_bytes())
     content[chunk.data_page_offset + chunk.total_compressed_size - from_end] ^= 1

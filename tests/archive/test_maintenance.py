@@ -122,7 +122,7 @@ def test_a_client_that_sees_the_commit_late_reads_the_old_files(directory, log, 
 
 @pytest.mark.parametrize("change", [compact, lambda directory: erase(directory, b"c")], ids=["compact", "erase"])
 def test_a_file_of_other_records_is_not_rewritten(directory, log, change):
-    """After a wrong restore, for example. Otherwise, no client would receive a gap for the records that are missing."""
+    """For example, the wrong file was restored. Otherwise, no client would receive a gap for the missing records."""
     first, second, *_ = [entry.path for entry in directory.read()]
     shutil.copy(directory.path / second, directory.path / first)
 
@@ -163,7 +163,7 @@ def test_erasure_removes_all_records_of_a_key(directory, log):
 
 @pytest.mark.parametrize("order", [[], [1, 0], [0, 0]])
 def test_offsets_that_do_not_increase_are_damage(tmp_path, kafka, monkeypatch, order):
-    """Each of the tables becomes a row group. Such a file never replaces others."""
+    """Each table becomes a row group. A damaged file never replaces others."""
     monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", 1)
     records = kafka.read(AT, 0).records
     tables = [table(0, 0, records[:1]), table(0, 0, records[1:2])]

@@ -102,7 +102,7 @@ def test_a_value_that_is_not_json_cannot_be_read():
         ("value.name.startWith('a')", 1, 12, "there is no function startWith(): did you mean startsWith?"),
         (
             "timestamp(value.t).getHours('UTC') == 1",
-            *(1, 20, "getHours() cannot have a time zone: the result is in that of the timestamp"),
+            *(1, 20, "getHours() does not accept a time zone: the result is in that of the timestamp"),
         ),
         ("key == 'a' & true", 1, 12, "unexpected character '&'"),
         ("value.name.matches('(')", 1, 20, "the pattern is not a valid regular expression"),

@@ -83,7 +83,7 @@ def compile_types(cwd: Path, *words: str) -> str:
     return run("node", str(compiler), *options, *words, cwd=cwd, may_fail=True).stdout
 
 
-# What the types of Node have in common with those of browsers. They have neither Storage nor HeadersInit.
+# The part of Node's types that kafkasse.d.ts needs. Node has neither Storage nor HeadersInit.
 NODE_GLOBALS = """
 declare const console: { log(...values: unknown[]): void };
 declare function fetch(url: string, init?: RequestInit): Promise<unknown>;

@@ -41,7 +41,7 @@ class Reader:
 
 
 @pytest.mark.parametrize("tail", [False, True])
-def test_a_partition_without_the_records_that_its_log_has_fails(tail, caplog):
+def test_a_partition_whose_records_the_broker_does_not_return_fails(tail, caplog):
     """Otherwise, its streams would wait forever. For example, Kafka does not find a batch whose length is damaged."""
     reader = Reader(tail)
     responses = [reader.fetch({0: 5, 1: 0}) for _ in range(TIMEOUT_S // 2 + 1)]

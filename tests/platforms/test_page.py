@@ -93,8 +93,8 @@ def test_cloud_run_ends_no_stream_before_the_server():
     assert int(variables["KAFKASSE_MAX_STREAMS"]) == option("--concurrency")
 
 
-def test_cloud_run_kills_no_server_that_still_stops():
-    """The page shortens gunicorn's graceful_timeout, because Cloud Run sends SIGKILL 10 s after SIGTERM."""
+def test_the_server_stops_before_cloud_run_kills_it():
+    """Cloud Run sends SIGKILL 10 s after SIGTERM, so the page shortens gunicorn's graceful_timeout."""
     (block,) = code("docs/deployment.md", "yaml")
 
     assert f"--graceful-timeout={10 - RESERVE_S}" == yaml.safe_load(block)["GUNICORN_CMD_ARGS"]

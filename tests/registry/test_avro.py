@@ -96,7 +96,7 @@ def test_confluents_java_client_writes_bytes_without_a_length(schema, value):
 
 
 def test_a_type_with_a_namespace_may_use_one_without():
-    """A name is first looked for in the namespace around it, as in Java."""
+    """A name is first resolved in the enclosing namespace, as in Java."""
     money = {"type": "record", "name": "Money", "fields": [{"name": "cents", "type": "long"}]}
     inner = {
         "type": "record",

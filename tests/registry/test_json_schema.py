@@ -41,14 +41,14 @@ def test_an_invalid_value():
         schema.decode(b'{"a":[1,"secret"]}', validate=True)
 
     assert "invalid" == caught.value.kind
-    for value in (b"{", b"1e400"):  # which would be null
+    for value in (b"{", b"1e400"):  # 1e400 would become null
         with pytest.raises(DeserializationError, match="the value is not JSON"):
             schema.decode(value)
 
 
 @pytest.mark.parametrize("schema", [{"pattern": r"^\p{L}+$"}, {"type": "text"}, []])
 def test_a_schema_that_cannot_validate_decodes(schema):
-    """Only a route that validates values needs it. Other validators know Unicode's properties in a pattern, for example."""
+    """Only a route that validates values needs a validator. Other validators accept Unicode properties in a pattern."""
     assert "a" == compiled(schema).decode(b'"a"')
     with pytest.raises(DeserializationError, match=r"^the schema cannot validate values: ") as caught:
         compiled(schema).decode(b'"a"', validate=True)
@@ -64,7 +64,7 @@ def test_a_schema_that_cannot_validate_decodes(schema):
     ],
 )
 def test_a_failure_of_the_validator_is_an_error_of_the_record(schema, data):
-    """It would end the stream, and again after each reconnect."""
+    """Otherwise, the record would end the stream after each reconnect."""
     with pytest.raises(DeserializationError, match=r"^the value cannot be validated: \w+$"):
         compiled(schema).decode(data, validate=True)
 
@@ -161,7 +161,7 @@ def test_validation_has_limits(schema, depth, max_steps, dialect, monkeypatch):
 
 
 def test_a_value_that_is_nested_too_deeply_is_an_error_wherever_the_recursion_ends():
-    """At some depths, it ends in a library in Rust, which raises a BaseException. Nothing handles that in a stream."""
+    """A library in Rust raises a BaseException at the recursion limit, which no stream would handle."""
     schema = compiled({"type": "array", "items": {"$ref": "#"}})
 
     def decode(frames: int) -> None:

@@ -54,7 +54,7 @@ def test_clients_lose_nothing_during_an_upgrade_and_a_rollback(cluster, fresh_na
 
 
 def test_each_version_accepts_the_offsets_of_the_other(cluster, fresh_name):
-    """A client of finite reads continues at the other version, and then at the first one."""
+    """A client of finite reads continues at the other version, and then at the first version again."""
     topic = cluster.create(fresh_name)
     offset, received = "-1", []
     for number, checkout in enumerate([RELEASE, CURRENT, RELEASE]):

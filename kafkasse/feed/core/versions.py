@@ -35,8 +35,8 @@ class Versions:
 
     def __init__(self, newest_by: NewestBy) -> None:
         self._newest_by = newest_by
-        # For each key, versions and their offsets: the newest version, then the newest after that, and so on up to the last
-        # record, because the newest may soon be too far back. The key without records for the longest time is the first one.
+        # For each key, versions and their offsets: the newest version, then the newest of the later records, and so on up to
+        # the last record, because the newest version may soon be too far back. Keys are in the order of their last records.
         self._versions: OrderedDict[tuple[Partition, bytes], list[tuple[int, int]]] = OrderedDict()
         self.bytes = 0
         self.ends: dict[Partition, int] = {}

@@ -178,7 +178,7 @@ class _Checker:
         if name not in METHODS:
             raise self._error(f"there is no function {name}(){_suggestion(name, (*METHODS, *MACROS))}")
         if name.startswith("get") and self._token(2).text != ")":
-            raise self._error(f"{name}() cannot have a time zone: the result is in that of the timestamp")
+            raise self._error(f"{name}() does not accept a time zone: the result is in that of the timestamp")
         if name == "matches":
             self._check_pattern(self._token(2))
 

@@ -12,7 +12,7 @@ fastavro decodes. It has no limits for hostile data, so this module protects it:
 
 - fastavro's compiled reader uses the stack of the process for each level of a recursive schema, and a record with a million
   levels ends the process. Values of recursive schemas are decoded by its reader in Python, which raises RecursionError.
-  That reader takes quadratic time for a number of many bytes, so it gets another decoder.
+  That reader takes quadratic time for a number with many bytes, so it uses our decoder.
 - An array whose items take up no bytes could have 2**63 items. Schemas with such an array are rejected.
 - A large value is read through an object that lets other greenlets run.
 """
@@ -43,7 +43,7 @@ READS_PER_TURN = 1000
 
 
 class _Decoder(BinaryDecoder):
-    """Rejects numbers of more than 10 bytes, which no 64-bit number has."""
+    """Rejects numbers of more than 10 bytes. A 64-bit number has at most 10."""
 
     def read_long(self) -> int:
         number = 0
@@ -57,7 +57,7 @@ class _Decoder(BinaryDecoder):
     read_int = read_long
 
 
-# A copy of the function, because a change of its module would affect the app.
+# A copy of the function, because a change to fastavro's module would affect the app.
 _reader_in_python = FunctionType(
     _read_py.schemaless_reader.__code__,
     {**vars(_read_py), "BinaryDecoder": _Decoder},
@@ -93,8 +93,8 @@ class AvroSchema:
     def decode(self, data: bytes, validate: bool = False) -> Any:
         """Return a value in JSON types. See lookup.Schema.
 
-        Bytes after the value are ignored, as other clients do. But Confluent's Java client writes a value of the schema
-        "bytes" without its length, so data of this schema that is not a length and so many bytes is the value itself.
+        Bytes after the value are ignored, as by other clients. But Confluent's Java client writes a value of the schema
+        "bytes" without its length. So data of this schema that is not a length followed by that many bytes is the value.
         """
         source = io.BytesIO(data) if len(data) < LARGE_BYTES else _LargeValue(data)
         try:
@@ -245,7 +245,7 @@ def _find_name(name: str, namespace: str, definitions: Mapping[str, Any]) -> str
 
 
 def _name_for_reader(name: str) -> str:
-    """Return a name with a namespace. fastavro looks for a name without one only inside the namespace around it."""
+    """Return a name with a namespace. fastavro looks for a name without one only in the enclosing namespace."""
     return name if "." in name else f"kafkasse.{name}"
 
 

@@ -134,7 +134,7 @@ class RegistryClient:
     def _send_without_blocking(self, path: str, parameters: Mapping[str, str]) -> tuple[int, bytes]:
         if not loop_thread.is_current:
             return self._send(path, parameters)
-        # gevent has not patched the sockets of this process, so a request blocks its thread.
+        # gevent has not patched the sockets of this process, so a request would block the event loop.
         self._threads = self._threads or ThreadPool(MAX_THREADS)
         outcome: tuple[int, bytes] | Exception = self._threads.apply(self._outcome, (path, parameters))
         if isinstance(outcome, Exception):

@@ -33,7 +33,7 @@ from kafkasse.records.registry.client import RegisteredSchema
 MAX_STEPS = 1_000_000
 STEPS_PER_TURN = 100
 ITEMS_PER_TURN = 1000
-MAX_UNEVALUATED = 2_000  # members or items at one place with `unevaluated…`, for which jsonschema takes quadratic time
+MAX_UNEVALUATED = 2_000  # in one object or array. For `unevaluated…`, jsonschema compares each pair of them
 
 _steps: ContextVar[Iterator[int]] = ContextVar("_steps")  # of the validation in the current greenlet
 
@@ -48,7 +48,7 @@ class JsonSchema:
     def __init__(self, schema: RegisteredSchema, references: Mapping[str, RegisteredSchema]) -> None:
         self._source = json.loads(schema.text)
         self._has_references = bool(references)
-        # Values can be decoded without a validator. Python's differs from others, which know patterns such as \p{L}.
+        # Values can be decoded without a validator. Python's rejects patterns that others accept, such as \p{L}.
         self._validator: Validator | None = None
         self._problem = ""
         try:
@@ -59,7 +59,7 @@ class JsonSchema:
 
     def _compile(self, references: Mapping[str, RegisteredSchema]) -> Validator:
         validator_class: Any = validators.validator_for(self._source, default=Draft7Validator)
-        formats = validator_class.FORMAT_CHECKER  # regular expressions
+        formats = validator_class.FORMAT_CHECKER  # checks regular expressions
         if error := _first_error(
             _protected(validator_class)(validator_class.META_SCHEMA, format_checker=formats), self._source
         ):
@@ -116,14 +116,14 @@ def _first_error(validator: Validator, value: Any) -> ValidationError | None:
     try:
         return next(validator.iter_errors(value), None)
     except BaseException as error:
-        # A library in Rust, which jsonschema uses, panics at Python's recursion limit. A panic is no Exception.
+        # jsonschema uses a library in Rust, which panics at Python's recursion limit. A panic is not an Exception.
         if type(error).__name__ == "PanicException":
             raise RecursionError from None
         raise
 
 
 def _finite(number: str) -> float:
-    """Return a number. One outside the range of a double would become null when the value is encoded again."""
+    """Parse a number. Reject one outside the range of a double, which would become null in the event."""
     if not math.isfinite(value := float(number)):
         raise ValueError(number)
     return value
@@ -143,7 +143,7 @@ def _protected(validator_class: Any) -> Any:
 
 
 def _evolve(validator: Any, **changes: Any) -> Any:
-    """Return the validator of another part of the schema. jsonschema's has no limits if that part has a `$schema`."""
+    """Return the validator of another part of the schema. jsonschema's evolve() drops the limits if it has a `$schema`."""
     class_for: Any = validators.validator_for
     other_class = class_for(changes.get("schema", validator.schema), default=None)
     for field in validator.__attrs_attrs__:
