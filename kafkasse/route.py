@@ -126,7 +126,7 @@ class Route:
         return sorted(topic for topic in existing if any(self._matches(topic, pattern) for pattern in self.patterns))
 
     def matches_all(self, topics: Iterable[str]) -> bool:
-        """Return whether each topic only matches a pattern of this route, so that a stream continues if it is deleted."""
+        """Return whether each topic matches a pattern and none is named, so that a stream continues without them."""
         names = set(topics)
         return names.issubset(self.matching(names)) and names.isdisjoint(self.topics or ())
 

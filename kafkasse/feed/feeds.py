@@ -186,8 +186,8 @@ class Feeds:
 
         Raises:
             InvalidPosition: the position is not valid for these topics.
-            TopicNotAvailable, TopicGone: a topic was deleted after describe() returned it. Topics that only match a pattern
-                of the route are left out instead.
+            TopicNotAvailable, TopicGone: a topic was deleted after describe() returned it. Topics that the route does not
+                name, but only matches with a pattern, are left out instead.
             Unavailable: Kafka does not answer.
         """
         if (selector is None) != (encoder.dimensions is None):

@@ -89,7 +89,7 @@ class Responder:
         return None
 
     def reject_slowly(self, error: KafkasseError) -> Any:
-        """Return the response to a request that gets no stream. A client that repeats such requests waits for it.
+        """Return the response to a request that gets no stream, after a delay if the client repeats such requests.
 
         Only status 503 is prompt: many clients may share an address, and all of them return while Kafka recovers.
         """

@@ -322,7 +322,7 @@ test("A response that is not an event stream is an error.", async () => {
   await assert.rejects(open().run({}), /is not an event stream/);
 });
 
-test("An unknown option, or a handler for a type that no event has, is an error.", async () => {
+test("An unknown option, or a handler with the name of no event type, is an error.", async () => {
   assert.throws(() => open({ tokens: "t" }), { name: "TypeError", message: /^"tokens" is not one of token, headers,/ });
   await assert.rejects(open().run({ mesage() {} }), { name: "TypeError", message: /^"mesage" is not one of message, delete,/ });
 });
@@ -432,7 +432,7 @@ test("A token function whose fetch fails is called again.", async () => {
   assert.deepEqual(["1"], await read(openHasty({ token }), 1));
 });
 
-test("A token function that hangs is called again. No proxy holds back the stream.", async () => {
+test("A token function that hangs is called again, and causes no long polls.", async () => {
   script = [sends(START + message(1))];
   const reasons = [];
   let calls = 0;
