@@ -416,8 +416,11 @@ class Feeds:
                     later.add_to(versions)
                 continue
             ranges = self._offset_ranges.get(unknown)
+            epochs = self._epoch_ends.last_epochs(ranges)
             for partition in unknown:
-                new[partition] = TailPartition(ranges[partition].end if partition in ranges else None, now_ms)
+                offset = ranges[partition].end if partition in ranges else None
+                epoch = epochs.get(partition, UNKNOWN_EPOCH)
+                new[partition] = TailPartition(offset, now_ms, start_epoch=epoch)
 
     def _add_feed(
         self,

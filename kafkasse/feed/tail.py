@@ -158,7 +158,8 @@ class Tail(TailCore[SharedFeed]):
         """
         if feed.key.encoder.has_hooks:
             self.backlogs[feed] = Backlog(feed, lambda: feed.skip_to(*self.position_of(feed)))
-        self._cursor.seek(self._add(feed, states), topic_ids=feed.ids.topic_ids)
+        offsets, epochs = self._add(feed, states)
+        self._cursor.seek(offsets, epochs, feed.ids.topic_ids)
 
     @contextmanager
     def recording(self, key: FeedKey, partitions: Iterable[Partition]) -> Iterator[LaterBatches]:

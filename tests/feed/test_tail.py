@@ -530,8 +530,24 @@ def test_a_client_that_is_ahead_does_not_join_a_feed_that_was_truncated(world):
     assert ("gap", 6, 2) == (gap.type, json.loads(gap.data)["from"], json.loads(gap.data)["to"])
 
 
+def test_a_feed_notices_a_truncation_before_it_has_read_a_record(world):
+    """It starts at the end of the log. Before its first fetch, the log is truncated, and grows past that offset again."""
+    position = json.loads(reader_of_four_records(world).position_id)
+    world.new_feeds()
+    returned = world.open(*position)
+    world.log.truncate("a", 2)
+    world.write(12, 13, 14, topic="a")
+    world.turn(2)
+
+    frames = b"".join([returned.begin(), *(returned.read(0) for _ in range(5))])
+    _, gap, *messages = Parser().receive(frames)
+
+    assert ("gap", 4, 2) == (gap.type, json.loads(gap.data)["from"], json.loads(gap.data)["to"])
+    assert [12, 13, 14] == [json.loads(message.data)["n"] for message in messages if message.type == "message"]
+
+
 def test_a_truncation_right_after_another_client_returned_is_reported(world):
-    """Each client causes a lookup of its leader epoch. The feed cannot notice the truncation: it has read no old record."""
+    """Each client causes a lookup of its leader epoch."""
     live = reader_of_four_records(world)
     position = json.loads(live.position_id)
     world.new_feeds()

@@ -24,7 +24,9 @@ class TailPartition(Generic[Feed]):
         offset: the next offset to append to the feeds; None while it is unknown, because the partition has no leader.
         start_ms: the timestamp at which the partition starts as soon as it has a leader.
         timestamp: the timestamp of the last record, or None.
-        epoch: the leader epoch of the record before `offset`, or UNKNOWN_EPOCH.
+        epoch: the leader epoch of the record before `offset`, if the tail has read it, or UNKNOWN_EPOCH.
+        start_epoch: the leader epoch of the record before the first offset, or UNKNOWN_EPOCH. With it, the cursor notices a
+            truncation before the first record.
         feeds: the feeds that contain the partition.
     """
 
@@ -32,6 +34,7 @@ class TailPartition(Generic[Feed]):
     start_ms: int = 0
     timestamp: int | None = None
     epoch: int = UNKNOWN_EPOCH
+    start_epoch: int = UNKNOWN_EPOCH
     feeds: dict[Feed, None] = field(default_factory=dict)
 
     def advance(self, batch: Batch) -> None:
@@ -84,19 +87,23 @@ class TailCore(Generic[Feed]):
                 partitions += [Partition(name, index) for index in range(topics[name].partitions)]
         return partitions
 
-    def _add(self, feed: Feed, states: Mapping[Partition, TailPartition[Feed]]) -> dict[Partition, int]:
-        """Add a feed. Return the offsets at which to start the partitions that are new."""
+    def _add(
+        self, feed: Feed, states: Mapping[Partition, TailPartition[Feed]]
+    ) -> tuple[dict[Partition, int], dict[Partition, int]]:
+        """Add a feed. Return the offsets at which to start the partitions that are new, and their known leader epochs."""
         self.feeds[feed.key] = feed
         for name, topic_id in feed.ids.topic_ids.items():
             self.topics.setdefault(name, TailTopic(topic_id)).feeds[feed] = None
-        starts = {}
+        starts, epochs = {}, {}
         for partition, state in states.items():
             if partition not in self.partitions:
                 self.partitions[partition] = state
                 if state.offset is not None:
                     starts[partition] = state.offset
+                if state.start_epoch != UNKNOWN_EPOCH:
+                    epochs[partition] = state.start_epoch
             state.feeds[feed] = None
-        return starts
+        return starts, epochs
 
     def _remove(self, feed: Feed) -> list[Partition]:
         """Remove a feed. Return the partitions that no other feed contains."""
