@@ -118,7 +118,7 @@ class ArchiveReader:
             result = reading.value
             if not reading.ready():
                 self._late_at = time.monotonic()
-                result = self._unavailable(f"no answer within {MAX_LOOKUP_S:g} s")
+                result = self._unavailable(f"no answer within {timeout_s:g} s")
         if isinstance(result, Manifest):
             return result
         if known is None or since is not None:

@@ -156,8 +156,8 @@ def unreadable(partition: Partition, error: Exception) -> KafkasseError:
 
 def withheld(partition: Partition, offset: int, end: int) -> KafkasseError:
     log.error(
-        "Kafka returns no records of %s/%d from offset %d on, although the log ends at %d. The next batch is damaged, or the"
-        " tiered storage does not answer. Streams that reach these records end with an error.",
+        "Kafka returns no records of %s/%d from offset %d on, although there are records before offset %d. The next"
+        " batch is damaged, or the tiered storage does not answer. Streams that reach these records end with an error.",
         *partition,
         offset,
         end,
