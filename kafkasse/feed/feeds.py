@@ -196,18 +196,24 @@ class Feeds:
             try:
                 opened = self._open(route, position, topics, encoder, since, client, selector)
             except (TopicNotAvailable, TopicGone):
-                deleted = topics.keys() - self._describe_again(topics).keys()
-                if (
-                    not deleted
-                    or deleted == topics.keys()
-                    or not (position.is_whole_route and route.matches_all(deleted))
-                ):
+                if (rest := self.without_deleted(route, position, topics)) is None:
                     raise
-                position = position.without(deleted)
-                opened = {name: topic for name, topic in topics.items() if name not in deleted}
+                position, opened = rest
             if isinstance(opened, Reader):
                 return opened
             topics = opened
+
+    def without_deleted(
+        self, route: Route, position: Position, topics: Mapping[str, Topic]
+    ) -> tuple[Position, Mapping[str, Topic]] | None:
+        """Leave out the topics that were deleted after describe() returned them.
+
+        Return None if there are none, or if a stream cannot continue without them; see Route.matches_all().
+        """
+        deleted = topics.keys() - self._describe_again(topics).keys()
+        if not deleted or deleted == topics.keys() or not (position.is_whole_route and route.matches_all(deleted)):
+            return None
+        return position.without(deleted), {name: topic for name, topic in topics.items() if name not in deleted}
 
     def _open(
         self,

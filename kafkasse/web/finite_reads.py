@@ -21,7 +21,7 @@ from http import HTTPStatus
 
 from flask import Response, current_app, request
 
-from kafkasse.errors import KafkasseError, ServerStopping, Unavailable
+from kafkasse.errors import KafkasseError, ServerStopping, TopicGone, TopicNotAvailable, Unavailable
 from kafkasse.feed import Feeds, Reader
 from kafkasse.feed.chunks import Chunk, Start, TopicsChanged, offset_gone
 from kafkasse.feed.core.reader_states import ReaderState
@@ -159,7 +159,12 @@ class Source:
         must_wait: bool,
         shared: SharedRead,
     ) -> Chunk:
-        start = self.start(position, topics, offset, since)
+        try:
+            start = self.start(position, topics, offset, since)
+        except (TopicNotAvailable, TopicGone):
+            if (rest := self.feeds.without_deleted(self.route, position, topics)) is None:
+                raise
+            return self._read(offset, *rest, since, must_wait, shared)
         if not (position.starts or offset in (BEGINNING, NOW)):
             raise offset_gone("The stream has no topic of this offset.", [], start.offset_of(start.ids))
         if must_wait and not start.has_records:

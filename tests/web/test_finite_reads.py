@@ -734,6 +734,29 @@ def test_topics_that_match_a_pattern_join(log):
     assert [9] == numbers(response)
 
 
+@pytest.mark.parametrize("offset", ["-1", "of another chunk"])
+def test_a_topic_of_a_pattern_may_be_deleted_during_a_read(log, offset, monkeypatch):
+    """The descriptions of the topics are up to a second old. Clients would end with an error."""
+    log.create("t2")
+    client = client_of(log, None, routes={"r": {"path": "/r", "topics": ["t*"]}})
+    if offset != "-1":
+        offset = client.get("/r?offset=-1").headers[NEXT]
+        log.append("t", b'{"n":3}')
+    start = finite_reads.Source.start
+
+    def delete_and_start(*arguments: Any) -> Any:
+        monkeypatch.setattr(finite_reads.Source, "start", start)
+        log.delete("t2")
+        return start(*arguments)
+
+    monkeypatch.setattr(finite_reads.Source, "start", delete_and_start)
+
+    response = client.get(f"/r?offset={offset}")
+
+    assert ([0, 1, 2] if offset == "-1" else [3]) == numbers(response)
+    assert {"t"} == set(stream_offset.parse(response.headers[NEXT]).topics)
+
+
 def test_pages_can_read_the_headers(log):
     client = client_of(log, None, cors_origins=["*"])
 
