@@ -107,8 +107,10 @@ _footers: dict[Path, Footer] = {}
 
 
 def _footer(path: Path) -> Footer:
-    footer = _footers.pop(path, None) or _read_footer(path)
-    _footers[path] = footer  # the newest entry is the last one
+    known = _footers.pop(path, None)
+    footer = _footers[path] = known or _read_footer(path)  # the newest entry is the last one
+    if known is not None:
+        return footer
     cached = _footers.copy()
     excess = sum(len(entry.starts) for entry in cached.values()) - MAX_CACHED_ROW_GROUPS
     for oldest, entry in cached.items():
