@@ -38,8 +38,16 @@ def choice(variable: str, values: tuple[str, ...], default: str) -> str:
     raise SystemExit(f"{variable} must be one of {', '.join(values)}, not {text[:60]!r}. Example: {variable}={default}")
 
 
-bind = [os.environ.get("KAFKASSE_BIND") or f"0.0.0.0:{number('PORT', 6917, 0, 65_535)}"]
-if operations_bind := os.environ.get("KAFKASSE_OPERATIONS_BIND"):  # a second address, for /-/metrics and /-/streams
+def address(variable: str, default: str) -> str:
+    """Return the address in an environment variable, or end the process. Without a port, gunicorn would choose 8000."""
+    text = os.environ.get(variable) or default
+    if not text or text.startswith(("unix:", "fd://")) or text.rpartition(":")[2].isdecimal():
+        return text
+    raise SystemExit(f"{variable} must be an address and a port, not {text[:60]!r}. Example: {variable}=127.0.0.1:9090")
+
+
+bind = [address("KAFKASSE_BIND", f"0.0.0.0:{number('PORT', 6917, 0, 65_535)}")]
+if operations_bind := address("KAFKASSE_OPERATIONS_BIND", ""):  # a second address, for /-/metrics and /-/streams
     bind.append(operations_bind)
 # gunicorn itself reads WEB_CONCURRENCY before this module, and fails with a traceback if it is not a number.
 workers = number("WEB_CONCURRENCY", 1, 1, 1_000)

@@ -311,6 +311,15 @@ def test_prints_events_if_stderr_is_closed(serve):
 
 
 @pytest.mark.processes
+def test_reports_a_closed_stdout():
+    command = shlex.join([sys.executable, "-m", "kafkasse", "cat", URL])
+
+    done = subprocess.run(["sh", "-c", f"{command} >&-"], stderr=subprocess.PIPE, timeout=TIMEOUT_S, check=False)
+
+    assert (1, b"kafkasse cat: stdout is closed, so nothing could be printed\n") == (done.returncode, done.stderr)
+
+
+@pytest.mark.processes
 def test_exits_silently_if_the_pipe_is_closed(serve):
     """When the reader of the pipe exits, as `head` does, the command ends without an error."""
     server = serve(Sends(event(0)))
