@@ -72,7 +72,7 @@ def test_the_npm_package_contains_the_modules_and_their_types(tmp_path):
 
     assert "Stream" == printed.strip()
     assert __version__ == packed["version"]
-    names = {"README.md", "kafkasse.js", "kafkasse.d.ts", "node.js", "node.d.ts", "package.json"}
+    names = {"LICENSE", "README.md", "kafkasse.js", "kafkasse.d.ts", "node.js", "node.d.ts", "package.json"}
     assert names == {file["path"] for file in packed["files"]}
 
 
