@@ -26,7 +26,6 @@ REGISTRY = re.compile(  # the messages of SchemaRegistry.java
 DATA_ERROR = re.compile(
     r"\[(?!KAFKA_)([A-Z][\w.]+)\](?:(?!\n\tat |\nCaused by: ).)*? SQLSTATE: (?:22|P0001)", re.DOTALL
 )
-INCOMPLETE_START = "If startingOffsets contains specific offsets, you must specify all TopicPartitions"
 PY4J = "An error occurred while calling "  # the first line of Py4JJavaError; the next one is ": " and Java's exception
 PYTHON_EXCEPTION, TRACEBACK = "[PYTHON_EXCEPTION]", "Traceback (most recent call last):"
 NO_DATA_ERRORS = (
@@ -68,10 +67,6 @@ def explain(reason: str, *, committed: bool) -> CommandError | Interrupted:
         return ChangedState(
             "the state in the checkpoint does not match the query; undo the change, or run the pipeline with --rebuild to "
             "recompute all results"
-        )
-    if INCOMPLETE_START in reason:
-        return CommandError(
-            "`start` of a source must have an offset for each partition of its topic, and for no other one"
         )
     for name, sentence in PERMANENT.items():
         if KAFKA_ERRORS + name in reason or KAFKA_CONSUMER + name in reason:

@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import checkpoint as checkpoints
 from kafkasse.pipelines import contract, dead_letters, lease, sink_rows, sink_versions, topics
+from kafkasse.pipelines.manifest import FILE as MANIFEST
 from kafkasse.pipelines.manifest import RecordedState
 from kafkasse.pipelines.operators import json_state
 from kafkasse.pipelines.run import Run
@@ -69,6 +70,8 @@ def query_of(run: Run, skipped: Skipped = topics.NOTHING) -> tuple[DataFrame, Re
 def _records(run: Run, checkpoint: str, staging: str, skipped: Skipped) -> tuple[DataFrame, str, dict[str, int]]:
     """Return the records to write, the topic for dead letters, and the largest record of each topic."""
     pipeline = run.pipeline
+    if not run.files.exists(f"{checkpoint}/{MANIFEST}"):
+        _check_start(run)
     rows, state = query_of(run, skipped)
     manifest, is_new = checkpoints.open_manifest(run.spark, pipeline, run.kafka, checkpoint, state)
     if not staging and run.files.exists(f"{checkpoint}/{checkpoints.PENDING}"):
@@ -88,6 +91,26 @@ def _records(run: Run, checkpoint: str, staging: str, skipped: Skipped) -> tuple
         staged = F.when(F.col("topic") != letters, F.concat("topic", F.lit(staging))).otherwise(F.col("topic"))
         records = records.withColumn("topic", staged)
     return records, letters, max_bytes
+
+
+def _check_start(run: Run) -> None:
+    """Check that Kafka has the offsets at which the sources start. Spark would only say that data may have been lost."""
+    with run.admin() as admin:
+        for source in run.pipeline.sources.values():
+            if not isinstance(source.start, Mapping):
+                continue
+            offsets = admin.offsets(source.topic)
+            if offsets.keys() != source.start.keys():
+                raise CommandError(
+                    "`start` of a source must have an offset for each partition of its topic, and for no other one: "
+                    f"{source.topic} has {len(offsets)}"
+                )
+            for partition, (first, end) in offsets.items():
+                if not first <= source.start[partition] <= end:
+                    raise CommandError(
+                        f"`start` of a source must be in its topic: the offsets of {source.topic}, partition {partition}, "
+                        f"are {first} to {end}, without {source.start[partition]}"
+                    )
 
 
 def with_request_size(kafka: dict[str, str], max_bytes: Mapping[str, int]) -> dict[str, str]:

@@ -379,17 +379,6 @@ def test_records_that_kafka_deleted_are_a_final_error():
     assert "use a new --checkpoint" in error.detail
 
 
-def test_a_start_without_an_offset_for_each_partition_is_a_final_error():
-    reason = (
-        "java.lang.AssertionError: assertion failed: If startingOffsets contains specific offsets, you must specify "
-    )
-
-    error = failures.explain(f"{reason}all TopicPartitions.\nUse -1 for latest", committed=False)
-
-    assert isinstance(error, CommandError)
-    assert "`start` of a source must have an offset for each partition of its topic" in error.detail
-
-
 def test_a_pipeline_runs_without_a_reader_of_its_output(monkeypatch):
     """Its stdout may be a pipe that nobody reads any more, or a file on a full disk."""
     ready = Mock(side_effect=BrokenPipeError)

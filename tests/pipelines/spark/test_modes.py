@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import Pipeline, Source, jvm, private_spark, session
+from kafkasse.pipelines.manifest import FILE
 from tests.pipelines.spark.runs import Runs, copy, defined
 from tests.pipelines.topics import read
 from tests.support.waiting import wait_until
@@ -42,6 +43,24 @@ def test_mode_once_processes_what_the_topic_contains(runs):
     after = copied(runs, start={0: 0, 1: 1, 2: 0})
 
     assert [{"a\x03", "b\x03"}, {"a\x03", "b", "b\x03"}] == [since, after]
+
+
+@pytest.mark.parametrize(
+    ("start", "problem"),
+    [
+        ({0: 0, 1: 0}, "an offset for each partition of its topic, and for no other one"),
+        ({0: 0, 1: 2, 2: 0}, "partition 1, are 0 to 1, without 2"),
+    ],
+)
+def test_a_start_at_offsets_that_the_topic_lacks_is_an_error(runs, start, problem):
+    """The error leaves no manifest, so the next run, with another start, is again a new one."""
+    runs.topics.send((b"a", b"1"))  # in partition 1
+    pipeline = runs.pipeline(copy, source=Source(runs.topics.source, start=start), mode="once")
+
+    with pytest.raises(CommandError, match=problem):
+        runs.once(pipeline)
+
+    assert not (Path(runs.checkpoint(pipeline)) / FILE).exists()
 
 
 def test_the_rate_limit_bounds_each_batch_and_few_of_them_have_files(runs, monkeypatch):
