@@ -182,6 +182,18 @@ def test_the_event_id_has_the_offset_of_a_partition_as_soon_as_it_has_a_leader(l
     assert [0, 0] == [entry["offset"] for entry in json.loads(client.reader.position_id)]
 
 
+def test_a_gap_reports_what_retention_removed_from_an_added_partition(log):
+    client = Behind(log)
+    log.create("t", 3)
+    for n in range(3):
+        log.append("t", value(n), 2)
+    log.drop_before("t", 2, 2)
+
+    wait_until(lambda: numbers([*client.read(), *client.events]))
+    assert ["gap", "message"] == [event.type for event in client.events if event.type != "position"]
+    assert [2] == numbers(client.events)
+
+
 def test_a_stream_of_one_partition_ignores_the_others(log):
     """The client receives no records of other or new partitions, and its event ID contains only its own partition."""
     client = Behind(log, '[{"topic":"t","partition":1,"offset":0}]')

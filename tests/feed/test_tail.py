@@ -97,6 +97,17 @@ def test_an_id_without_a_topic_id_that_lists_all_partitions_joins_the_feed(world
     assert 1 == len(world.log.cursors) == len(world.tails[0].feeds)
 
 
+def test_a_gap_reports_what_retention_removed_from_an_added_partition(world):
+    reader = world.open("a")
+    world.log.create("a", 3)
+    world.write(1, 2, topic="a", partition=2)
+    world.log.drop_before("a", 1, partition=2)
+    world.turn(2)
+
+    events = [*Parser().receive(reader.read(0))]
+    assert ["gap", "message"] == [event.type for event in events if event.type != "position"]
+
+
 @pytest.mark.parametrize("id_type", IdType)
 def test_clients_that_resume_with_timestamps_share_the_feed(world, id_type):
     """The timestamps of idle partitions differ, but the client can be parked at once."""
