@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 
+import gevent
 from gevent.threadpool import ThreadPool
 from kafka import KafkaAdminClient, TopicPartition
 from kafka import errors as kafka_errors
@@ -112,7 +113,7 @@ class Client:
             **settings,
         }
         if (provider := self._settings.get("sasl_oauth_token_provider")) is not None:
-            self._settings["sasl_oauth_token_provider"] = _TokenProvider(provider)
+            self._settings["sasl_oauth_token_provider"] = _TokenProvider(provider, timeout_s)
         self._advice = (
             BOOTSTRAP_ADVICE if "bootstrap_servers" in settings else f"{BOOTSTRAP_NOT_SET}. {BOOTSTRAP_ADVICE}"
         )
@@ -402,13 +403,16 @@ class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pyth
     before kafka-python is imported.
     """
 
-    def __init__(self, provider: Any) -> None:
+    def __init__(self, provider: Any, timeout_s: float) -> None:
         super().__init__()
         self._provider = provider
+        self._timeout_s = timeout_s
 
     def token(self) -> str:
         try:
-            return str(self._provider() if callable(self._provider) else self._provider.token())
+            # All requests of the cluster wait meanwhile.
+            with gevent.Timeout(self._timeout_s, TimeoutError(f"no token within {self._timeout_s:g} s")):
+                return str(self._provider() if callable(self._provider) else self._provider.token())
         except Exception as error:
             text = f"kafka.sasl_oauth_token_provider failed: {type(error).__name__}: {error}"
             raise kafka_errors.KafkaConnectionError(text) from error

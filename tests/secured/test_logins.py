@@ -11,6 +11,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from gevent.event import Event
 from kafka.net.sasl.plain import SaslMechanismPlain
 
 from kafkasse.errors import ConfigurationError, KafkaUnavailable
@@ -136,6 +137,19 @@ def test_a_login_failure_on_the_client_side_is_temporary(
         wait_until(is_reached)
 
     assert "access_token" in caplog.text
+
+
+def test_a_token_provider_that_hangs_does_not_block_kafka_for_long(broker, ports, files):
+    calls = 0
+
+    def hangs_once() -> str:
+        nonlocal calls
+        calls += 1
+        return token() if calls > 1 else Event().wait()
+
+    login = {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": hangs_once}
+    with closing(open_log(f"{HOST}:{ports['SASL_SSL']}", TLS | login, kafka_timeout_s=0.5)) as log:
+        assert {} == retry(lambda: log.describe(["no-such-topic"]), KafkaUnavailable)
 
 
 def test_replaced_certificate_files_are_used_without_a_restart(writer, ports, files):
