@@ -74,7 +74,7 @@ def main() -> int:
     failures: list[str] = []
     with ExitStack() as stack:
         testbed = stack.enter_context(Testbed(Scale(args.quick), missing))
-        for name in args.only or [name for name in MEASUREMENTS if name not in args.without]:
+        for name in args.only or MEASUREMENTS:
             started, runs = time.monotonic(), []
             for _ in range(1 if args.quick or name in ONCE else args.rounds):
                 try:
@@ -87,7 +87,7 @@ def main() -> int:
             print(f"\n{name}, {time.monotonic() - started:.0f} s\n\n{results.table(measured)}", flush=True)
             rows += measured
     print(f"\nAll measurements took {(time.monotonic() - began) / 60:.0f} minutes.")
-    if not (args.quick or args.only or args.without):
+    if not (args.quick or args.only):
         results.write(origin, rows, results.committed())
         quoted.write()
     print("\n".join(failures), file=sys.stderr)
@@ -106,7 +106,6 @@ def _arguments() -> argparse.ArgumentParser:
         choices=MEASUREMENTS,
         help="run only these measurements, and write nothing: " + ", ".join(MEASUREMENTS),
     )
-    parser.add_argument("--without", nargs="+", metavar="NAME", default=[], help="run all others, and write nothing")
     parser.add_argument(
         "--rounds", type=int, default=ROUNDS, help="how often most measurements run (default: %(default)s)"
     )
