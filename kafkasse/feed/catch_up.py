@@ -112,9 +112,8 @@ class CatchUp(CatchUpCore):
     def _check_topics(self) -> None:
         topics = self.change_topics(self._watch.check(self.ids.topic_ids))
         if added := [partition for partition in partitions_of(topics) if not self.has_partition(partition)]:
-            self._add(
-                dict.fromkeys(self._known_offset_ranges(added), 0)
-            )  # a gap follows if retention has removed records
+            # A gap follows if retention has removed records.
+            self._add(dict.fromkeys(self._known_offset_ranges(added), 0))
 
     def _known_offset_ranges(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:
         return known_offset_ranges(self._log, partitions, self.ids.topic_ids)

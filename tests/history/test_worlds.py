@@ -22,12 +22,14 @@ from tests.history.worlds import CURSOR_KINDS, KINDS, STORED, StoredWorld, find,
 from tests.support.examples import examples
 
 ROOT = Path(__file__).parents[2]
-# A world of each of these kinds that reaches everything in EVERY_KIND: make test-fast plays no other.
+# A world of each of these kinds that reaches everything in EVERY_KIND, because `make test-fast` plays no other. If a change
+# of the worlds makes another one necessary, the test fails.
 FIRST_SEEDS = {
-    "interleaved: offsets": 41,
-    "interleaved: an ID per run, hook": 8,
+    "interleaved: offsets": 48,
+    "interleaved: an ID per run, hook": 12,
     "interleaved: truncation": 8,
-    "interleaved: JSON lines": 13,
+    "interleaved: truncation, hook": 8,
+    "interleaved: JSON lines": 8,
     "interleaved: JSON lines, hook": 8,
     "interleaved: changing topics": 11,
 }
@@ -87,7 +89,8 @@ def test_each_client_receives_exactly_its_records(kind):
     for seed in SEEDS[kind]:
         violations, world = play(kind, RandomDraws(seed))
         assert [] == violations, f"to repeat this world: seed {seed} of {kind!r}"
-        reached += world.reached
+        if not (kind.startswith("interleaved") and reached):
+            reached += world.reached
 
     words = [word for word in REACHED if word in kind and not kind.startswith("interleaved")]  # their seeds are few
     expected = set(EVERY_READ if kind.startswith("finite") else EVERY_KIND).union(*(REACHED[word] for word in words))

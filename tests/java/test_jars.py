@@ -180,6 +180,16 @@ def test_an_unusable_file_is_reported(cache, tmp_path, monkeypatch, variable, va
         jars.fetch(GROUP)
 
 
+@pytest.mark.parametrize(
+    ("directory", "reason"), [("/a:b", "a path with ':'"), ("~no-such-user/a", "the user has no home directory")]
+)
+def test_a_path_of_the_cache_that_cannot_be_used_is_reported(monkeypatch, directory, reason):
+    monkeypatch.setenv("KAFKASSE_CACHE_DIR", directory)
+
+    with pytest.raises(CommandError, match=f"cannot use the cache {directory} .*{reason}"):
+        jars.fetch(GROUP)
+
+
 def test_a_full_disk_is_reported():
     """Ivy's stack trace becomes the error message about the cache."""
     log = "java.io.IOException: No space left on device\n at java.base/java.io.FileOutputStream.writeBytes"

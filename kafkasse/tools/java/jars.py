@@ -61,10 +61,21 @@ class Jar(NamedTuple):
 
 
 def cache_directory() -> Path:
-    """Return the directory of the downloaded jars: $KAFKASSE_CACHE_DIR, or else kafkasse/ in the user's cache."""
-    if named := os.environ.get("KAFKASSE_CACHE_DIR"):
-        return Path(named).expanduser().absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "kafkasse"
+    """Return the directory of the downloaded jars: $KAFKASSE_CACHE_DIR, or else kafkasse/ in the user's cache.
+
+    Raises:
+        CommandError: the path cannot be used.
+    """
+    named = Path(
+        os.environ.get("KAFKASSE_CACHE_DIR") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "kafkasse")
+    )
+    try:
+        directory = named.expanduser().absolute()
+    except RuntimeError:
+        raise _cache_unusable(named, "the user has no home directory") from None
+    if os.pathsep in str(directory):
+        raise _cache_unusable(directory, f"Java cannot use a path with {os.pathsep!r}")
+    return directory
 
 
 def locked(group: str) -> list[Jar]:
