@@ -55,8 +55,8 @@ class Stream:
         url: the URL of the stream.
         token: sent as `Authorization: Bearer …`. A function is called for each connection with False, and after a 401
             with True, which means that it must return a new token.
-        headers: additional headers, or a function as for `token`. Unlike the token, they are also sent to another server if
-            the server redirects there.
+        headers: additional headers, or a function as for `token`. Unlike the token, they are also sent after a
+            redirect to another server.
         last_event_id: where to resume. Takes precedence over the position in `store`.
         store: an object that loads and saves the position, such as a FileStore, or a function that only saves it. With a
             function, pass `last_event_id` yourself.

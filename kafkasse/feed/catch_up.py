@@ -112,7 +112,7 @@ class CatchUp(CatchUpCore):
     def _check_topics(self) -> None:
         topics = self.change_topics(self._watch.check(self.ids.topic_ids))
         if added := [partition for partition in partitions_of(topics) if not self.has_partition(partition)]:
-            # A gap follows if retention has removed records.
+            # From 0, so that a gap reports the records that retention has removed.
             self._add(dict.fromkeys(self._known_offset_ranges(added), 0))
 
     def _known_offset_ranges(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:

@@ -316,7 +316,7 @@ class Tail(TailCore[SharedFeed]):
                 added.append(partition)
         if added:
             ranges = self._lookups.get("added partitions", lambda: self._log.offset_ranges(added)) or {}
-            self._add_partitions(dict.fromkeys(ranges, 0))  # a gap follows if retention has removed records
+            self._add_partitions(dict.fromkeys(ranges, 0))  # from 0, so that a gap reports what retention has removed
         if pending:
             self._add_partitions(self._lookups.get("pending partitions", lambda: self._log.offsets_at(pending)) or {})
 

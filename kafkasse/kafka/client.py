@@ -410,7 +410,7 @@ class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pyth
 
     def token(self) -> str:
         try:
-            # All requests of the cluster wait meanwhile.
+            # All requests to the cluster wait for the token.
             with gevent.Timeout(self._timeout_s, TimeoutError(f"no token within {self._timeout_s:g} s")):
                 return str(self._provider() if callable(self._provider) else self._provider.token())
         except Exception as error:

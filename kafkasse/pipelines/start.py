@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
@@ -14,7 +14,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import checkpoint as checkpoints
 from kafkasse.pipelines import contract, dead_letters, lease, sink_rows, sink_versions, topics
-from kafkasse.pipelines.manifest import FILE as MANIFEST
 from kafkasse.pipelines.manifest import RecordedState
 from kafkasse.pipelines.operators import json_state
 from kafkasse.pipelines.run import Run
@@ -70,8 +69,9 @@ def query_of(run: Run, skipped: Skipped = topics.NOTHING) -> tuple[DataFrame, Re
 def _records(run: Run, checkpoint: str, staging: str, skipped: Skipped) -> tuple[DataFrame, str, dict[str, int]]:
     """Return the records to write, the topic for dead letters, and the largest record of each topic."""
     pipeline = run.pipeline
-    if not run.files.exists(f"{checkpoint}/{MANIFEST}"):
-        _check_start(run)
+    starts = [(source.topic, source.start) for source in pipeline.sources.values() if isinstance(source.start, Mapping)]
+    if starts and not checkpoints.start_offsets(run.files, checkpoint):
+        _check_starts(run, starts)
     rows, state = query_of(run, skipped)
     manifest, is_new = checkpoints.open_manifest(run.spark, pipeline, run.kafka, checkpoint, state)
     if not staging and run.files.exists(f"{checkpoint}/{checkpoints.PENDING}"):
@@ -93,23 +93,25 @@ def _records(run: Run, checkpoint: str, staging: str, skipped: Skipped) -> tuple
     return records, letters, max_bytes
 
 
-def _check_start(run: Run) -> None:
-    """Check that Kafka has the offsets at which the sources start. Spark would only say that data may have been lost."""
+def _check_starts(run: Run, starts: Iterable[tuple[str, Mapping[int, int]]]) -> None:
+    """Check that Kafka has the offsets at which the sources start. Spark would only say that data may have been lost.
+
+    Args:
+        starts: the topic of each source that starts at offsets, and the offset of each partition.
+    """
     with run.admin() as admin:
-        for source in run.pipeline.sources.values():
-            if not isinstance(source.start, Mapping):
-                continue
-            offsets = admin.offsets(source.topic)
-            if offsets.keys() != source.start.keys():
+        for topic, start in starts:
+            offsets = admin.offsets(topic)
+            if offsets.keys() != start.keys():
                 raise CommandError(
                     "`start` of a source must have an offset for each partition of its topic, and for no other one: "
-                    f"{source.topic} has {len(offsets)}"
+                    f"{topic} has {len(offsets)}"
                 )
             for partition, (first, end) in offsets.items():
-                if not first <= source.start[partition] <= end:
+                if not first <= start[partition] <= end:
                     raise CommandError(
-                        f"`start` of a source must be in its topic: the offsets of {source.topic}, partition {partition}, "
-                        f"are {first} to {end}, without {source.start[partition]}"
+                        f"`start` of a source must be in its topic: the offsets of {topic}, partition {partition}, "
+                        f"are {first} to {end}, without {start[partition]}"
                     )
 
 

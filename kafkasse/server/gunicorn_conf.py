@@ -39,7 +39,7 @@ def choice(variable: str, values: tuple[str, ...], default: str) -> str:
 
 
 def address(variable: str, default: str) -> str:
-    """Return the address in an environment variable, or end the process. Without a port, gunicorn would choose 8000."""
+    """Return the address in an environment variable. End the process if it has no port: gunicorn would choose 8000."""
     text = os.environ.get(variable) or default
     if not text or text.startswith(("unix:", "fd://")) or text.rpartition(":")[2].isdecimal():
         return text

@@ -22,8 +22,8 @@ from tests.history.worlds import CURSOR_KINDS, KINDS, STORED, StoredWorld, find,
 from tests.support.examples import examples
 
 ROOT = Path(__file__).parents[2]
-# A world of each of these kinds that reaches everything in EVERY_KIND, because `make test-fast` plays no other. If a change
-# of the worlds makes another one necessary, the test fails.
+# For each of these kinds, the seed of a world with everything in EVERY_KIND, because `make test-fast` plays only that
+# world. If a change to the worlds makes another seed necessary, the test fails.
 FIRST_SEEDS = {
     "interleaved: offsets": 48,
     "interleaved: an ID per run, hook": 12,

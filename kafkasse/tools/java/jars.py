@@ -66,13 +66,11 @@ def cache_directory() -> Path:
     Raises:
         CommandError: the path cannot be used.
     """
-    named = Path(
-        os.environ.get("KAFKASSE_CACHE_DIR") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "kafkasse")
-    )
+    named = os.environ.get("KAFKASSE_CACHE_DIR") or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/kafkasse"
     try:
-        directory = named.expanduser().absolute()
+        directory = Path(named).expanduser().absolute()
     except RuntimeError:
-        raise _cache_unusable(named, "the user has no home directory") from None
+        raise _cache_unusable(Path(named), "the user has no home directory") from None
     if os.pathsep in str(directory):
         raise _cache_unusable(directory, f"Java cannot use a path with {os.pathsep!r}")
     return directory
