@@ -18,6 +18,7 @@ import logging.config
 import os
 import re
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -126,8 +127,13 @@ class Worker(GeventWorker):  # type: ignore[misc]
 
     @classmethod
     def setup(cls) -> None:
-        """Prepare the process before gunicorn loads the app. With --preload, gunicorn calls this in its master."""
-        monkey.patch_all()
+        """Prepare gunicorn's master, which loads the app if the option is --preload.
+
+        The master waits for signals in a queue that it created before this call, so gevent's loop does not run. If gevent
+        handled SIGCHLD there, the master would replace no worker, and not end if the app cannot be loaded.
+        """
+        if not monkey.is_module_patched("signal"):  # else, the settings have patched the queue, too
+            monkey.patch_all(os=False, signal=False)
         raise_descriptor_limit()
 
     def init_process(self) -> None:
@@ -140,7 +146,9 @@ class Worker(GeventWorker):  # type: ignore[misc]
 
     def patch(self) -> None:
         """Find the listener for operators, after gevent has patched all listeners."""
-        super().patch()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Patching more than once")  # setup() has left out two modules
+            super().patch()
         if address := os.environ.get("KAFKASSE_OPERATIONS_BIND"):
             self._operations_name = name_of_listener(self, address)
             if self._operations_name is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import sysconfig
@@ -184,6 +185,19 @@ def test_a_logout_ends_the_streams_of_all_workers(start, tmp_path):
     server.process.terminate()
     assert 0 == server.process.wait(TIMEOUT_S)
     assert [] == list(runtime.iterdir())
+
+
+def test_a_killed_worker_is_replaced(start, tmp_path):
+    """Without kafkasse's gunicorn settings, gunicorn creates the queue of its master's signals before setup() patches it."""
+    (tmp_path / "login.py").write_text(LOGIN)
+    server = start(f"{GUNICORN} {WORKER} login:app")
+    server.expect("was sent SIGKILL")
+    killed = int(fetch(server.port, "/logout").headers["x-worker"])
+
+    os.kill(killed, signal.SIGKILL)
+
+    assert str(killed) != fetch(server.port, "/logout").headers["x-worker"]
+    assert "MonkeyPatchWarning" not in server.log
 
 
 def test_a_settings_file_can_set_the_class_of_the_worker(start, tmp_path):
