@@ -149,7 +149,8 @@ def check(name: str) -> None:
 @click.option(
     "--rebuild",
     is_flag=True,
-    help="Compute all results again while the old version runs, and then switch to the new results.",
+    help="Compute all results again while the old version runs, and then switch to the new results. "
+    "Each start with this option does so; leave it out afterwards.",
 )
 def run(
     name: str,
