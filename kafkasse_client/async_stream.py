@@ -185,6 +185,8 @@ def _network_errors() -> Iterator[None]:
     except aiohttp.ServerTimeoutError as error:
         is_silence = str(error).startswith("Timeout on reading")  # otherwise, the connection was not opened in time
         raise _silence() if is_silence else Retryable(str(error)) from error
+    except aiohttp.ClientPayloadError as error:
+        raise Retryable("the connection failed: the response is incomplete") from error
     except _NETWORK_ERRORS as error:
         reason = getattr(error, "strerror", None) or getattr(error, "message", None) or type(error).__name__
         raise Retryable(f"the connection failed: {reason}") from error

@@ -217,6 +217,8 @@ def _network_error(error: BaseException) -> StreamError | Retryable:
             f"the server's certificate cannot be verified: {error.verify_message}. "
             "If a private CA signed it, set REQUESTS_CA_BUNDLE to the CA's certificate."
         )
+    if str(error).endswith("base 16: b''"):  # urllib3 read the end of the response as the length of a chunk
+        return Retryable("the connection failed: the response is incomplete")
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return Retryable(f"the connection failed: {reason}")
 

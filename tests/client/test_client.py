@@ -620,6 +620,21 @@ def test_says_why_the_connection_failed(client):
     assert re.fullmatch("the connection failed: Connect(ion refused| call failed .*)", reasons[0])
 
 
+def test_says_that_the_connection_broke(client, serve):
+    """urllib3 finds no length of a chunk, but the cause is a server that was killed, not a wrong length."""
+    reasons: list[str] = []
+
+    def close(state: State) -> None:
+        if state.name == "retrying":
+            reasons.append(state.reason)
+            stream.close()
+
+    stream = client(serve(Sends(START + message(1), then="breaks")).url, on_state=close)
+    run(stream)
+
+    assert ["the connection failed: the response is incomplete"] == reasons
+
+
 def test_another_thread_can_close_a_stream_that_waits(serve):
     """close() is thread-safe, and ends the wait at once."""
     server = serve(Answers(503, Retry_After="100"))
