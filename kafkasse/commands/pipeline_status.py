@@ -97,7 +97,8 @@ def _row(status: dict[str, Any], now: datetime) -> tuple[str, ...]:
     is_silent = age_s > SILENT_AFTER_S.get(state, OTHERS_SILENT_AFTER_S)
     if is_silent and state not in ("stopped", "failed"):
         state = f"silent (was {state})"
-    lag = f"{status['lag_records']} records, {status['lag_s']:.0f} s"
+    is_measured = status["state"] != "starting" or status["lag_records"]
+    lag = f"{status['lag_records']} records, {status['lag_s']:.0f} s" if is_measured else "-"
     letters = status.get("dead_letters_in_topic")
     counts = str(status["restarts"]), str(status["dead_letters"] if letters is None else letters)
     cells = status["pipeline"], state, f"{age_s:.0f} s ago", lag, *counts, status["reason"]

@@ -62,6 +62,7 @@ def test_prints_the_latest_status_of_each_pipeline(cluster, show, fresh_name):
     states = {"a": "running", "b": "silent (was running)", "c": "failed", "e": "silent (was starting)", "f": "running"}
     assert states == {row[0]: row[1] for row in rows[1:]}
     assert ["12 records, 3 s", "1", "7"] == rows[1][3:]
+    assert "-" == rows[4][3], "a pipeline that starts has not measured its lag"
     assert "no such topic" == rows[3][-1]
     assert "2" == rows[5][5], "the dead letters of all runs"
     assert [("a", 12, None), ("b", 0, None), ("c", 0, None), ("e", 0, None), ("f", 0, 2)] == [
