@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import gevent
 import pytest
 import yaml
+from gevent.event import Event
 
 from kafkasse import __version__
 from kafkasse.tools.broker import EmbeddedBroker
@@ -19,7 +21,6 @@ from tests.support.kafka import Cluster
 from tests.support.server import KILLED, Server
 from tests.support.waiting import wait_until
 
-RECORDS = 150
 WRITE_INTERVAL_S = 0.02
 
 
@@ -69,9 +70,15 @@ def world(broker: EmbeddedBroker, tmp_path: Path, topic: str) -> Iterator[Reload
 def test_no_record_is_lost_or_repeated_by_a_reload(world, cluster, topic):
     """A client that reads during a reload resumes with its event ID, and then receives the format of the new file."""
 
-    def write() -> None:
-        for n in range(RECORDS):
+    closed = Event()
+
+    def write() -> int:
+        """Write until the first client is closed, and one more record. Return the number of records."""
+        for n in count():
+            last = closed.is_set()
             cluster.send(topic, b'{"n":%d,"secret":1}' % n)
+            if last:
+                return n + 1
             gevent.sleep(WRITE_INTERVAL_S)
 
     writer = gevent.spawn(write)
@@ -84,13 +91,13 @@ def test_no_record_is_lost_or_repeated_by_a_reload(world, cluster, topic):
         world.reload()
         events += client.rest()
         last_id = client.last_id
-    assert 0 < len(events) < RECORDS
+    closed.set()
+    records = writer.get()
 
     with Client(world.server.port, "/old", Last_Event_ID=last_id) as client:
-        resumed = client.events(RECORDS - len(events))
+        resumed = client.events(records - len(events))
 
-    writer.get()
-    assert list(range(RECORDS)) == numbers(events + resumed)
+    assert list(range(records)) == numbers(events + resumed)
     assert {True} == {"secret" in event.data for event in events}
     assert {False} == {"secret" in event.data for event in resumed}
     assert 200 == fetch(world.server.port, "/new", "HEAD").status
