@@ -46,6 +46,8 @@ def test_the_read_tests_of_the_official_suite_pass(suite, broker: EmbeddedBroker
         KAFKASSE_CORS_ORIGINS="*",
         KAFKASSE_MAX_REJECTIONS_PER_S="0",
         KAFKASSE_MAX_STREAMS_PER_CLIENT="100",
+        # A test of the suite that compares 102,400 bytes one by one may block Node for longer than the default of 5 s.
+        GUNICORN_CMD_ARGS="--keep-alive=60",
     ) as server:
         report = suite / "report.json"
         subprocess.run(
