@@ -149,7 +149,7 @@ def command(
     if last_event_id and (since or position_file):
         raise click.UsageError("--last-event-id cannot be combined with --since or --position-file.")
     if sys.stdout is None:
-        raise CommandError("stdout is closed, so nothing could be printed")
+        raise CommandError("stdout is closed, so nothing can be printed")
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, signal.default_int_handler)  # as after Ctrl-C, save the position

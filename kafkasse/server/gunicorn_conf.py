@@ -43,7 +43,9 @@ def address(variable: str, default: str) -> str:
     text = os.environ.get(variable) or default
     if not text or text.startswith(("unix:", "fd://")) or text.rpartition(":")[2].isdecimal():
         return text
-    raise SystemExit(f"{variable} must be an address and a port, not {text[:60]!r}. Example: {variable}=127.0.0.1:9090")
+    raise SystemExit(
+        f"{variable} must be an address with a port, not {text[:60]!r}. Example: {variable}=127.0.0.1:9090"
+    )
 
 
 bind = [address("KAFKASSE_BIND", f"0.0.0.0:{number('PORT', 6917, 0, 65_535)}")]

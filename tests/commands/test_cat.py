@@ -316,7 +316,7 @@ def test_reports_a_closed_stdout():
 
     done = subprocess.run(["sh", "-c", f"{command} >&-"], stderr=subprocess.PIPE, timeout=TIMEOUT_S, check=False)
 
-    assert (1, b"kafkasse cat: stdout is closed, so nothing could be printed\n") == (done.returncode, done.stderr)
+    assert (1, b"kafkasse cat: stdout is closed, so nothing can be printed\n") == (done.returncode, done.stderr)
 
 
 @pytest.mark.processes

@@ -181,9 +181,10 @@ def test_an_unusable_file_is_reported(cache, tmp_path, monkeypatch, variable, va
 
 
 @pytest.mark.parametrize(
-    ("directory", "reason"), [("/a:b", "a path with ':'"), ("~no-such-user/a", "the user has no home directory")]
+    ("directory", "reason"),
+    [("/a:b", "a path that contains ':'"), ("~no-such-user/a", "the home directory of the user is unknown")],
 )
-def test_a_path_of_the_cache_that_cannot_be_used_is_reported(monkeypatch, directory, reason):
+def test_an_unusable_cache_path_is_reported(monkeypatch, directory, reason):
     monkeypatch.setenv("KAFKASSE_CACHE_DIR", directory)
 
     with pytest.raises(CommandError, match=f"cannot use the cache {directory} .*{reason}"):

@@ -139,7 +139,7 @@ def test_a_login_failure_on_the_client_side_is_temporary(
     assert "access_token" in caplog.text
 
 
-def test_a_token_provider_that_hangs_does_not_block_kafka_for_long(broker, ports, files):
+def test_a_token_provider_that_hangs_delays_requests_only_briefly(broker, ports, files):
     calls = 0
 
     def hangs_once() -> str:

@@ -70,9 +70,9 @@ def cache_directory() -> Path:
     try:
         directory = Path(named).expanduser().absolute()
     except RuntimeError:
-        raise _cache_unusable(Path(named), "the user has no home directory") from None
+        raise _cache_unusable(Path(named), "the home directory of the user is unknown") from None
     if os.pathsep in str(directory):
-        raise _cache_unusable(directory, f"Java cannot use a path with {os.pathsep!r}")
+        raise _cache_unusable(directory, f"Java cannot use a path that contains {os.pathsep!r}")
     return directory
 
 
