@@ -271,16 +271,22 @@ class ArchivedLog:
 
     def offsets_at(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int]:
         offsets = self.recent.offsets_at(timestamps)
-        for partition, offset_range in self.recent.offset_ranges(offsets).items():
-            if offset_range.start:
-                try:
-                    archived = self._archived_offset_at(partition, timestamps[partition], offset_range.start)
-                except ArchiveUnavailable:
-                    if offsets[partition] <= offset_range.start:
-                        raise
-                    continue  # Kafka holds records before this time
-                offsets[partition] = offsets[partition] if archived is None else min(offsets[partition], archived)
+        starts = {key: kept.start for key, kept in self.recent.offset_ranges(offsets).items() if kept.start}
+        # If Kafka holds earlier records, the archive contains this time only if the clocks of producers differ.
+        optional = {partition: start for partition, start in starts.items() if offsets[partition] > start}
+        for partition, start in starts.items():
+            if partition not in optional:
+                self._include_archive(offsets, partition, timestamps[partition], start)
+        with gevent.Timeout(MAX_LOOKUP_S, False):
+            for partition, start in optional.items():
+                with suppress(ArchiveUnavailable):
+                    self._include_archive(offsets, partition, timestamps[partition], start)
         return offsets
+
+    def _include_archive(self, offsets: dict[Partition, int], partition: Partition, timestamp: int, start: int) -> None:
+        archived = self._archived_offset_at(partition, timestamp, start)
+        if archived is not None:
+            offsets[partition] = min(offsets[partition], archived)
 
     def _archived_offset_at(self, partition: Partition, timestamp: int, kafka_start: int) -> int | None:
         """Return the first archived offset at or after a timestamp, if the timestamp is older than Kafka's records."""

@@ -456,6 +456,21 @@ def test_lookups_do_not_wait_for_a_file_system_that_hangs(log, archived, monkeyp
     assert "clients that need it wait: no answer within 0.01 s" in caplog.text
 
 
+def test_a_start_at_a_time_that_kafka_holds_does_not_wait_for_a_file_system_that_hangs(
+    log, archived, kafka, monkeypatch
+):
+    """The archive may hold earlier records with this time, because the clocks of producers differ."""
+    kafka.append("t", b"{}", timestamp=1000)
+    kafka.drop_before("t", 10)
+    kafka.append("t", b"{}", timestamp=1007)
+    log.offset_ranges([AT])
+    monkeypatch.setattr(archive_log, "MAX_LOOKUP_S", 0.01)
+    monkeypatch.setattr(log.reader, "_run", lambda call: Event().wait())
+
+    with gevent.Timeout(TIMEOUT_S):
+        assert {AT: 11} == log.offsets_at({AT: 1007})
+
+
 def test_a_topic_without_an_id_has_no_archive(log, archived):
     """Before Kafka 2.8, topics have no IDs, so the archive may be that of a former topic with the same name."""
     log._topic_ids["t"] = ""
