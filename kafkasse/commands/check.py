@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from kafkasse.commands import options
 from kafkasse.commands.kafka_clients import connected, existing_topics
 from kafkasse.config import Config
 from kafkasse.config.kafka import servers
@@ -41,9 +42,7 @@ def command(file: Path | None, config_file: Path | None) -> None:
     """
     from kafkasse.app import blueprint
 
-    if file and config_file:
-        raise click.UsageError("Use either FILE or --config FILE.")
-    config = Config.load(os.environ, file or config_file)
+    config = Config.load(os.environ, options.configuration(file, config_file))
     blueprint(config)  # fails if a file or a package is missing, and logs warnings to stderr, as the server does
     problems: list[str] = []
     for cluster in ("", *config.kafka.clusters):

@@ -65,6 +65,13 @@ LOG_LEVEL = click.option(
 )
 
 
+def configuration(file: Path | None, config: Path | None) -> Path | None:
+    """Return the file that the argument FILE or the option --config names."""
+    if file and config:
+        raise click.UsageError("Use either FILE or --config FILE.")
+    return file or config
+
+
 def client_properties(kafka_config: Path | None) -> str:
     """Return the content of the file that --kafka-config names, or "" without the option.
 

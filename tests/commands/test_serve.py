@@ -78,7 +78,7 @@ def test_passes_the_options_to_gunicorn(serve, tmp_path):
 )
 def test_keeps_the_variables_of_the_platform(serve, monkeypatch, variables, bind):
     """Without options, the environment decides. Without PORT and KAFKASSE_BIND, only this machine can connect."""
-    monkeypatch.setattr("kafkasse.commands.serve._check_free", lambda bind: None)
+    monkeypatch.setattr("kafkasse.commands.serve._check_free", lambda *_: None)
 
     with pytest.raises(Started) as started:
         serve(KAFKASSE_ALLOWED_TOPICS="*", **variables)
@@ -98,14 +98,30 @@ def startup_error(serve: Run) -> Callable[..., str]:
     return startup_error
 
 
-def test_names_an_address_that_is_in_use(startup_error):
+@pytest.mark.parametrize("variable", ["KAFKASSE_BIND", "KAFKASSE_OPERATIONS_BIND"])
+def test_names_an_address_that_is_in_use(startup_error, variable):
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
 
-        sentence = startup_error("--bind", address, KAFKASSE_ALLOWED_TOPICS="*")
+        sentence = startup_error(KAFKASSE_ALLOWED_TOPICS="*", **{"KAFKASSE_BIND": "127.0.0.1:0", variable: address})
 
     assert address in sentence
-    assert "--bind" in sentence
+    assert {"KAFKASSE_BIND": "--bind"}.get(variable, variable) in sentence
+
+
+def test_explains_what_to_use_instead_of_port(serve):
+    """`kafkasse demo` and `kafkasse broker` have --port."""
+    code, _, err = serve("--port", "7000")
+
+    assert 2 == code
+    assert "Use --bind HOST:7000 instead of --port" in err
+
+
+def test_rejects_two_files(serve):
+    code, _, err = serve("a.yaml", "--config", "b.yaml")
+
+    assert 2 == code
+    assert "Use either FILE or --config FILE." in err
 
 
 WORKERS = "WEB_CONCURRENCY must be a whole number from 1 to 1000, not "
@@ -115,11 +131,13 @@ WORKERS = "WEB_CONCURRENCY must be a whole number from 1 to 1000, not "
     *((["--bind", bind], {"KAFKASSE_ALLOWED_TOPICS": "*"}, bind) for bind in (
         "nowhere", "127.0.0.1", "127.0.0.1:http", "127.0.0.1:²", "127.0.0.1:99999", ":6917"
     )),
+    (["--bind", "127.0.0.1:0"], {"KAFKASSE_ALLOWED_TOPICS": "*", "KAFKASSE_OPERATIONS_BIND": "9090"}, "needs HOST:PORT"),
     *(([], {"KAFKASSE_ALLOWED_TOPICS": "*", "WEB_CONCURRENCY": workers}, f"{WORKERS}{workers!r}") for workers in (
         "x", "0", "", "1.5"
     )),
     (["--config", "kafkasse.yaml"], {}, "heartbeat_s"),
     ([], {"KAFKASSE_RETRY_MS": "soon"}, "KAFKASSE_RETRY_MS"),
+    (["kafkasse.yaml"], {}, "heartbeat_s"),
     (["--config", "missing.yaml"], {}, "missing.yaml"),
     ([], {}, "allowed_topics"),
 ])  # fmt: skip
