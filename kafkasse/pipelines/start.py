@@ -104,14 +104,14 @@ def _check_starts(run: Run, starts: Iterable[tuple[str, Mapping[int, int]]]) -> 
             offsets = admin.offsets(topic)
             if offsets.keys() != start.keys():
                 raise CommandError(
-                    "`start` of a source must have an offset for each partition of its topic, and for no other one: "
-                    f"{topic} has {len(offsets)}"
+                    "`start` of a source must have an offset for each partition of its topic, and for no others: "
+                    f"the number of partitions of {topic} is {len(offsets)}"
                 )
             for partition, (first, end) in offsets.items():
                 if not first <= start[partition] <= end:
                     raise CommandError(
-                        f"`start` of a source must be in its topic: the offsets of {topic}, partition {partition}, "
-                        f"are {first} to {end}, without {start[partition]}"
+                        f"`start` of a source: partition {partition} of {topic} can start at {first} to {end}, but not at "
+                        f"{start[partition]}"
                     )
 
 
