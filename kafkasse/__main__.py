@@ -1,5 +1,35 @@
+"""The program `kafkasse`. It sets up this process for a terminal; kafkasse.commands runs the command."""
+
+import io
+import signal
 import sys
 
-from kafkasse.commands import main
 
-sys.exit(main())
+class _Stderr(io.FileIO):
+    """Discards what cannot be written: a full disk below a log must not end the work that the log describes."""
+
+    def write(self, text: bytes) -> int:  # type: ignore[override]
+        try:
+            return super().write(text)
+        except OSError:
+            return len(text)
+
+
+def main() -> int:
+    """Run one command. Returns its exit code."""
+    handler = signal.getsignal(signal.SIGINT)  # not Python's, if the shell ignores Ctrl-C for a background process
+    if handler is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # otherwise, Ctrl-C during an import would print a traceback
+    if sys.stderr is not None:
+        sys.stderr = io.TextIOWrapper(
+            _Stderr(2, "w", closefd=False), sys.stderr.encoding, "backslashreplace", write_through=True
+        )
+
+    from kafkasse.commands import main as run
+
+    signal.signal(signal.SIGINT, handler)
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -122,3 +123,18 @@ def main(args: Sequence[str] | None = None) -> int:
         return error.exit_code
     except click.Abort:
         return 130
+    except OSError as error:
+        if not _is_of_echo(error):
+            raise
+        discard_stdout()
+        click.echo(f"kafkasse: cannot write to stdout: {error.strerror}", err=True)
+        return 1
+
+
+def _is_of_echo(error: OSError) -> bool:
+    return traceback.extract_tb(error.__traceback__)[-1].filename == click.utils.__file__
+
+
+def discard_stdout() -> None:
+    """Discard the text in stdout's buffer, which Python would otherwise fail to write at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

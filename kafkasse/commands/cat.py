@@ -19,6 +19,7 @@ from pathlib import Path
 
 import click
 
+from kafkasse.commands import discard_stdout
 from kafkasse.commands.event_source import address, events
 from kafkasse.commands.pretty import pretty
 from kafkasse.errors import CommandError
@@ -253,8 +254,7 @@ def _print(line: str) -> None:
         sys.stdout.buffer.write(line.encode() + b"\n")
         sys.stdout.buffer.flush()
     except OSError as error:
-        # The rest of the line is still in the buffer, and Python would fail to flush it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_stdout()
         if isinstance(error, BrokenPipeError):
             raise
         raise CommandError(f"cannot write to stdout: {error.strerror}") from None

@@ -7,10 +7,12 @@ import os
 import pkgutil
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 
 import click
 import pytest
@@ -24,6 +26,7 @@ HEAVY = (
     "flask", "gevent", "gunicorn", "kafka", "msgspec", "pyspark", "yaml", "kafkasse.feed", "kafkasse.records.frame",
     "kafkasse.records.position", "kafkasse.web",
 )  # fmt: skip
+FULL = Path("/dev/full")
 Command = Callable[[BaseException], None]
 
 
@@ -142,6 +145,28 @@ def test_imports_only_what_the_command_needs(args, allowed):
     modules = set(json.loads(done.stdout.splitlines()[-1]))
     assert modules & set(HEAVY) <= allowed
     assert {*args} & {*SUMMARIES} == {name for name in SUMMARIES if f"kafkasse.commands.{name}" in modules}
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="only Linux has a device that is full")
+@pytest.mark.parametrize("words", ["--version", "--help", "cat --help", "config --json"])
+@pytest.mark.processes
+def test_a_stdout_that_cannot_be_written_is_reported(words):
+    """The error is one sentence, also if the text is written only when the buffer is full."""
+    with FULL.open("w") as stdout, process(*words.split(), stdout=stdout) as running:
+        err = running.communicate(timeout=60)[1]
+
+    assert (1, "kafkasse: cannot write to stdout: No space left on device\n") == (running.returncode, err)
+
+
+@pytest.mark.processes
+def test_ctrl_c_during_an_import_shows_no_traceback(tmp_path):
+    """It ends the process like that of any other program."""
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)")
+
+    with process("--version", env={**os.environ, "PYTHONPATH": str(tmp_path)}) as running:
+        out, err = running.communicate(timeout=60)
+
+    assert (-signal.SIGINT, "", "") == (running.returncode, out, err)
 
 
 def test_lists_every_command():

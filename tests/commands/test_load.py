@@ -21,6 +21,7 @@ from tests.commands.run import TIMEOUT_S, Done, Run, process
 from tests.support.kafka import Cluster
 from tests.support.waiting import wait_until
 
+FULL = Path("/dev/full")
 COUNTRIES = Path(__file__).parents[2] / "kafkasse" / "data" / "countries.csv"
 Load = Callable[..., Done]
 
@@ -134,6 +135,17 @@ def test_waits_for_acknowledgments_after_an_interruption(broker, cluster, topic,
 
     assert 130 == loading.returncode, err
     assert f"rows acknowledged in topic {topic}" in out
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="only Linux has a device that is full")
+def test_a_stderr_that_cannot_be_written_does_not_end_the_command(broker, cluster, topic):
+    """The progress is lost, but all rows are loaded and reported."""
+    words = "load", "--bootstrap-servers", broker.bootstrap_servers, str(COUNTRIES), "--topic", topic
+    with FULL.open("w") as stderr, process(*words, stderr=stderr) as loading:
+        out = loading.communicate(timeout=TIMEOUT_S)[0]
+
+    assert 0 == loading.returncode
+    assert f"252 rows acknowledged in topic {topic}" == out.splitlines()[0]
 
 
 @pytest.mark.parametrize(("words", "sentence"), [
