@@ -64,7 +64,7 @@ def command(file: Path, kafka: dict[str, str] | None, topics: str, public: bool,
 def _lines(
     file: Path, config: Config, existing: Mapping[str, int], allowed: Sequence[str], public: bool
 ) -> Iterator[str]:
-    yield f"# The configuration of kafkasse. Check it: kafkasse check {file}. Use it: kafkasse serve --config {file}"
+    yield f"# The configuration of kafkasse. Check it: kafkasse check {file}. Use it: kafkasse serve {file}"
     yield "# docs/configuration.md describes all settings. An environment variable overrides the same setting in this file."
     yield "\nkafka:"
     for name, value in _kafka(config):

@@ -1,4 +1,4 @@
-"""The commands of docs/troubleshooting.md, with a server and a topic as in the demo."""
+"""The commands of docs/troubleshooting.md."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from tests.support.kafka import Cluster
 from tests.support.server import ROOT, Server
 from tests.support.waiting import wait_until
 
-PORT = "6917"  # of the demo
+PORT = "6917"  # the default
 RECORD = '{"continent":"Europe"}'
 
 
 @pytest.fixture
 def environment(broker: EmbeddedBroker, tmp_path: Path) -> dict[str, str]:
-    route = {"path": "/topn/updates", "topics": ["topn"], "format": "value", "start": "snapshot"}
-    settings = {"kafka": {"bootstrap_servers": broker.bootstrap_servers}, "routes": {"topn": route}, "public": True}
+    route = {"path": "/orders", "topics": ["orders"], "format": "value", "start": "snapshot"}
+    settings = {"kafka": {"bootstrap_servers": broker.bootstrap_servers}, "routes": {"orders": route}, "public": True}
     (tmp_path / "kafkasse.yaml").write_text(yaml.safe_dump(settings))
     return {"KAFKASSE_CONFIG": str(tmp_path / "kafkasse.yaml"), "KAFKASSE_RUNTIME_DIR": str(tmp_path / "run")}
 
 
 @pytest.fixture
 def server(environment: dict[str, str], cluster: Cluster) -> Iterator[Server]:
-    cluster.send(cluster.create("topn", cleanup_policy="compact"), RECORD.encode(), key=b"Europe")
+    cluster.send(cluster.create("orders", cleanup_policy="compact"), RECORD.encode(), key=b"Europe")
     with Server(**environment) as server:
         yield server
-    cluster.delete("topn")
+    cluster.delete("orders")
 
 
 def test_the_commands_show_the_topic_the_streams_and_the_records(server, environment):
@@ -52,10 +52,10 @@ def test_the_commands_show_the_topic_the_streams_and_the_records(server, environ
             ["bash", "-c", command], cwd=folder, env=variables, capture_output=True, text=True, check=False
         ).stdout
 
-    with Client(server.port, "/topn/updates") as stream:
+    with Client(server.port, "/orders") as stream:
         stream.events(1)
 
-        assert "/topn/updates\n  topn  1 partition\n" in output(check)
-        assert "/{topics}\n  topn  1 partition\n" in output(check_topics)
+        assert "/orders\n  orders  1 partition\n" in output(check)
+        assert "/{topics}\n  orders  1 partition\n" in output(check_topics)
         wait_until(lambda: re.search(r"lag_records  state\n.* parked\n", output(streams)))
         assert f"data: {RECORD}\n" == output(f"({curl}\n) | grep --max-count 1 ^data")
