@@ -158,7 +158,10 @@ class Unauthorized(_WithChallenge):
         "The stream needs a token or a login, or the token is not valid, for example because it has expired or belongs "
         "to a guard of another stream."
     )
-    fix = "Send a valid token. `WWW-Authenticate` names the guards of the stream, and `detail` says what is wrong."
+    fix = (
+        "Log in, or send a valid token. `WWW-Authenticate` names the guards of the stream, and `detail` says what is "
+        "wrong."
+    )
 
 
 class Forbidden(_WithChallenge):

@@ -37,8 +37,8 @@ def command(file: Path | None, config_file: Path | None) -> None:
     """Check the configuration, connect to Kafka and list the topics of each route.
 
     FILE is a YAML file of settings; without it, the file that KAFKASSE_CONFIG names. Environment variables apply as they
-    do for kafkasse serve. The exit code is 1 if a setting is not valid, if Kafka cannot be used, or if a topic does not
-    exist.
+    do for kafkasse serve. Settings in your app's code are unknown here. The exit code is 1 if a setting is not valid, if
+    Kafka cannot be used, or if a topic does not exist.
     """
     from kafkasse.app import blueprint
 

@@ -38,6 +38,7 @@ from kafkasse.web.value_schemas import ValueSchemas
 
 TEMPLATES = Path(__file__).parent / "templates"
 MAX_DOCUMENTS = 32  # in the cache; they differ by the streams that the visitor may see
+_HEADERS = {"token": ' -H "Authorization: Bearer $TOKEN"', "cookie": ' -H "Cookie: $COOKIE"', "": ""}
 _CODE = re.compile("`([^`]*)`")
 
 
@@ -172,7 +173,6 @@ def _json(text: str, content_type: str) -> Response:
 def _as_json(stream: StreamDescription, base: str) -> dict[str, Any]:
     """Return the entry of a stream in the catalog. `base` is the URL of the blueprint."""
     url = base + stream.example_path
-    credentials = "" if stream.is_public else ' -H "Authorization: Bearer $TOKEN"'
     return {
         "name": stream.name,
         "path": stream.path,
@@ -184,12 +184,13 @@ def _as_json(stream: StreamDescription, base: str) -> dict[str, Any]:
         "format": stream.format,
         "start": stream.start,
         "access": list(stream.access) or [PUBLIC],
+        "credentials": stream.credentials,
         "filters": dict(stream.filters),
         "fields": list(stream.fields),
         "events": list(stream.events),
         "schemas": dict(stream.schemas),
         "examples": {
-            "curl": f"curl -N{credentials} {shlex.quote(url)}",
+            "curl": f"curl -N{_HEADERS[stream.credentials]} {shlex.quote(url)}",
             "eventsource": f"const source = new EventSource({json.dumps(url)});\n"
             'source.addEventListener("message", (event) => console.log(event.data));',
         },

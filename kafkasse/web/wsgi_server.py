@@ -140,7 +140,8 @@ class WsgiServer:
             finite = FINITE_READS if is_patched() == self._was_patched else "It cannot serve finite reads either."
             return (
                 f"{server} cannot serve streams, because gevent had not patched the standard library when the app was"
-                f" loaded. {finite} If the server runs gevent, put {PATCH} at the top of the app's first module. {ADVICE}"
+                f" loaded. {finite} {ADVICE} With `flask run`, or a server that runs gevent, put {PATCH} at the top"
+                " of the first module that it loads."
             )
         if getcurrent().parent is None:  # not a greenlet that the event loop has started
             return _occupied(server)

@@ -172,6 +172,13 @@ def test_a_filter_that_the_route_does_not_allow_is_rejected(client_of, query, de
     assert problem.get("allowed", ["key", "field.id"]) == ["key", "field.id"]
 
 
+def test_a_route_without_filters_suggests_none(client_of):
+    response = client_of().get("/orders?fields=id")
+
+    detail = response.get_json(force=True)["detail"]
+    assert "There is no query parameter fields. This route has no client filters." == detail
+
+
 @pytest.mark.parametrize(
     ("query", "route", "status"),
     [

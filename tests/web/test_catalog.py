@@ -98,6 +98,24 @@ class TestCatalog:
             assert (False, True) == ("/prices" in stranger, "/shown" in stranger)
             assert (True, True) == ("/prices" in visitor, "/shown" in visitor)
 
+    @pytest.mark.parametrize(
+        ("guard", "credentials", "header"),
+        [
+            ({"api_keys": {"file": "keys"}}, "token", '-H "Authorization: Bearer $TOKEN"'),
+            (lambda _: Visitor(), "cookie", '-H "Cookie: $COOKIE"'),
+        ],
+    )
+    def test_the_example_sends_what_the_guard_accepts(self, log, tmp_path, monkeypatch, guard, credentials, header):
+        """A login of the app usually ignores tokens."""
+        (tmp_path / "keys").touch()
+        monkeypatch.chdir(tmp_path)
+        routes = {"prices": {"path": "/prices", "topics": ["prices"], "access": ["guard"], "listed": True}}
+
+        (stream,) = mounted(log, routes=routes, guards={"guard": guard}).get("/streams/").json["streams"]
+
+        assert credentials == stream["credentials"]
+        assert f"curl -N {header} http://localhost/streams/prices" == stream["examples"]["curl"]
+
     def test_shows_a_stream_that_a_visitor_may_open_for_some_parameter(self, log):
         """A claim that must equal a path parameter does not hide the route. Other claims do."""
         routes = {}

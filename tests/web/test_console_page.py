@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -653,14 +654,14 @@ class TestPrograms:
         """Returns a function that runs a program for a script of responses while the block runs."""
 
         @contextmanager
-        def program(language: str, *script: Raw) -> Iterator[tuple[ScriptedServer, Path]]:
+        def program(language: str, *script: Raw, credentials: str = "") -> Iterator[tuple[ScriptedServer, Path]]:
             server = ScriptedServer(script)
             options = {
                 "url": server.url,
                 "file": "t.position",
                 "lastEventId": "",
                 "startsAtEnd": True,
-                "isGuarded": False,
+                "credentials": credentials,
             }
             (tmp_path / "snippets.mjs").write_bytes((ASSETS / "snippets.js").read_bytes())
             words = (
@@ -672,6 +673,14 @@ class TestPrograms:
                 yield server, tmp_path / "output"
 
         return program
+
+    @pytest.mark.parametrize("language", PROGRAMS)
+    def test_sends_the_cookie_of_a_login(self, program, tmp_path, language):
+        shutil.copy(ROOT / "kafkasse/javascript/kafkasse.js", tmp_path / "kafkasse.mjs")
+        with program(language, Raw(b"", "stays"), credentials="cookie") as (server, _):
+            wait_until(lambda: server.requests)
+
+        assert "session=s" == server.requests[0]["cookie"]
 
     def test_pages_of_a_proxy_do_not_move_the_position(self, program):
         """A redirect to a login page, and a page with the status 200."""
@@ -713,7 +722,7 @@ def response(status: str, body: str, *fields: str) -> Raw:
 @contextmanager
 def running_program(words: list[str], code: str, output: Path) -> Iterator[None]:
     """Run a program that it reads from stdin. Kill it, and its child processes, at the end."""
-    environ = {"PATH": os.environ["PATH"], "TOKEN": TOKEN}
+    environ = {"PATH": os.environ["PATH"], "TOKEN": TOKEN, "COOKIE": "session=s"}
     with (
         output.open("ab") as stdout,
         subprocess.Popen(

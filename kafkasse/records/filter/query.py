@@ -102,7 +102,8 @@ def _check_spelling(name: str, allowed: Sequence[str]) -> None:
     source = name.partition(".")[0].lower()[:MAX_VALUE_CHARS]
     if close := get_close_matches(source, _NAMES, 1, SIMILARITY):
         form = {"header": "header.NAME", "field": "field.PATH"}.get(close[0], close[0])
-        raise _not_allowed(f"There is no query parameter {shorten(name)}. Did you mean {form}?", allowed)
+        suggestion = f" Did you mean {form}?" if allowed else ""
+        raise _not_allowed(f"There is no query parameter {shorten(name)}.{suggestion}", allowed)
 
 
 def _not_allowed(sentence: str, allowed: Sequence[str]) -> InvalidParameter:

@@ -41,6 +41,13 @@ class StreamDescription:
         return not self.access
 
     @property
+    def credentials(self) -> str:
+        """What a client sends: "token", "cookie" if only a login of the app gives access, or "" if the stream is public."""
+        if self.is_public:
+            return ""
+        return "token" if any(scheme["type"] == "http" for scheme in self.schemes.values()) else "cookie"
+
+    @property
     def example_path(self) -> str:
         """The path with an example of each parameter: a group or topic, or the parameter's name in capitals."""
         topic = next((topic for topic in (*self.groups, *self.topics) if not is_pattern(topic)), "TOPIC")

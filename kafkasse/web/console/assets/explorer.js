@@ -373,14 +373,14 @@ export class Explorer {
     const dialog = element("code-dialog");
     let language = "curl";
     const show = () => {
-      const { isGuarded, lastEventId, path, search, startsAtEnd, stream } = this.#query;
+      const { credentials, lastEventId, path, search, startsAtEnd, stream } = this.#query;
       if (lastEventId) for (const name of ["timestamp", "since"]) search.delete(name);
       const url = new URL(address(path, search), root).href;
       const client = new URL("./kafkasse.js", import.meta.url).href;
       const file = `${stream?.name.replaceAll(/[^\w.-]/g, "-") ?? "stream"}.position`;
-      element("code").textContent = snippets[language]({ url, client, file, lastEventId, startsAtEnd, isGuarded });
+      element("code").textContent = snippets[language]({ url, client, file, lastEventId, startsAtEnd, credentials });
       const hints = [];
-      if (isGuarded) hints.push("It reads your token from the environment variable TOKEN.");
+      if (credentials) hints.push(`It reads your ${credentials} from the environment variable ${credentials.toUpperCase()}.`);
       if (lastEventId && language === "chunks") hints.push("It starts at the first record: chunks have no event IDs.");
       setText(element("code-note"), hints.join(" "));
     };

@@ -70,6 +70,11 @@ export class Query {
     return this.#stream !== null && !this.#stream.access.includes("public");
   }
 
+  /** What a program sends: "token", "cookie" or "". A function of the app may accept the token that the user has entered. */
+  get credentials() {
+    return this.isGuarded && session.signedIn ? "token" : (this.#stream?.credentials ?? "");
+  }
+
   /**
    * The stream whose connection tabs share, or null if each tab needs its own. Tabs do not share a guarded stream, because each
    * tab has its own sign-in.

@@ -1,12 +1,14 @@
 // Programs that read a stream. They store the position in a file, so they resume exactly after a break and after a restart.
-// They contain no secrets: the environment variable TOKEN holds the user's token.
+// They contain no secrets: the environment variable TOKEN or COOKIE holds the user's token or cookie.
 
 const shellQuoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
 /** Return a text as a literal of JavaScript and Python. Only JavaScript accepts lone surrogates in it. */
 const literal = (text) => JSON.stringify(text).replaceAll("\u2028", "\\u2028").replaceAll("\u2029", "\\u2029").replaceAll("\u007f", "\\u007f");
 
-const tokenHeader = (isGuarded) => (isGuarded ? ' -H "Authorization: Bearer $TOKEN"' : "");
+const CURL = { token: ' -H "Authorization: Bearer $TOKEN"', cookie: ' -H "Cookie: $COOKIE"', "": "" };
+const NODE = { token: ", token: process.env.TOKEN", cookie: ", headers: { Cookie: process.env.COOKIE }", "": "" };
+const PYTHON = { token: 'token=os.environ["TOKEN"]', cookie: 'headers={"Cookie": os.environ["COOKIE"]}' };
 
 /** The first line of each program, without the comment sign. */
 const about = (file, what = "event") => `Prints each ${what}. ${file} contains the position; delete this file to start over.`;
@@ -17,19 +19,18 @@ const about = (file, what = "event") => `Prints each ${what}. ${file} contains t
  * @param file the name of the file that contains the position.
  * @param lastEventId the event ID to start from if there is no file, or "".
  * @param startsAtEnd whether the program starts at the end of the log.
- * @param isGuarded whether the stream needs a token.
+ * @param credentials what the stream needs: "token", "cookie" or "".
  */
 export const snippets = {
-  curl({ url, file, lastEventId, isGuarded }) {
+  curl({ url, file, lastEventId, credentials }) {
     const saved = `cat ${file} 2>/dev/null${lastEventId ? ` || printf %s ${shellQuoted(lastEventId)}` : ""}`;
-    const token = tokenHeader(isGuarded);
     return `#!/bin/sh
 # ${about(file)}
 newline='
 '
 while true; do
   id=$(${saved}) event= data=
-  curl -sSN --fail --speed-limit 1 --speed-time 60${token} \${id:+-H "Last-Event-ID: $id"} \\
+  curl -sSN --fail --speed-limit 1 --speed-time 60${CURL[credentials]} \${id:+-H "Last-Event-ID: $id"} \\
       ${shellQuoted(url)} |
     while IFS= read -r line; do
       case $line in
@@ -47,7 +48,7 @@ done
 `;
   },
 
-  javascript({ url, client, file, lastEventId, isGuarded }) {
+  javascript({ url, client, file, lastEventId, credentials }) {
     return `// ${about(file)}
 // Before you start it: curl -o kafkasse.mjs ${shellQuoted(client)}
 import { existsSync, readFileSync, renameSync, writeFileSync } from "node:fs";
@@ -61,18 +62,18 @@ const store = {
     renameSync(\`\${file}.new\`, file);
   },
 };
-const stream = new Stream(${literal(url)}, { store${isGuarded ? ", token: process.env.TOKEN" : ""} });
+const stream = new Stream(${literal(url)}, { store${NODE[credentials]} });
 for await (const event of stream) console.log(event.type, event.data);
 `;
   },
 
-  python({ url, file, lastEventId, isGuarded }) {
+  python({ url, file, lastEventId, credentials }) {
     const options = ["store=store"];
     if (lastEventId) options.push(`last_event_id=store.load() or ${literal(lastEventId)}`);
-    if (isGuarded) options.push('token=os.environ["TOKEN"]');
+    if (credentials) options.push(PYTHON[credentials]);
     return `# ${about(file)}
 # Before you start it, install the client from the source of kafkasse: pip install "../kafkasse/kafkasse_client[requests]"
-${isGuarded ? "import os\n\n" : ""}from kafkasse_client import FileStore, Stream
+${credentials ? "import os\n\n" : ""}from kafkasse_client import FileStore, Stream
 
 store = FileStore(${literal(file)})
 for event in Stream(
@@ -84,21 +85,20 @@ for event in Stream(
   },
 
   /** Finite reads: an event ID is not an offset, so the program cannot start at one. */
-  chunks({ url, file: position, startsAtEnd, isGuarded }) {
+  chunks({ url, file: position, startsAtEnd, credentials }) {
     const file = position.replace(/position$/, "offset");
     const headers = position.replace(/position$/, "headers");
     const start = startsAtEnd ? "now" : "-1";
     const address = (query) => shellQuoted(url + (url.includes("?") ? "&" : "?") + query);
-    const token = tokenHeader(isGuarded);
     return `#!/bin/sh
 # ${about(file, "chunk, a JSON array")}
-# One chunk: curl -i${token} ${address(`offset=${start}`)}
+# One chunk: curl -i${CURL[credentials]} ${address(`offset=${start}`)}
 header() { tr -d '\\r' < ${headers} | awk -v name="$1:" 'tolower($1) == name { print $2 }'; }
 save() { header stream-next-offset > ${file}.new && [ -s ${file}.new ] && mv ${file}.new ${file}; }
 cursor=
 while true; do
   offset=$(cat ${file} 2>/dev/null || echo ${start})
-  if chunk=$(curl -sS --fail --max-time 60 -D ${headers}${token} \\
+  if chunk=$(curl -sS --fail --max-time 60 -D ${headers}${CURL[credentials]} \\
       ${address("live=long-poll&offset=")}"$offset&cursor=$cursor") && [ -n "$(header stream-next-offset)" ]; then
     [ -z "$chunk" ] || printf '%s\\n' "$chunk"
     save
