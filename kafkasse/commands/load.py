@@ -101,8 +101,9 @@ def command(
 ) -> None:
     """Write FILE to a topic, one record for each row.
 
-    FILE is CSV with a header line (.csv), JSON lines (.jsonl, .ndjson), or - for JSON lines on stdin. The exit code is 130
-    if Ctrl-C or SIGTERM interrupted the command.
+    FILE is CSV with a header line (.csv), JSON lines (.jsonl, .ndjson), or - for JSON lines on stdin. Each record has a
+    value. For a tombstone, which deletes a key, use a producer or Kafka's console producer with null.marker. The exit code
+    is 130 if Ctrl-C or SIGTERM interrupted the command.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     read_rows = _row_reader(file)

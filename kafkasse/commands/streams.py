@@ -104,4 +104,5 @@ def _silent(sockets: list[Path]) -> str:
 
 
 def _cell(value: Any) -> str:
-    return one_line(str(value), MAX_CELL_CHARS) or "-"  # a visitor's name comes from a token
+    """Return the text of a member. A finite read has no lag, and a visitor's name comes from a token."""
+    return one_line("" if value is None else str(value), MAX_CELL_CHARS) or "-"

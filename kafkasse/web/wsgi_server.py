@@ -23,7 +23,10 @@ from kafkasse.process.loop_thread import loop_thread
 
 Result = TypeVar("Result")
 
-ADVICE = "Run the app with `gunicorn --worker-class kafkasse.server.worker.Worker MODULE:APP` instead."
+ADVICE = (
+    "Run the app with `gunicorn --worker-class kafkasse.server.worker.Worker MODULE:APP` instead, or see"
+    " docs/wsgi-servers.md."
+)
 PATCH = "`from gevent import monkey; monkey.patch_all()`"
 OUR_WORKER = "kafkasse.server.worker."
 GEVENT_WORKERS = (OUR_WORKER, "gunicorn.workers.ggevent.")

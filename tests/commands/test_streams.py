@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -106,6 +107,18 @@ def test_names_a_worker_that_does_not_answer(server, streams, connect, directory
     assert [1, 1] == [listing.code, ended.code]
     assert of_running == {stream["id"] for stream in listed(listing)}
     assert [True, True] == [done.err.startswith(silent) for done in (listing, ended)]
+
+
+def test_shows_a_finite_read_without_a_lag(server, streams):
+    """The table has a dash instead of the lag."""
+    offset = fetch(server.port, "/t?offset=now").headers["stream-next-offset"]
+    with socket.create_connection(("127.0.0.1", server.port)) as poll:
+        poll.sendall(f"GET /t?offset={offset}&live=long-poll HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        wait_until(lambda: "finite_read" in streams().out)
+
+        table = streams().out
+
+    assert ["-", "finite_read"] == table.splitlines()[1].split()[-2:]
 
 
 def test_a_stream_that_does_not_exist_is_an_error(server, streams):

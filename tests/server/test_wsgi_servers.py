@@ -22,7 +22,10 @@ from tests.support.issuer import key_set, token
 from tests.support.server import ROOT, TOOLS
 from tests.support.waiting import TIMEOUT_S, wait_until
 
-ADVICE = "Run the app with `gunicorn --worker-class kafkasse.server.worker.Worker MODULE:APP` instead."
+ADVICE = (
+    "Run the app with `gunicorn --worker-class kafkasse.server.worker.Worker MODULE:APP` instead, or see"
+    " docs/wsgi-servers.md."
+)
 SHOP = "tests.support.shop:app"
 BIN = Path(sys.executable).parent
 GUNICORN = f"{BIN}/gunicorn --bind 127.0.0.1:{{port}}"
