@@ -53,8 +53,12 @@ def is_from_kubernetes(name: str, value: str) -> bool:
 
 
 def suggestion(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """Return `: did you mean NAME?` with the known name that is most similar to `name`, or a link to the documentation."""
-    close = get_close_matches(name.lower(), list(known), 1)
+    """Return `: did you mean NAME?` with the known name that is most similar to `name`, or a link to the documentation.
+
+    A name with all words of `name` is preferred: sasl_password means sasl_plain_password rather than ssl_password.
+    """
+    words = set(name.lower().split("_"))
+    close = sorted(get_close_matches(name.lower(), list(known)), key=lambda match: not words <= {*match.split("_")})
     if not close:
         return f". See {DOCS} for all settings."
     return f": did you mean {prefix + (close[0].upper() if prefix else close[0])}?"

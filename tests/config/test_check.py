@@ -144,6 +144,8 @@ def test_a_guard_of_the_app_may_use_path_parameters(write):
         ("CLUSTERS", "x", " is not a setting: clusters can be set only in a file or in code."),
         ("ROUTES", "x", " is not a setting: routes can be set only in a file or in code."),
         ("KAFKA_SSL_CAFIEL", "x", " is not a client setting of kafka-python: did you mean KAFKASSE_KAFKA_SSL_CAFILE?"),
+        ("KAFKA_SASL_PASSWORD", "x",
+         " is not a client setting of kafka-python: did you mean KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD?"),
         ("SASL_PLAIN_PASSWORD", "x", " is not a setting: did you mean KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD?"),
         ("PORT", "x", " is not a setting"),
         ("KAFKA_TIMEOUT", "x", " is not a client setting of kafka-python: did you mean KAFKASSE_KAFKA_TIMEOUT_S?"),
