@@ -41,7 +41,8 @@ def choice(variable: str, values: tuple[str, ...], default: str) -> str:
 def address(variable: str, default: str) -> str:
     """Return the address in an environment variable. End the process if it has no port: gunicorn would choose 8000."""
     text = os.environ.get(variable) or default
-    if not text or text.startswith(("unix:", "fd://")) or text.rpartition(":")[2].isdecimal():
+    _, colon, port = text.rpartition(":")
+    if not text or text.startswith(("unix:", "fd://")) or (colon and port.isdecimal()):
         return text
     raise SystemExit(
         f"{variable} must be an address with a port, not {text[:60]!r}. Example: {variable}=127.0.0.1:9090"

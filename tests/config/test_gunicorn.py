@@ -30,6 +30,7 @@ def check(option: str = "--check-config", **variables: str) -> subprocess.Comple
         ("PORT", "http", "PORT must be a whole number from 0 to 65535, not 'http'. Example: PORT=6917"),
         ("PORT", "65536", "PORT must be a whole number from 0 to 65535, not '65536'."),
         ("KAFKASSE_OPERATIONS_BIND", "127.0.0.1", "KAFKASSE_OPERATIONS_BIND must be an address with a port, not"),
+        ("KAFKASSE_OPERATIONS_BIND", "9090", "KAFKASSE_OPERATIONS_BIND must be an address with a port, not '9090'."),
         ("WEB_CONCURRENCY", "0", "WEB_CONCURRENCY must be a whole number from 1 to 1000, not '0'."),
         ("KAFKASSE_LOG_LEVEL", "loud", "KAFKASSE_LOG_LEVEL must be one of debug, info, warning, error, critical, not"),
         ("KAFKASSE_ALOWED_TOPICS", "a",
