@@ -63,7 +63,7 @@ Example:
 @click.option(
     "--rate",
     metavar="R",
-    type=options.Number(min=0, min_open=True),
+    type=options.Number(min=1e-6),
     default=8.0,  # slow enough to watch
     show_default=True,
     help="Countries loaded per second.",

@@ -9,6 +9,7 @@ import json
 import os
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -44,21 +45,32 @@ def command(file: Path, kafka: dict[str, str] | None, topics: str, public: bool,
     The command connects to Kafka with the settings in the environment (KAFKASSE_KAFKA_...), and lists the existing topics in
     the file. Passwords stay in the environment: the file contains none. No topic is served until you allow it.
     """
+    if file.exists() and not file.is_file():
+        raise CommandError(f"{file} is not a regular file; choose another file")
     if file.exists() and not force:
         raise CommandError(f"{file} exists; choose another file, or replace it with --force")
     config = Config.load(os.environ, kafka=kafka)
     existing = {name: number for name, number in existing_topics(config).items() if not name.startswith("__")}
     allowed = [name.strip() for name in topics.split(",") if name.strip()]
     text = "\n".join(_lines(file, config, existing, allowed, public)) + "\n"
-    try:
-        file.write_text(text)
-    except OSError as error:
-        raise CommandError(f"{file} cannot be written: {error.strerror}") from None
+    _write(file.resolve(), text)
     click.echo(f"Wrote {file}. Kafka at {servers(config.kafka_settings())} has {_count(existing)}.")
     todo = [*([] if allowed else ["allow topics"]), *([] if public else ["say who may read them"])]
     if todo:
         click.echo(f"Edit the file: {' and '.join(todo)}.")
     click.echo(f"Then run: kafkasse check {file}")
+
+
+def _write(file: Path, text: str) -> None:
+    """Replace the file as a whole: if the disk is full, the old file stays."""
+    new = file.with_name(f"{file.name}.new")
+    try:
+        new.write_text(text, "utf-8")
+        new.replace(file)
+    except OSError as error:
+        with suppress(OSError):
+            new.unlink()
+        raise CommandError(f"{file} cannot be written: {error.strerror}") from None
 
 
 def _lines(

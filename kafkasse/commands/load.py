@@ -77,7 +77,7 @@ class Row(NamedTuple):
 @click.option(
     "--rate",
     metavar="R",
-    type=options.Number(min=0, min_open=True),
+    type=options.Number(min=1e-6),  # time.sleep() cannot wait for much longer
     help="Send at most R rows per second. Without it, there is no limit.",
 )
 @options.KAFKA
@@ -343,6 +343,8 @@ def _row_reader(file: str) -> Callable[[Iterable[str], str | None], Iterator[Row
 
 
 def _open(file: str) -> BinaryIO:
+    if file == "-" and sys.stdin is None:
+        raise CommandError("stdin is closed; pipe JSON lines to the command, or pass a file")
     try:
         return sys.stdin.buffer if file == "-" else Path(file).open("rb")
     except OSError as error:

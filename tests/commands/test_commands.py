@@ -94,6 +94,12 @@ def test_nan_is_not_a_number(run, args):
     assert f"{args[-1]!r} is not a number." in err
 
 
+def test_a_rate_that_is_nearly_zero_is_rejected(run):
+    code, _, err = run("load", "-", "--topic", "t", "--rate", "1e-300")
+
+    assert (2, True) == (code, "1e-300 is not in the range x>=1e-06" in err)
+
+
 def test_without_a_command_shows_the_help(run):
     """The exit code is that of a usage error, because nothing was done."""
     code, _, err = run()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -155,6 +157,22 @@ def test_does_not_replace_a_file(run, file):
 
     assert (1, "heartbeat_s: 9") == (done.code, file.read_text())
     assert f"kafkasse init: {file} exists; choose another file, or replace it with --force\n" == done.err
+
+
+@pytest.mark.parametrize("old", [None, "heartbeat_s: 9"])
+@pytest.mark.processes
+def test_a_full_disk_does_not_change_the_file(cluster, file, old):
+    """With --force, the old file stays. Without one, no part of the new file is left."""
+    if old:
+        file.write_text(old)
+    command = f"{sys.executable} -m kafkasse init --force --bootstrap-servers {cluster.bootstrap_servers} {file}"
+
+    # The limit of the size of a file has the same effect as a full disk.
+    done = subprocess.run(["sh", "-c", f"ulimit -f 1; {command}"], stderr=subprocess.PIPE, timeout=60, check=False)
+
+    assert (1, f"kafkasse init: {file} cannot be written: File too large\n".encode()) == (done.returncode, done.stderr)
+    assert ([file] if old else []) == [*file.parent.iterdir()]
+    assert old is None or old == file.read_text()
 
 
 def test_writes_nothing_if_kafka_does_not_answer(run, file):

@@ -150,6 +150,7 @@ def test_a_stderr_that_cannot_be_written_does_not_end_the_command(broker, cluste
 
 @pytest.mark.parametrize(("words", "sentence"), [
     (["missing.csv", "--bootstrap-servers", "127.0.0.1:1"], "cannot read missing.csv: No such file"),
+    (["-", "--bootstrap-servers", "127.0.0.1:1"], "stdin is closed; pipe JSON lines to the command, or pass a file\n"),
     (["x.xlsx", "--bootstrap-servers", "127.0.0.1:1"], "the format of x.xlsx is unknown: use a .csv, .jsonl or"),
     ([str(COUNTRIES), "--bootstrap-servers", "127.0.0.1:1"],
      "cannot reach Kafka at 127.0.0.1:1 within 0 s; start it, or pass another address with --bootstrap-servers\n"),
@@ -159,6 +160,7 @@ def test_a_stderr_that_cannot_be_written_does_not_end_the_command(broker, cluste
 ])  # fmt: skip
 def test_a_failure_is_one_sentence(run, monkeypatch, words, sentence):
     """The file is checked before the command connects. An address that does not answer is named, also the default one."""
+    monkeypatch.setattr(sys, "stdin", None)  # as with `<&-`
     monkeypatch.setattr("kafkasse.config.kafka.BOOTSTRAP_DEFAULT", "127.0.0.1:2")
     monkeypatch.setattr("kafkasse.commands.kafka_clients.BOOTSTRAP_TIMEOUT_S", 0.3)
 
