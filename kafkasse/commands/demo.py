@@ -23,8 +23,8 @@ from kafkasse.commands import options, stop_at_sigterm
 from kafkasse.commands.kafka_clients import silence_kafka_python
 from kafkasse.errors import CommandError
 from kafkasse.tools.broker.embedded import HOST, EmbeddedBroker, last_lines, require_free
-from kafkasse.tools.broker.supervised_process import SupervisedProcess
 from kafkasse.tools.java import jars
+from kafkasse.tools.supervised_process import SupervisedProcess
 
 DATA = Path(__file__).parents[1] / "data"
 COUNTRIES = DATA / "countries.csv"

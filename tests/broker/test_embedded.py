@@ -17,7 +17,7 @@ from kafka import KafkaAdminClient
 
 from kafkasse.errors import CommandError
 from kafkasse.tools.broker import EmbeddedBroker, embedded
-from kafkasse.tools.broker.supervised_process import SupervisedProcess
+from kafkasse.tools.supervised_process import SupervisedProcess
 from tests.support.kafka import Cluster
 from tests.support.waiting import wait_until
 

@@ -24,6 +24,7 @@ from kafkasse.errors import CommandError
 from kafkasse.tools.java import jars, runtime
 from tests.project import java_compiler as compiler
 from tests.support.certificates import Authority
+from tests.support.waiting import wait_until
 
 GROUP = "spark-kafka"
 SMALLEST = "spark-token-provider-kafka-0-10_2.13-4.2.0.jar"
@@ -125,6 +126,24 @@ def test_without_a_network_the_error_gives_the_fix(cache, unreachable):
 
 
 @pytest.mark.processes
+def test_ivy_ends_if_the_process_that_downloads_is_killed(cache, use_registry, tmp_path, monkeypatch):
+    """Otherwise, it would disturb the process that resumes the download. Its options, with passwords, are deleted."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        use_registry(f"http://127.0.0.1:{server.getsockname()[1]}/")
+        process = subprocess.Popen([sys.executable, "-c", FETCH])
+        ivy, _ = server.accept()
+
+        process.kill()
+        process.wait()
+
+        with ivy, ivy.makefile("rb") as requests:
+            requests.read()  # returns when Ivy has ended
+    wait_until(lambda: not list((tmp_path / "temporary").iterdir()))
+
+
+@pytest.mark.processes
 def test_a_stalled_download_times_out(cache, use_registry, monkeypatch):
     monkeypatch.setattr(jars, "STALL_TIMEOUT_S", 2.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -196,6 +215,17 @@ def test_a_full_disk_is_reported():
     log = "java.io.IOException: No space left on device\n at java.base/java.io.FileOutputStream.writeBytes"
 
     assert "No space left on device" in jars._explain(log, stalled=False)
+
+
+def test_a_trust_store_that_cannot_be_written_leaves_nothing_behind(tmp_path):
+    """Otherwise, each attempt would leave a file in a cache whose disk is full."""
+    store = tmp_path / "trust.p12"
+    store.mkdir()
+
+    with pytest.raises(IsADirectoryError):
+        runtime._write_atomically(store, b"content")
+
+    assert [store] == [*tmp_path.iterdir()]
 
 
 def test_the_lock_file_is_complete():

@@ -27,7 +27,7 @@ import gevent
 from kafka import KafkaProducer
 
 from kafkasse.tools.broker import EmbeddedBroker
-from kafkasse.tools.broker.supervised_process import SupervisedProcess
+from kafkasse.tools.supervised_process import SupervisedProcess
 from tests.pipelines.standalone import EXECUTOR_OPTIONS, Standalone, children, kill
 from tests.pipelines.topics import country, tombstone, top
 from tests.support.kafka import Cluster

@@ -14,8 +14,8 @@ import gevent
 from gevent import socket
 
 from kafkasse.tools.broker import EmbeddedBroker
-from kafkasse.tools.broker.supervised_process import SupervisedProcess
 from kafkasse.tools.java import jars, runtime
+from kafkasse.tools.supervised_process import SupervisedProcess
 from tests.support.ports import HOST, reserved_ports
 from tests.support.waiting import wait_until
 

@@ -24,8 +24,8 @@ from types import TracebackType
 from typing import IO
 
 from kafkasse.errors import CommandError
-from kafkasse.tools.broker.supervised_process import SupervisedProcess
 from kafkasse.tools.java import jars, runtime
+from kafkasse.tools.supervised_process import SupervisedProcess
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0

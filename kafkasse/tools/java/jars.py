@@ -28,6 +28,7 @@ from xml.sax.saxutils import quoteattr
 from kafkasse.errors import CommandError
 from kafkasse.tools.java import runtime
 from kafkasse.tools.progress import Progress
+from kafkasse.tools.supervised_process import SupervisedProcess
 
 LOCK_FILE = Path(__file__).with_name("jars.lock.json")
 STALL_TIMEOUT_S = 60.0  # a download that makes no progress for this long is aborted
@@ -194,16 +195,18 @@ def call_ivy(words: list[str], cache: Path, work: Path, progress: Progress) -> N
         *words,
     ]
     log = work / "log"
-    with progress, log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:  # noqa: S603
+    with progress, log.open("wb") as out:
+        # An Ivy that outlives this process would disturb the one that resumes the download.
+        process = SupervisedProcess(command, scratch=str(work), stdout=out, stderr=out)
         try:
             stalled = _watch(process, log, cache, progress)
         finally:
             process.kill()
-    if stalled or process.returncode:
+    if stalled or process.wait():
         raise CommandError(_explain(log.read_text(errors="replace"), stalled=stalled))
 
 
-def _watch(process: subprocess.Popen[bytes], log: Path, cache: Path, progress: Progress) -> bool:
+def _watch(process: SupervisedProcess, log: Path, cache: Path, progress: Progress) -> bool:
     """Wait for Ivy to end and show its progress. Returns True if Ivy stalled instead."""
     last_sizes, progress_at_s = (-1, -1), time.monotonic()
     while time.monotonic() - progress_at_s < STALL_TIMEOUT_S:
@@ -211,7 +214,7 @@ def _watch(process: subprocess.Popen[bytes], log: Path, cache: Path, progress: P
             process.wait(POLL_INTERVAL_S)
         downloaded = _size_bytes(cache)
         progress.show(downloaded, f"{downloaded / 1e6:.1f} MB")
-        if process.returncode is not None:
+        if process.ended():
             return False
         sizes = (log.stat().st_size, downloaded)
         if sizes != last_sizes:

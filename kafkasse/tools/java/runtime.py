@@ -134,10 +134,10 @@ def _certificates(bundle: bytes) -> Iterator[Certificate]:
 
 
 def _write_atomically(path: Path, content: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-    Path(name).replace(path)
+    with tempfile.TemporaryDirectory(dir=path.parent) as directory:
+        new = Path(directory, path.name)
+        new.write_bytes(content)
+        new.replace(path)
 
 
 def _proxy_options(proxies: Mapping[str, str]) -> list[str]:

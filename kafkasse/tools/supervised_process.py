@@ -75,7 +75,9 @@ class SupervisedProcess:
     def kill(self) -> None:
         """Send SIGKILL and wait."""
         if not self.ended():
-            os.kill(self.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                # The process ID 0 would be our own process group.
+                os.kill(self.pid or self._supervisor.pid, signal.SIGKILL)
             self.wait()
 
 
