@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pyspark
 
+from kafkasse.errors import CommandError
 from kafkasse.pipelines import private_spark
 from kafkasse.tools.java import jars, runtime
 
@@ -113,7 +114,7 @@ class Jvm:
 
     def _command(self, settings: Mapping[str, str], options: Iterable[str], classpath: Iterable[str]) -> list[str]:
         configuration = (os.environ[name] for name in CONFIGURATION_VARIABLES if os.environ.get(name))
-        path = ":".join([spark_classpath(), *classpath, *configuration])
+        path = os.pathsep.join([spark_classpath(), *classpath, *configuration])
         options = [*OPTIONS, *MODULE_OPTIONS, f"-Djava.io.tmpdir={self._directory}", *options, "-cp", path]
         file = runtime.write_options(self._directory / "options", options)
         properties = self._directory / "spark.properties"  # other users see a command line, but not this file
@@ -172,6 +173,10 @@ def connector_jars() -> list[Path]:
 
 def spark_classpath() -> str:
     """Return the jars of Spark, of its Kafka connector, and of kafkasse."""
-    return ":".join(
-        map(str, [*sorted(Path(pyspark.__file__).parent.glob("jars/*.jar")), *connector_jars(), private_spark.JAR])
-    )
+    paths = [*sorted(Path(pyspark.__file__).parent.glob("jars/*.jar")), *connector_jars(), private_spark.JAR]
+    for path in paths:
+        if os.pathsep in str(path):
+            raise CommandError(
+                f"Java cannot use {path}, because the path contains {os.pathsep!r}; install kafkasse in another directory"
+            )
+    return os.pathsep.join(map(str, paths))

@@ -10,7 +10,7 @@ import shlex
 import signal
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -197,15 +197,17 @@ def _without_submitted(settings: Mapping[str, str], master: str | None) -> dict[
 
 
 def _start(settings: dict[str, str], directory: Path, process: Jvm) -> SparkSession:
+    with _ended_by_signals(_interrupt):
+        connector_jars = jvm.connector_jars()  # a download may take minutes
     master = settings.get("spark.master", MASTER)
     chosen: dict[str, Any] = {"spark.local.dir": str(directory)}
     chosen |= LOCAL_SETTINGS | (SINGLE_JVM_SETTINGS if is_local(master) else {})
     chosen |= settings | {"spark.master": master}
     if not is_local(master):  # the executors load these jars from the driver
-        chosen["spark.jars"] = ",".join([*map(str, jvm.connector_jars()), *filter(None, [chosen.get("spark.jars")])])
+        chosen["spark.jars"] = ",".join([*map(str, connector_jars), *filter(None, [chosen.get("spark.jars")])])
     options = [f"-Xmx{chosen['spark.driver.memory']}", *shlex.split(chosen.get("spark.driver.extraJavaOptions", ""))]
     classpath = filter(None, [chosen.get("spark.driver.extraClassPath")])
-    with _ended_by_signals(process):
+    with _ended_by_signals(process.kill):
         connection = process.start(chosen, options, classpath)
         if connection is None:
             code = process.wait(EXIT_DELAY_S) or 0
@@ -244,11 +246,16 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-@contextmanager
-def _ended_by_signals(process: Jvm) -> Iterator[None]:
-    """Kill the JVM at SIGINT or SIGTERM, so that the block fails. Then pass the signals on to the handlers of the command.
+def _interrupt() -> None:
+    raise KeyboardInterrupt
 
-    The handler raises no exception, because an exception could interrupt PySpark in the middle of a call to the JVM.
+
+@contextmanager
+def _ended_by_signals(end: Callable[[], None]) -> Iterator[None]:
+    """Call `end` at SIGINT or SIGTERM, so that the block fails. Then pass the signals on to the handlers of the command.
+
+    Args:
+        end: raises no exception if one could interrupt PySpark in the middle of a call to the JVM; kills the JVM instead.
 
     Raises:
         Stopped: a signal arrived, and the command's handler raised no exception.
@@ -260,13 +267,14 @@ def _ended_by_signals(process: Jvm) -> Iterator[None]:
 
     def handle(number: int, _: object) -> None:
         received.append(number)
-        process.kill()
+        end()
 
     handlers = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
-    except KeyboardInterrupt:  # from PySpark's own handler, which it installs near the end of the start
-        received.append(signal.SIGINT)
+    except KeyboardInterrupt:
+        if not received:  # from PySpark's own handler, which it installs near the end of the start
+            received.append(signal.SIGINT)
     except Exception:
         if not received:
             raise

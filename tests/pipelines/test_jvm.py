@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import zipfile
@@ -15,7 +16,10 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from kafkasse.pipelines import jvm
+from kafkasse.errors import CommandError
+from kafkasse.pipelines import jvm, private_spark
+from kafkasse.pipelines.session import session
+from kafkasse.pipelines.supervisor import Stopped, StopRequests
 from kafkasse.pipelines.temporary_directory import temporary_directory
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +71,33 @@ with temporary_directory(sys.argv[1]) as path:
     print(path, flush=True)
     time.sleep(600)
 """
+
+
+def test_a_path_that_contains_a_colon_is_an_error(monkeypatch):
+    """Java would find no class, and report the first one that it needs."""
+    monkeypatch.setattr(private_spark, "JAR", Path("/a:b/operators.jar"))
+
+    with pytest.raises(CommandError, match=r"Java cannot use /a:b/operators.jar, because the path contains ':'"):
+        jvm.spark_classpath()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_download_of_the_jars(monkeypatch, number):
+    """It may take minutes, or wait for the download of another process. The command gets the signal afterwards."""
+    stop, downloaded = StopRequests(), []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    monkeypatch.setattr(jvm, "connector_jars", lambda: (signal.raise_signal(number), downloaded.append("jars")))
+    stop.install()
+    try:
+        with pytest.raises(Stopped), session("test"):
+            pass
+    finally:
+        for of, handler in handlers.items():
+            signal.signal(of, handler)
+
+    assert not downloaded
+    assert stop.wait(0.0)
+    assert stop.interrupted == (number == signal.SIGINT)
 
 
 @pytest.fixture
