@@ -185,8 +185,9 @@ class Pipeline:
         for name, topic in self.sinks.items():
             if topic in self.source_topics:
                 raise self._error(f"{topic} is also a source; write to another topic", "sinks", name)
-        if self.dead_letters in self.source_topics:
-            raise self._error(f"{self.dead_letters} is also a source; use another topic", "dead_letters")
+        for kind, others in (("source", self.source_topics), ("sink", self.sink_topics)):
+            if self.dead_letter_topic in others:
+                raise self._error(f"{self.dead_letter_topic} is also a {kind}; use another topic", "dead_letters")
 
     def _check_values(self) -> None:
         """Check the type and the range of the other arguments."""

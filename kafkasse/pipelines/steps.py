@@ -136,7 +136,8 @@ class DeclaredQuery:
         if "top" in query:
             with self._at(name, "top"):
                 return _top(rows, query["top"])
-        return _latest(rows, keys_move=len(self._names(query)) > 1) if "latest" in query else _records(rows)
+        with self._at(name, *(["latest"] if "latest" in query else [])):
+            return _latest(rows, keys_move=len(self._names(query)) > 1) if "latest" in query else _records(rows)
 
     def _names(self, query: Mapping[str, Any]) -> list[str]:
         """Return the names of the sources of a query."""
@@ -250,7 +251,18 @@ def _selected(rows: DataFrame, expressions: Sequence[str]) -> DataFrame:
     selected: list[str] = []
     for expression in expressions:
         selected += [f"`{name}`" for name in _fields(rows)] if expression.strip() == "*" else [expression]
-    return rows.selectExpr(*selected, *METADATA)
+    result = rows.selectExpr(*selected, *METADATA)
+    _require_unique(result.columns)
+    return result
+
+
+def _require_unique(names: Iterable[str]) -> None:
+    """Check that all columns have different names. Spark ignores the case of names."""
+    known: set[str] = set()
+    for name in names:
+        if name.lower() in known:
+            raise CommandError(f"the result has two columns {name}; rename or remove one of them")
+        known.add(name.lower())
 
 
 def _fields(rows: DataFrame) -> list[str]:
@@ -367,7 +379,9 @@ def _is_one_expression(text: str) -> bool:
 
 
 def _require_window(rows: DataFrame, window: Mapping[str, Any]) -> None:
-    _require(rows.columns, (window.get("time", TIMESTAMP), *window.get("by", [])), "the rows")
+    by = window.get("by", [])
+    _require(rows.columns, (window.get("time", TIMESTAMP), *by), "the rows")
+    _require_unique([*by, "window_start", "window_end", *window["aggregates"]])
 
 
 def _aggregated(

@@ -55,6 +55,9 @@ INVALID = [
     ({"sink": []}, "sink is empty"),
     ({"sink": "orders"}, "orders is also a source; write to another topic"),
     ({"dead_letters": "orders"}, "orders is also a source; use another topic"),
+    ({"dead_letters": "large-orders"}, "large-orders is also a sink; use another topic"),
+    # Each dead letter would be read again, for ever.
+    ({"source": "shop.dead-letters", "sink": "shop"}, "dead_letters: shop.dead-letters is also a source"),
     ({"query": "SELECT 1"}, "query must be a function"),
     ({"mode": "real-time"}, MODE),
     ({"output_mode": "complete"}, "output_mode is one of 'update', 'append', not 'complete'"),

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines.manifest import FIELDS, RecordedState
@@ -57,14 +57,15 @@ def to_json(rows: DataFrame, column: str) -> tuple[Column, StructType]:
     """Return a struct column as JSON text, and its type. Record its fields as those of another operator.
 
     Raises:
-        CommandError: the column is not a struct.
+        CommandError: the column is not a struct, or it contains a map whose keys are not text.
     """
     type_ = rows.schema[column].dataType
     if not isinstance(type_, StructType):
         raise CommandError(f"the column {column} is not a struct; make it one, for example with F.struct()")
+    fields = dict(_fields(type_))
     recorded = _recorded.get()
     if recorded is not None:
-        recorded[str(len(recorded) + 1)] = {FIELDS: dict(_fields(type_))}
+        recorded[str(len(recorded) + 1)] = {FIELDS: fields}
     return F.to_json(column, JSON_OPTIONS), type_
 
 
@@ -82,6 +83,12 @@ def _fields(type_: DataType, path: str = "") -> Iterator[tuple[str, str]]:
         case ArrayType():
             yield from _fields(type_.elementType, f"{path}[]")
         case MapType():
+            if not isinstance(type_.keyType, StringType):
+                name, key_type = path.rpartition(".")[2], type_.keyType.simpleString()
+                raise CommandError(
+                    f"the keys of the map {name} have the type {key_type}, but JSON allows only text; convert them with "
+                    f"transform_keys({name}, (k, v) -> string(k))"
+                )
             yield from _fields(type_.valueType, f"{path}{{}}")
         case _:
             yield path, type_.simpleString()
