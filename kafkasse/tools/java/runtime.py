@@ -65,8 +65,15 @@ def _version(home: Path) -> int:
 
 
 def java_executable() -> Path:
-    """Return the path of the `java` program."""
-    return java_home() / "bin" / "java"
+    """Return the path of the `java` program.
+
+    Raises:
+        CommandError: there is none.
+    """
+    path = java_home() / "bin" / "java"
+    if not os.access(path, os.X_OK):
+        raise CommandError(f"{path} is not a program; set JAVA_HOME to the directory of a Java, or unset it")
+    return path
 
 
 def write_options(path: Path, options: Iterable[str]) -> Path:
