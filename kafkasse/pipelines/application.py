@@ -190,7 +190,8 @@ class _PipelineApplication:
                     spark.sparkContext.setLogLevel(self.options.log_level)
                     self._attempt(self._run(spark))
         except AnalysisException as error:
-            raise CommandError(f"Spark rejects the query of the pipeline {self.pipeline.name}: {error}") from error
+            reason = failures.message(error)
+            raise CommandError(f"Spark rejects the query of the pipeline {self.pipeline.name}: {reason}") from error
         except (PySparkException, Py4JJavaError) as error:  # for example, the cluster has removed the application
             raise failures.unexpected(error) from error
 

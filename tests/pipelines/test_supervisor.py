@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
 from unittest.mock import Mock
@@ -11,6 +12,7 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
+from pyspark.errors import AnalysisException
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import application, dead_letters, failures, metrics, supervisor
@@ -386,6 +388,19 @@ def test_a_pipeline_runs_without_a_reader_of_its_output(monkeypatch):
     application._StatusObserver(TOPN, None, ready).report(PipelineState.RUNNING, "")
 
     ready.assert_called_once()
+
+
+def test_a_rejected_query_is_an_error_in_one_line(monkeypatch):
+    """Spark's text continues with its plan, which has dozens of lines."""
+    monkeypatch.setattr(application.topics, "check_reachable", Mock())
+    sessions: Any = Mock(
+        **{"use.side_effect": AnalysisException("[X] nix cannot be resolved;\n'Project ['nix]\n+- Plan")}
+    )
+    options = application.PipelineOptions("localhost:1")
+    attempted = application._PipelineApplication(TOPN, options, sessions, ExitStack(), StopRequests(), Mock())
+
+    with pytest.raises(CommandError, match=r"rejects the query of the pipeline topn: \[X\] nix cannot be resolved$"):
+        attempted.attempt()
 
 
 def test_a_stop_request_ends_the_wait_for_dead_letters(monkeypatch):
