@@ -17,6 +17,7 @@ import json
 import logging.config
 import os
 import re
+import signal
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -244,6 +245,8 @@ class Worker(GeventWorker):  # type: ignore[misc]
         if folder is not None and self._control is not None:
             self._control.close()
             runtime.socket_path(folder, os.getpid()).unlink(missing_ok=True)
+        # The master may send it again. While Python ends, it would kill this process, and the master would log an error.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def _is_busy(self) -> bool:
         return len(streams) + len(self._kept) > 0 or any(len(listener.pool) for listener in self._listeners)

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -44,6 +45,17 @@ def fragile() -> Flask:
         if reason := file.read_text():
             raise RuntimeError(reason)
         os.kill(os.getpid(), signal.SIGKILL)
+    return in_memory()
+
+
+class _LateSignal:
+    def __del__(self, kill: Any = os.kill, pid: Any = os.getpid, number: int = int(signal.SIGTERM)) -> None:
+        kill(pid(), number)  # by then, the modules are empty
+
+
+def signalled() -> Flask:
+    """The same app in a process that receives SIGTERM again when Python ends."""
+    sys.late_signal = _LateSignal()  # type: ignore[attr-defined]
     return in_memory()
 
 
