@@ -9,8 +9,8 @@ import json
 import os
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 
@@ -63,13 +63,12 @@ def command(file: Path, kafka: dict[str, str] | None, topics: str, public: bool,
 
 def _write(file: Path, text: str) -> None:
     """Replace the file as a whole: if the disk is full, the old file stays."""
-    new = file.with_name(f"{file.name}.new")
     try:
-        new.write_text(text, "utf-8")
-        new.replace(file)
+        with TemporaryDirectory(dir=file.parent) as directory:
+            new = Path(directory, file.name)
+            new.write_text(text, "utf-8")
+            new.replace(file)
     except OSError as error:
-        with suppress(OSError):
-            new.unlink()
         raise CommandError(f"{file} cannot be written: {error.strerror}") from None
 
 
