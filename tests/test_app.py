@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from kafkasse.app import create_app
 from kafkasse.config import Config
 from kafkasse.errors import KafkaUnavailable
 from kafkasse.log.memory import MemoryLog
-from kafkasse.process import runtime
+from kafkasse.process import control, runtime
 from kafkasse.process.open_streams import streams
 from kafkasse.web import throttle
 
@@ -302,3 +303,19 @@ def test_lists_and_ends_the_streams_of_a_process(client):
         assert b"retry: " in b"".join(chunks)
 
     problem(client.delete(f"/-/streams/{listed['id']}"), 404)
+
+
+def test_names_the_workers_that_do_not_answer(client, tmp_path, monkeypatch):
+    """Their streams are missing in the list. One of them may have the stream that no other worker has."""
+    monkeypatch.setattr(control, "TIMEOUT_S", 0.1)
+    path = tmp_path / "worker-12345.sock"
+    with socket.socket(socket.AF_UNIX) as hangs:
+        hangs.bind(str(path))
+        hangs.listen()
+        monkeypatch.setattr(runtime, "worker_sockets", lambda: [path])
+
+        assert {"streams": [], "silent_workers": [12345]} == client.get("/-/streams").get_json()
+        problem(client.delete("/-/streams/12345-1"), 503)
+
+    assert {"streams": [], "silent_workers": []} == client.get("/-/streams").get_json()  # it has exited
+    problem(client.delete("/-/streams/12345-1"), 404)

@@ -56,11 +56,16 @@ def list_streams(sockets: Iterable[Path]) -> tuple[list[dict[str, Any]], list[Pa
     return sorted(streams, key=lambda stream: float(stream["opened_at"])), silent
 
 
-def stream_lines(sockets: Iterable[Path]) -> Iterator[list[bytes]]:
-    """Yield the same streams as JSON, a few at a time: there may be 100,000, and parsing them would block the event loop."""
+def stream_lines(sockets: Iterable[Path], silent: list[Path]) -> Iterator[list[bytes]]:
+    """Yield the same streams as JSON, a few at a time: there may be 100,000, and parsing them would block the event loop.
+
+    Appends the sockets of silent workers to `silent`.
+    """
     for path in sockets:
-        with suppress(TimeoutError):
+        try:
             yield from _ask(path, "list")
+        except TimeoutError:
+            silent.append(path)
 
 
 def end_stream(sockets: Iterable[Path], stream_id: str) -> tuple[bool, list[Path]]:

@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial, wraps
+from pathlib import Path
 from typing import Any
 
 from flask import Flask, Response, abort, request
@@ -99,19 +100,23 @@ def status(service: StreamService) -> Response:
 
 
 def list_streams(service: StreamService) -> Response:
-    """Return the open streams of all workers, or the first ones with ?limit=."""
+    """Return the open streams of all workers, or the first ones with ?limit=, and the workers that did not answer."""
     sockets = runtime.worker_sockets()
-    lines = control.stream_lines(sockets) if sockets else control.registry_lines(streams)
+    silent: list[Path] = []
+    lines = control.stream_lines(sockets, silent) if sockets else control.registry_lines(streams)
     limit = request.args.get("limit", type=int)
     if limit is not None:
         lines = _first(lines, limit)
-    return Response(_json_list("streams", lines), content_type="application/json")
+    return Response(_json_streams(lines, silent), content_type="application/json")
 
 
 def end_stream(service: StreamService, stream_id: str) -> Response:
     """End a stream of any worker. Its client receives its last event ID and may reconnect."""
     sockets = runtime.worker_sockets()
-    if not (control.end_stream(sockets, stream_id)[0] if sockets else streams.end(stream_id)):
+    is_found, silent = control.end_stream(sockets, stream_id) if sockets else (streams.end(stream_id), [])
+    if silent:
+        abort(503, f"No other worker has this stream, and these did not answer: {_pids(silent)}.")
+    if not is_found:
         abort(404, "There is no open stream with this ID. It may have ended.")
     return Response(status=204)
 
@@ -125,10 +130,14 @@ def _first(groups: Iterable[list[bytes]], limit: int) -> Iterator[list[bytes]]:
             return
 
 
-def _json_list(name: str, lines: Iterable[list[bytes]]) -> Iterator[bytes]:
-    """Yield a JSON object with one member, a list of values that are JSON already."""
-    start = b'{"%b": [' % name.encode()
+def _json_streams(lines: Iterable[list[bytes]], silent: list[Path]) -> Iterator[bytes]:
+    """Yield a JSON object with the streams, which are JSON already, and the workers that are silent after the last line."""
+    start = b'{"streams": ['
     for group in filter(None, lines):
         yield start + b",\n".join(group)
         start = b",\n"
-    yield (start if start.startswith(b"{") else b"") + b"]}\n"
+    yield (start if start.startswith(b"{") else b"") + b'], "silent_workers": %b}\n' % _pids(silent).encode()
+
+
+def _pids(sockets: list[Path]) -> str:
+    return json.dumps([runtime.worker_pid(socket) for socket in sockets])

@@ -52,7 +52,7 @@ def test_listing_many_streams_does_not_block_the_event_loop(path, streams):
     for stream in streams:
         registry.add(stream)
 
-    assert STREAMS == len(list(chain.from_iterable(control.stream_lines([path]))))
+    assert STREAMS == len(list(chain.from_iterable(control.stream_lines([path], []))))
     assert most_lines_in_a_piece(lambda: list(control.registry_lines(registry))) < MAX_LINES
 
 
