@@ -26,6 +26,7 @@ RESERVED = frozenset({
 
 _SECRET_NAME = re.compile(r"password|passwd|secret|token|jaas|private|credential|ssl_context|pem$", re.IGNORECASE)
 _HOST_AND_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/@,\[\]]+):([0-9]{1,5})")
+_PLAIN_LOGIN = ("sasl_plain_username", "sasl_plain_password")
 _FILES = ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile")
 
 
@@ -138,11 +139,12 @@ def _problems_of_login(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]
     protocol, mechanism = settings.get("security_protocol", "PLAINTEXT"), settings.get("sasl_mechanism")
     if protocol.startswith("SASL") and mechanism is None:
         yield "security_protocol", f"is {protocol}, which needs sasl_mechanism. Example: sasl_mechanism: SCRAM-SHA-512"
-    if mechanism is not None and not protocol.startswith("SASL"):
-        rest = f"has no effect while security_protocol is {protocol}. Example: security_protocol: SASL_SSL"
-        yield "sasl_mechanism", rest
+    login = [name for name in ("sasl_mechanism", *_PLAIN_LOGIN) if settings.get(name) is not None]
+    if login and not protocol.startswith("SASL"):
+        needed = "security_protocol: SASL_SSL" + (", sasl_mechanism: SCRAM-SHA-512" if mechanism is None else "")
+        yield login[0], f"has no effect while security_protocol is {protocol}. Example: {needed}"
     if mechanism and mechanism.startswith(("PLAIN", "SCRAM")):
-        for name in ("sasl_plain_username", "sasl_plain_password"):
+        for name in _PLAIN_LOGIN:
             if settings.get(name) is None:
                 yield "sasl_mechanism", f"is {mechanism}, which needs {name}."
     if mechanism == "OAUTHBEARER" and settings.get("sasl_oauth_token_provider") is None:

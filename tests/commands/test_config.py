@@ -18,7 +18,8 @@ from kafkasse.config import Config
 from tests.commands.run import Run
 
 SETTINGS = schemas.read("config")["properties"]
-TEXT = "retry_ms: 1\nkafka: {sasl_plain_password: hunter2}\nroutes:\n  a: {path: /a, topics: [t]}\n"
+LOGIN = "security_protocol: SASL_SSL, sasl_mechanism: PLAIN, sasl_plain_username: me, sasl_plain_password: hunter2"
+TEXT = f"retry_ms: 1\nkafka: {{{LOGIN}}}\nroutes:\n  a: {{path: /a, topics: [t]}}\n"
 
 
 @pytest.fixture

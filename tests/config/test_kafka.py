@@ -67,6 +67,10 @@ def test_addresses_that_are_not_valid(problems, servers):
     [
         ({"security_protocol": "SASL_SSL"}, "kafka.security_protocol is SASL_SSL, which needs sasl_mechanism."),
         ({"sasl_mechanism": "GSSAPI"}, "kafka.sasl_mechanism has no effect while security_protocol is PLAINTEXT."),
+        ({"sasl_plain_username": "me"}, "kafka.sasl_plain_username has no effect while security_protocol is PLAINTEXT."),
+        ({"security_protocol": "SSL", "sasl_plain_username": "me", "sasl_plain_password": "hunter2"},
+         "kafka.sasl_plain_username has no effect while security_protocol is SSL. "
+         "Example: security_protocol: SASL_SSL, sasl_mechanism: SCRAM-SHA-512"),
         ({"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_plain_username": "me"},
          "kafka.sasl_mechanism is PLAIN, which needs sasl_plain_password."),
         ({"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"},

@@ -53,9 +53,13 @@ def test_a_variable_is_read_as_the_type_of_its_setting(variable, text, name, val
 )
 def test_a_variable_of_kafka_is_read_as_the_type_of_its_setting(variable, text, value):
     """A password that consists of digits stays text."""
-    kafka = Config.load({variable: text}).kafka.kafka
+    login = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"}
+    login |= {"sasl_plain_username": "me", "sasl_plain_password": "x"}
+    variables = {f"KAFKASSE_KAFKA_{name.upper()}": given for name, given in login.items()}
 
-    assert {variable.removeprefix("KAFKASSE_KAFKA_").lower(): value} == kafka
+    kafka = Config.load({**variables, variable: text}).kafka.kafka
+
+    assert {**login, variable.removeprefix("KAFKASSE_KAFKA_").lower(): value} == kafka
 
 
 # Unknown names. test_check.py has those of variables and arguments.
