@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, Protocol
 
 
@@ -24,6 +25,13 @@ class Visitor:
     claims: Mapping[str, Any] = field(default_factory=dict, repr=False)
     expires_at: float = float("inf")
     key_hash: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.expires_at, Real):
+            kind = type(self.expires_at).__name__
+            raise TypeError(
+                f"Visitor: expires_at must be a number of seconds since the epoch, not a value of type {kind}"
+            )
 
 
 ANONYMOUS = Visitor()

@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -367,6 +368,13 @@ def test_a_guard_that_returns_no_visitor_is_named_in_the_log(client_of, caplog):
     assert (500, "KafkaSSEError") == (response.status_code, response.json["name"])
     assert "The guard session must return a kafkasse.Visitor or None, not str" in caplog.text
     assert "lovelace" not in response.text + caplog.text
+
+
+@pytest.mark.parametrize("expires_at", [datetime.now(UTC), None, "tomorrow"])
+def test_a_visitor_expires_at_a_number(expires_at):
+    """The error is raised in the code of the guard, so the traceback names its line."""
+    with pytest.raises(TypeError, match="expires_at must be a number of seconds since the epoch, not a value of type"):
+        Visitor(expires_at=expires_at)
 
 
 # The end of access.
