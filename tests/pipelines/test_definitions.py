@@ -117,7 +117,9 @@ topic: orders => topic: orders\n      start: 2026-11-01
   5: source.start: must be 'earliest', 'latest', a time with its offset from UTC such as '2026-11-01T00:00:00Z', or
   a map from partitions to offsets, not '2026-11-01'
 topic: orders => topic: orders\n      start: {a: 5}
-  5: source.start.a: is not a valid name; it must be the number of a partition
+  5: source.start.a: is not a valid name; it must be the number of a partition, such as 0
+topic: orders => topic: orders\n      start: {"0": 2, "00": 1}
+  5: source.start.00: is not a valid name; it must be the number of a partition, such as 0
 topic: orders => topic: orders\n      key: ids
   5: source.key: ids is not one of the fields of the schema: id, amount (did you mean id?)
 topic: orders => topic: orders\n      max_records_per_s: 10
