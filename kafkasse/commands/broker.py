@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kafkasse.commands import stop_at_sigterm
+from kafkasse.commands import options, stop_at_sigterm
 from kafkasse.errors import CommandError
 from kafkasse.tools.broker.embedded import EmbeddedBroker
 from kafkasse.tools.java import jars
@@ -32,10 +32,11 @@ Example:
     "--dir",
     "directory",
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=click.Path(),
+    callback=options.not_empty,
     help="Keep the data in this directory. Without it, the data is deleted when the broker stops.",
 )
-def command(port: int, directory: Path | None) -> None:
+def command(port: int, directory: str | None) -> None:
     """Run a Kafka broker for development.
 
     It is a real Apache Kafka broker that listens on 127.0.0.1 without authentication. Its controller uses another port
@@ -45,9 +46,9 @@ def command(port: int, directory: Path | None) -> None:
     jars.fetch("kafka")  # here, because it shows its own progress
     with ExitStack() as running:
         with waiting("starting Kafka"):
-            broker = running.enter_context(EmbeddedBroker(port, directory))
+            broker = running.enter_context(EmbeddedBroker(port, Path(directory) if directory else None))
         click.echo(f"kafkasse broker: ready at {broker.bootstrap_servers}")
-        data = directory.absolute() if directory else "deleted when the broker stops"
+        data = Path(directory).absolute() if directory else "deleted when the broker stops"
         click.echo(f"Data: {data}. Press Ctrl-C to stop.")
         code = broker.wait()
     raise CommandError(f"the broker exited unexpectedly (exit code {code})")

@@ -70,7 +70,7 @@ class Row(NamedTuple):
 
 @click.command(epilog=EPILOG)
 @click.argument("file")
-@click.option("--topic", required=True, help="The topic to write to, without topic_prefix.")
+@click.option("--topic", required=True, callback=options.not_empty, help="The topic to write to, without topic_prefix.")
 @click.option(
     "--key", metavar="COLUMN", help="The column that becomes the record's key. Without it, records have no key."
 )

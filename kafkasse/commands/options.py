@@ -23,6 +23,13 @@ class Number(click.FloatRange):
         return number
 
 
+def not_empty(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Reject an empty text, which may come from a variable of the shell that is not set."""
+    if value == "":
+        raise click.BadParameter("must not be empty.")
+    return value
+
+
 # For commands that load the settings. The value is the argument `kafka` of Config.load().
 KAFKA = click.option(
     "--bootstrap-servers",

@@ -100,6 +100,15 @@ def test_a_rate_that_is_nearly_zero_is_rejected(run):
     assert (2, True) == (code, "1e-300 is not in the range x>=1e-06" in err)
 
 
+@pytest.mark.parametrize("args", [("load", "x.jsonl", "--topic", ""), ("broker", "--dir", "")])
+def test_an_empty_name_is_rejected(run, args):
+    """It may come from a variable of the shell that is not set."""
+    code, out, err = run(*args)
+
+    assert (2, "") == (code, out)
+    assert f"Invalid value for '{args[-2]}': must not be empty." in err
+
+
 def test_without_a_command_shows_the_help(run):
     """The exit code is that of a usage error, because nothing was done."""
     code, _, err = run()
