@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kafkasse.commands import options, stop_at_sigterm
+from kafkasse.commands import options, stop_at_signals
 from kafkasse.errors import CommandError
 from kafkasse.tools.broker.embedded import EmbeddedBroker
 from kafkasse.tools.java import jars
@@ -42,7 +42,7 @@ def command(port: int, directory: str | None) -> None:
     It is a real Apache Kafka broker that listens on 127.0.0.1 without authentication. Its controller uses another port
     that is free. Ctrl-C or SIGTERM stops it.
     """
-    stop_at_sigterm()
+    stop_at_signals()
     jars.fetch("kafka")  # here, because it shows its own progress
     with ExitStack() as running:
         with waiting("starting Kafka"):

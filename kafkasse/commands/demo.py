@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 from kafka import KafkaAdminClient
 
-from kafkasse.commands import options, stop_at_sigterm
+from kafkasse.commands import options, stop_at_signals
 from kafkasse.commands.kafka_clients import silence_kafka_python
 from kafkasse.errors import CommandError
 from kafkasse.tools.broker.embedded import HOST, EmbeddedBroker, last_lines, require_free
@@ -75,7 +75,7 @@ def command(port: int, rate: float) -> None:
     first run downloads the jars of Kafka and Spark. Ctrl-C stops everything and deletes the data.
     """
     silence_kafka_python()
-    stop_at_sigterm()
+    stop_at_signals()
     require_free(port)
     try:
         for group in ("kafka", "spark-kafka"):

@@ -18,6 +18,7 @@ from kafka import KafkaAdminClient
 from kafkasse.errors import CommandError
 from kafkasse.tools.broker import EmbeddedBroker, embedded
 from kafkasse.tools.supervised_process import SupervisedProcess
+from tests.commands.run import process
 from tests.support.kafka import Cluster
 from tests.support.waiting import wait_until
 
@@ -143,6 +144,28 @@ def test_the_command_prints_its_address_and_stops_cleanly_on_a_signal(tmp_path, 
         with socket.create_server(("127.0.0.1", int(port))):
             pass
     assert [] == list(tmp_path.iterdir())
+
+
+def test_a_closed_terminal_leaves_no_files_of_a_broker_that_starts(tmp_path):
+    """The terminal sends SIGHUP while Kafka's tool formats the directory, which has no supervisor yet."""
+    java, temporary = tmp_path / "java", tmp_path / "tmp"
+    (java / "bin").mkdir(parents=True)
+    temporary.mkdir()
+    (java / "release").write_text('JAVA_VERSION="21"')
+    (java / "bin" / "java").write_text("#!/bin/sh\necho >formatting\nexec sleep 600\n")
+    (java / "bin" / "java").chmod(0o755)
+    environ = os.environ | {"JAVA_HOME": str(java), "TMPDIR": str(temporary)}
+
+    def handle_signal() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # it is ignored under `nohup make test`
+
+    with process("broker", "--port", "0", env=environ, preexec_fn=handle_signal) as command:
+        wait_until(lambda: list(temporary.glob("*/formatting")))
+
+        command.send_signal(signal.SIGHUP)
+
+        assert 0 == command.wait(EXIT_TIMEOUT_S)
+    assert [] == list(temporary.iterdir())
 
 
 def test_a_port_in_use_is_reported():
