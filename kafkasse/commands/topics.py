@@ -42,7 +42,11 @@ class _TopicsGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         first = args[0] if args else ""
-        return super().parse_args(ctx, args if first in {*self.commands, *ctx.help_option_names} else [DEFAULT, *args])
+        if first in {*self.commands, *ctx.help_option_names}:
+            return super().parse_args(ctx, args)
+        if "--create" in args:  # an option of `kafkasse load`
+            raise click.UsageError("There is no option --create. Did you mean kafkasse topics create?", ctx)
+        return super().parse_args(ctx, [DEFAULT, *args])
 
 
 @click.group(cls=_TopicsGroup, epilog=EPILOG)

@@ -29,6 +29,9 @@ OTHER_VARIABLES = {
     "KAFKASSE_IVY_SETTINGS": "the Ivy settings file, which names the registry of the jars",
 }
 
+# Variables that are read without the prefix, by the names that users try.
+WITHOUT_PREFIX = {"port": "PORT or KAFKASSE_BIND", "workers": "WEB_CONCURRENCY"}
+
 # Kubernetes sets such variables in every pod, for each service. Those of a service called `kafkasse` must not be errors.
 _KUBERNETES_NAME = re.compile(
     r"KAFKASSE_([A-Z0-9_]+_)?(SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|PORT_\d+_(TCP|UDP|SCTP)(_[A-Z]+)?)"

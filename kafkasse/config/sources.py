@@ -174,6 +174,8 @@ def _setting_of_cluster(name: str, client_properties: Iterable[str]) -> tuple[st
 def _unknown_variable(variable: str, name: str, properties: Iterable[str], client_properties: Iterable[str]) -> str:
     if name in NO_VARIABLES:
         return f"{variable} is not a setting: {name} can be set only in a file or in code."
+    if name in names.WITHOUT_PREFIX:
+        return f"{variable} is not a setting: did you mean {names.WITHOUT_PREFIX[name]}?"
     others = (variable_name.removeprefix(names.PREFIX).lower() for variable_name in names.OTHER_VARIABLES)
     client = (f"kafka_{setting}" for setting in client_properties)
     known = [*(setting for setting in properties if setting not in NO_VARIABLES), *others, *client]

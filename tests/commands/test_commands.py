@@ -70,7 +70,12 @@ def test_the_examples_in_the_help_are_valid(run, monkeypatch, name):
 
 @pytest.mark.parametrize(
     ("args", "suggestion"),
-    [(["srve"], "'serve'"), (["cat", "--outptu", "json"], "'--output'"), (["pipeline", "rnu"], "'run'")],
+    [
+        (["srve"], "'serve'"),
+        (["cat", "--outptu", "json"], "'--output'"),
+        (["pipeline", "rnu"], "'run'"),
+        (["topics", "orders", "--create"], "kafkasse topics create"),
+    ],
 )
 def test_suggests_the_right_spelling(run, args, suggestion):
     code, out, err = run(*args)

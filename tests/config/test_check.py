@@ -147,7 +147,8 @@ def test_a_guard_of_the_app_may_use_path_parameters(write):
         ("KAFKA_SASL_PASSWORD", "x",
          " is not a client setting of kafka-python: did you mean KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD?"),
         ("SASL_PLAIN_PASSWORD", "x", " is not a setting: did you mean KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD?"),
-        ("PORT", "x", " is not a setting"),
+        ("PORT", "8080", " is not a setting: did you mean PORT or KAFKASSE_BIND?"),
+        ("WORKERS", "4", " is not a setting: did you mean WEB_CONCURRENCY?"),
         ("KAFKA_TIMEOUT", "x", " is not a client setting of kafka-python: did you mean KAFKASSE_KAFKA_TIMEOUT_S?"),
     ],
 )  # fmt: skip
