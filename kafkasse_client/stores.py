@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -43,8 +44,13 @@ class FileStore:
         return position
 
     def save(self, position: str) -> None:
-        self._new.write_text(f"{position}\n", "utf-8")
-        os.replace(self._new, self._path)  # noqa: PTH105 - Path.replace() costs twice as much
+        try:
+            self._new.write_text(f"{position}\n", "utf-8")
+            os.replace(self._new, self._path)  # noqa: PTH105 - Path.replace() costs twice as much
+        except OSError:  # such as a full disk
+            with suppress(OSError):
+                self._new.unlink()
+            raise
 
 
 def save_of(store: PositionStore | Save | None) -> Save:

@@ -178,7 +178,7 @@ def test_an_error_stores_the_position(cat, serve, tmp_path):
 
 
 def test_a_full_disk_does_not_damage_the_position_file(tmp_path):
-    """The error names the file, which keeps the old position."""
+    """The error names the file, which keeps the old position. No other file stays."""
     file = tmp_path / "position"
     file.write_text("1")
     position = Position(file, "")
@@ -191,7 +191,7 @@ def test_a_full_disk_does_not_damage_the_position_file(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
-    assert "1" == file.read_text()
+    assert [("position", "1")] == [(path.name, path.read_text()) for path in tmp_path.iterdir()]
 
 
 def test_rejects_an_empty_position_file(cat, tmp_path):
