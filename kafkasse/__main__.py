@@ -6,7 +6,7 @@ import sys
 
 
 class _Stderr(io.FileIO):
-    """Discards what cannot be written: a full disk below a log must not end the work that the log describes."""
+    """Discards text that cannot be written, so that a full disk under the log does not end the command."""
 
     def write(self, text: bytes) -> int:  # type: ignore[override]
         try:
@@ -17,7 +17,7 @@ class _Stderr(io.FileIO):
 
 def main() -> int:
     """Run one command. Returns its exit code."""
-    handler = signal.getsignal(signal.SIGINT)  # not Python's, if the shell ignores Ctrl-C for a background process
+    handler = signal.getsignal(signal.SIGINT)  # SIG_IGN if a shell started this process in the background
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # otherwise, Ctrl-C during an import would print a traceback
     if sys.stderr is not None:

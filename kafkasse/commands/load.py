@@ -77,7 +77,7 @@ class Row(NamedTuple):
 @click.option(
     "--rate",
     metavar="R",
-    type=options.Number(min=1e-6),  # time.sleep() cannot wait for much longer
+    type=options.Number(min=1e-6),  # time.sleep() overflows below about 1e-10
     help="Send at most R rows per second. Without it, there is no limit.",
 )
 @options.KAFKA

@@ -67,7 +67,7 @@ def command(
     environ = _environment(bootstrap_servers, bind, workers, options.configuration(file, config))
     _check_workers(environ)
     Config.load(environ).check_servable()
-    for source, variable in (("--bind", "KAFKASSE_BIND"), (OPERATIONS_BIND, OPERATIONS_BIND)):
+    for source, variable in (("--bind or KAFKASSE_BIND", "KAFKASSE_BIND"), (OPERATIONS_BIND, OPERATIONS_BIND)):
         if address := environ.get(variable):
             _check_free(address, source)
     os.execve(sys.executable, [sys.executable, "-m", "gunicorn", "-c", SETTINGS, APP], environ)  # noqa: S606 - no shell is wanted
@@ -101,7 +101,7 @@ def _check_free(bind: str, source: str) -> None:
     if bind.startswith(("unix:", "fd://")):
         return
     if not host or not port.isdecimal():
-        raise CommandError(f"{bind!r} is not an address to listen on; {source} needs HOST:PORT, such as {BIND_DEFAULT}")
+        raise CommandError(f"{bind!r} is not an address to listen on; {source} needs HOST:PORT, such as 127.0.0.1:9090")
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

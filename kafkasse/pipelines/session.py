@@ -255,7 +255,8 @@ def _ended_by_signals(end: Callable[[], None]) -> Iterator[None]:
     """Call `end` at SIGINT or SIGTERM, so that the block fails. Then pass the signals on to the handlers of the command.
 
     Args:
-        end: raises no exception if one could interrupt PySpark in the middle of a call to the JVM; kills the JVM instead.
+        end: must make the block fail. Where PySpark calls the JVM, kill the JVM instead of raising an exception, which
+            could interrupt PySpark in the middle of a call.
 
     Raises:
         Stopped: a signal arrived, and the command's handler raised no exception.

@@ -261,7 +261,7 @@ def _require_unique(names: Iterable[str]) -> None:
     known: set[str] = set()
     for name in names:
         if name.lower() in known:
-            raise CommandError(f"the result has two columns {name}; rename or remove one of them")
+            raise CommandError(f"the result has two columns named {name}; rename or remove one of them")
         known.add(name.lower())
 
 

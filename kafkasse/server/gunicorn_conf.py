@@ -39,7 +39,7 @@ def choice(variable: str, values: tuple[str, ...], default: str) -> str:
 
 
 def address(variable: str, default: str) -> str:
-    """Return the address in an environment variable. End the process if it has no port: gunicorn would choose 8000."""
+    """Return the address in a variable. End the process if the address has no port: gunicorn would choose port 8000."""
     text = os.environ.get(variable) or default
     _, colon, port = text.rpartition(":")
     if not text or text.startswith(("unix:", "fd://")) or (colon and port.isdecimal()):

@@ -128,12 +128,12 @@ class Worker(GeventWorker):  # type: ignore[misc]
 
     @classmethod
     def setup(cls) -> None:
-        """Prepare gunicorn's master, which loads the app if the option is --preload.
+        """Prepare gunicorn's master. With --preload, the master loads the app.
 
-        The master waits for signals in a queue that it created before this call, so gevent's loop does not run. If gevent
-        handled SIGCHLD there, the master would replace no worker, and not end if the app cannot be loaded.
+        The master waits for signals on a queue that it created before this call, so gevent's loop does not run. If gevent
+        handled SIGCHLD there, the master would not replace workers that die, and would not end if the app cannot be loaded.
         """
-        if not monkey.is_module_patched("signal"):  # else, the settings have patched the queue, too
+        if not monkey.is_module_patched("signal"):  # if it is, the settings have already patched the queue, too
             monkey.patch_all(os=False, signal=False)
         raise_descriptor_limit()
 
@@ -245,7 +245,8 @@ class Worker(GeventWorker):  # type: ignore[misc]
         if folder is not None and self._control is not None:
             self._control.close()
             runtime.socket_path(folder, os.getpid()).unlink(missing_ok=True)
-        # The master may send it again. While Python ends, it would kill this process, and the master would log an error.
+        # The master may send SIGTERM again. While Python ends, the signal would kill this process, and the master would
+        # log an error.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def _is_busy(self) -> bool:

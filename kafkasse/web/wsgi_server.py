@@ -144,7 +144,7 @@ class WsgiServer:
             return (
                 f"{server} cannot serve streams, because gevent had not patched the standard library when the app was"
                 f" loaded. {finite} {ADVICE} With `flask run`, or a server that runs gevent, put {PATCH} at the top"
-                " of the first module that it loads."
+                " of the first module that the server loads."
             )
         if getcurrent().parent is None:  # not a greenlet that the event loop has started
             return _occupied(server)

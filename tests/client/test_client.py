@@ -621,7 +621,7 @@ def test_says_why_the_connection_failed(client):
 
 
 def test_says_that_the_connection_broke(client, serve):
-    """urllib3 finds no length of a chunk, but the cause is a server that was killed, not a wrong length."""
+    """urllib3 reports an invalid chunk length, but the cause is that the connection broke."""
     reasons: list[str] = []
 
     def close(state: State) -> None:

@@ -180,7 +180,7 @@ def test_a_stdout_that_cannot_be_written_is_reported(words):
 
 @pytest.mark.processes
 def test_ctrl_c_during_an_import_shows_no_traceback(tmp_path):
-    """It ends the process like that of any other program."""
+    """Ctrl-C ends the process as it ends any other program."""
     (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)")
 
     with process("--version", env={**os.environ, "PYTHONPATH": str(tmp_path)}) as running:

@@ -163,7 +163,7 @@ def test_does_not_replace_a_file(run, file):
 @pytest.mark.parametrize("old", [None, "heartbeat_s: 9"])
 @pytest.mark.processes
 def test_a_full_disk_does_not_change_the_file(cluster, file, old):
-    """With --force, the old file stays. Without one, no part of the new file is left."""
+    """The old file stays. If there was none, no part of the new file is left."""
     if old:
         file.write_text(old)
     command = f"{sys.executable} -m kafkasse init --force --bootstrap-servers {cluster.bootstrap_servers} {file}"

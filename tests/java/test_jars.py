@@ -243,7 +243,7 @@ def test_an_old_java_is_not_used(tmp_path, monkeypatch):
     release.write_text('IMPLEMENTOR="Debian"\nJAVA_VERSION="17.0.12"\n')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert tmp_path == runtime.java_home()
-    with pytest.raises(CommandError, match="bin/java is not a program; set JAVA_HOME"):
+    with pytest.raises(CommandError, match="bin/java is missing or not executable; set JAVA_HOME"):
         runtime.java_executable()
 
     release.write_text('JAVA_VERSION="1.8.0_412"\n')

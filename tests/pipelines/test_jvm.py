@@ -74,7 +74,7 @@ with temporary_directory(sys.argv[1]) as path:
 
 
 def test_a_path_that_contains_a_colon_is_an_error(monkeypatch):
-    """Java would find no class, and report the first one that it needs."""
+    """Otherwise, Java would find no classes, and report only that the first one it needs is missing."""
     monkeypatch.setattr(private_spark, "JAR", Path("/a:b/operators.jar"))
 
     with pytest.raises(CommandError, match=r"Java cannot use /a:b/operators.jar, because the path contains ':'"):

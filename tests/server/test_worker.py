@@ -190,7 +190,7 @@ def test_a_stopping_worker_leaves_new_connections_to_the_other_workers(start):
 
 @pytest.mark.usefixtures("processes")
 def test_workers_that_a_reload_replaces_log_no_errors():
-    """Each receives SIGTERM again while it ends. `make compat` adds an old gevent, whose locks fail meanwhile."""
+    """Each receives SIGTERM again while Python ends. In `make compat`, an old gevent's locks fail at this time."""
     with Server("tests.support.apps:signalled()") as server:
         replaced = server.workers()
         with Client(server.port, "/t").ready() as first, Client(server.port, "/t").ready() as second:

@@ -54,7 +54,7 @@ class _LateSignal:
 
 
 def signalled() -> Flask:
-    """The same app in a process that receives SIGTERM again when Python ends."""
+    """The app of in_memory(), in a process that receives SIGTERM again when Python ends."""
     sys.late_signal = _LateSignal()  # type: ignore[attr-defined]
     return in_memory()
 

@@ -86,8 +86,8 @@ def _fields(type_: DataType, path: str = "") -> Iterator[tuple[str, str]]:
             if not isinstance(type_.keyType, StringType):
                 name, key_type = path.rpartition(".")[2], type_.keyType.simpleString()
                 raise CommandError(
-                    f"the keys of the map {name} have the type {key_type}, but JSON allows only text; convert them with "
-                    f"transform_keys({name}, (k, v) -> string(k))"
+                    f"the keys of the map {name} have the type {key_type}, but JSON allows only text; convert them, for "
+                    f"example with transform_keys({name}, (k, v) -> string(k))"
                 )
             yield from _fields(type_.valueType, f"{path}{{}}")
         case _:

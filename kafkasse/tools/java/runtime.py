@@ -72,7 +72,9 @@ def java_executable() -> Path:
     """
     path = java_home() / "bin" / "java"
     if not os.access(path, os.X_OK):
-        raise CommandError(f"{path} is not a program; set JAVA_HOME to the directory of a Java, or unset it")
+        raise CommandError(
+            f"{path} is missing or not executable; set JAVA_HOME to the directory of a Java installation, or unset it"
+        )
     return path
 
 

@@ -372,10 +372,20 @@ def test_sources_are_combined_and_each_sink_has_its_query(run):
         ),
         (WINDOW | {"by": ["ids"]}, 4, "window", r"the rows of the query have no column ids \(did you mean id\?\)"),
         (WINDOW | {"aggregates": {"n": "sums(amount)"}}, 4, "window", "`sums`"),
-        ({"select": ["*", "upper(id) AS ID"]}, 4, "select", "the result has two columns ID; rename or remove one"),
-        ({"select": ["id", "amount AS _offset"]}, 4, "select", "the result has two columns _offset"),
+        (
+            {"select": ["*", "upper(id) AS ID"]},
+            4,
+            "select",
+            "the result has two columns named ID; rename or remove one",
+        ),
+        ({"select": ["id", "amount AS _offset"]}, 4, "select", "the result has two columns named _offset"),
         # Otherwise, a result would contain this name twice.
-        (WINDOW | {"aggregates": {"window_start": "count(*)"}}, 4, "window", "the result has two columns window_start"),
+        (
+            WINDOW | {"aggregates": {"window_start": "count(*)"}},
+            4,
+            "window",
+            "the result has two columns named window_start",
+        ),
         (
             {"latest": True, "select": ["map(1, id) AS m"]},
             4,
