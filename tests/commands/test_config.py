@@ -141,7 +141,7 @@ def test_the_comments_are_valid_settings(run, cluster, file):
 
 def test_keeps_passwords_out_of_the_file(run, cluster, file):
     """Settings of the connection come from the environment into the file, except secrets."""
-    variables = {"KAFKASSE_KAFKA_CLIENT_ID": "shop", "KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD": "s3cret"}
+    variables = {"KAFKASSE_KAFKA_CLIENT_ID": "shop", "KAFKASSE_KAFKA_SSL_PASSWORD": "s3cret"}
     done = run("init", str(file), KAFKASSE_BOOTSTRAP_SERVERS=cluster.bootstrap_servers, **variables)
 
     assert 0 == done.code, done.err
