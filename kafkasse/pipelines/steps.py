@@ -19,7 +19,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ig
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import IntegralType
+from pyspark.sql.types import BooleanType, IntegralType
 
 from kafkasse.errors import CommandError, did_you_mean
 from kafkasse.pipelines import avro_records, failures, json_records, private_spark, rejected_records, tables
@@ -125,8 +125,7 @@ class DeclaredQuery:
                 rows = _enriched(rows, step, self._table(step["table"], frames))
         if "where" in query:
             with self._at(name, "where"):
-                matches = F.coalesce(F.expr(query["where"]).cast("boolean"), F.lit(False))
-                rows = rows.withColumn(PRESENT, F.col(PRESENT) & matches)
+                rows = rows.withColumn(PRESENT, F.col(PRESENT) & _matches(rows, query["where"]))
         if "select" in query:
             with self._at(name, "select"):
                 rows = _selected(rows, query["select"])
@@ -245,6 +244,14 @@ def _enriched(rows: DataFrame, step: Mapping[str, Any], table: DataFrame) -> Dat
     conditions = [F.col(f"`{name}`") == F.col(f"_{step['table']}_{number}") for number, name in enumerate(on)]
     joined = rows.join(F.broadcast(side), reduce(lambda one, other: one & other, conditions), "left")
     return joined.drop(*(f"_{step['table']}_{number}" for number in range(len(on))))
+
+
+def _matches(rows: DataFrame, condition: str) -> Column:
+    type_ = rows.select(F.expr(condition)).schema[0].dataType
+    if not isinstance(type_, BooleanType):
+        reason = f"has the type {type_.simpleString()}; compare it with a value, for example amount > 100"
+        raise CommandError(f"needs a condition, but {condition} {reason}")
+    return F.coalesce(F.expr(condition), F.lit(False))
 
 
 def _selected(rows: DataFrame, expressions: Sequence[str]) -> DataFrame:

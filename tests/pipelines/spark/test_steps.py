@@ -363,6 +363,8 @@ def test_sources_are_combined_and_each_sink_has_its_query(run):
             r"\[UNRESOLVED_COLUMN.WITH_SUGGESTION\] .*`amont` cannot be resolved.*`amount`",
         ),
         ({"where": "amount >"}, 4, "where", r"\[PARSE_SYNTAX_ERROR\]"),
+        # Otherwise, the query would fail at the first record.
+        ({"where": "id"}, 4, "where", "needs a condition, but id has the type string; compare it"),
         ({"select": ["amont"]}, 4, "select", "`amont` cannot be resolved"),
         (
             {"top": {"n": 1, "by": "amont", "group": "id"}},
