@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Any
 
+from kafkasse import __version__
 from kafkasse.web.describe import events
 from kafkasse.web.describe.events import Schema, data_schema, shared_schemas, value_of
 from kafkasse.web.describe.security import Scheme
@@ -33,7 +33,7 @@ def asyncapi(streams: Sequence[StreamDescription]) -> dict[str, Any]:
         "asyncapi": "3.0.0",
         "info": {
             "title": "Streams",
-            "version": version("kafkasse"),
+            "version": __version__,
             "description": "kafkasse reads Kafka topics and sends their records as Server-Sent Events. The OpenAPI document "
             "also describes finite reads.",
         },

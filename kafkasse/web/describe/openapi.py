@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import version
 from typing import Any
 
+from kafkasse import __version__
 from kafkasse.errors import KafkasseError, pages
 from kafkasse.records.filter.language import MAX_CHARS
 from kafkasse.settings import WebSettings
@@ -72,7 +72,7 @@ def openapi(streams: Sequence[StreamDescription], settings: WebSettings) -> dict
         "openapi": "3.2.0",
         "info": {
             "title": "Streams",
-            "version": version("kafkasse"),
+            "version": __version__,
             "description": "Kafka topics as Server-Sent Events. A stream is a response that does not end. With `offset`, a "
             "response is a chunk of the stream, as in the Durable Streams protocol.",
         },
