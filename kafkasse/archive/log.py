@@ -333,7 +333,7 @@ class ArchivedLog:
     def totals(self) -> list[Total]:
         reading = sum(cursor.is_in_archive for cursor in self._cursors)
         read = [Total(metric, count, reason) for (metric, reason), count in self.reader.totals.items()]
-        return [Total("archive_readers", reading), *read]
+        return [Total("archive_readers", reading), *read, *self.recent.totals()]
 
     def close(self) -> None:
         self.reader.close()

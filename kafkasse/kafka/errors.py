@@ -9,13 +9,15 @@ import logging
 import os
 import re
 import ssl
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from kafka import errors as kafka_errors
 
 from kafkasse.errors import ConfigurationError, KafkasseError, KafkaTooOld, KafkaUnavailable, TopicNotAvailable
 from kafkasse.log import Partition
+from kafkasse.process.limited_log import LimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +29,7 @@ COPY_OLD_RECORDS = (
     "kafkasse reads only format 2, which Kafka 0.11 introduced."
     " Copy the records to a new topic, for example with MirrorMaker."
 )
+LOG_INTERVAL_S = 60.0  # a tail looks up its leaders about once a second
 TOPIC_NOT_AVAILABLE = "A topic of this stream no longer exists, or the server may no longer read it."
 
 # All of them result in the same response, so that a client cannot find out which topics exist.
@@ -62,21 +65,66 @@ class OldMessageFormat(kafka_errors.CorruptRecordError):  # type: ignore[misc]
     """The next records have a format from before Kafka 0.11."""
 
 
-@contextmanager
-def translate_errors() -> Iterator[None]:
-    """Raise report()'s result in place of an error of kafka-python or of a socket."""
-    try:
-        yield
-    except (kafka_errors.KafkaError, OSError) as error:
-        raise report(error) from error
+class Outages:
+    """Translates the errors of the lookups in one cluster, and counts and logs the times that it does not answer.
+
+    While it does not answer, each type of error is logged once in LOG_INTERVAL_S.
+
+    Args:
+        servers: the addresses of the cluster, for the log.
+
+    Attributes:
+        failures: how many lookups of metadata the cluster has not answered.
+    """
+
+    def __init__(self, servers: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.failures = 0
+        self._servers = servers
+        self._clock = clock
+        self._limited = LimitedLog(clock, LOG_INTERVAL_S)
+        self._began_at: float | None = None  # when the first lookup of metadata since the last answer failed
+        self._is_logged = False
+
+    @contextmanager
+    def translate_errors(self) -> Iterator[None]:
+        """Raise translate()'s result in place of an error of kafka-python or of a socket, and log its reason."""
+        try:
+            yield
+        except (kafka_errors.KafkaError, OSError) as error:
+            translated = translate(error)
+            if not isinstance(translated, KafkaUnavailable):
+                _log_reason(translated)
+            elif self._limited.is_due(type(error).__name__):
+                self._is_logged = True
+                _log_reason(translated)
+            raise translated from error
+
+    @contextmanager
+    def looking_up_metadata(self) -> Iterator[None]:
+        """As translate_errors(), and notice the start and the end of an outage."""
+        try:
+            with self.translate_errors():
+                yield
+        except KafkaUnavailable:
+            self.failures += 1
+            self._began_at = self._clock() if self._began_at is None else self._began_at
+            raise
+        if self._began_at is not None and self._is_logged:
+            took_s = self._clock() - self._began_at
+            log.info("Kafka answers again at %s, %.0f s after the first failure.", self._servers, took_s)
+        self._began_at, self._is_logged = None, False
 
 
 def report(error: kafka_errors.KafkaError | OSError) -> KafkasseError:
     """Return translate()'s result, and log its reason."""
     translated = translate(error)
-    is_temporary = isinstance(translated, TopicNotAvailable | KafkaUnavailable)
-    log.log(logging.WARNING if is_temporary else logging.ERROR, "%s", translated.reason)
+    _log_reason(translated)
     return translated
+
+
+def _log_reason(error: KafkasseError) -> None:
+    is_temporary = isinstance(error, TopicNotAvailable | KafkaUnavailable)
+    log.log(logging.WARNING if is_temporary else logging.ERROR, "%s", error.reason)
 
 
 def translate(error: kafka_errors.KafkaError | OSError) -> KafkasseError:

@@ -19,20 +19,16 @@ from kafka import errors as kafka_errors
 from kafka.admin import OffsetSpec
 from kafka.protocol.consumer import IsolationLevel
 
+from kafkasse.config.kafka import servers
 from kafkasse.errors import ConfigurationError, KafkasseError, TopicNotAvailable, Unavailable
 from kafkasse.kafka.client import Client, unknown_settings
 from kafkasse.kafka.connection_pool import ConnectionPool
 from kafkasse.kafka.cursor import KafkaCursor
 from kafkasse.kafka.cursor_core import CursorOptions
-from kafkasse.kafka.errors import (
-    PERMANENT_ERRORS,
-    SETTINGS_DO_NOT_WORK,
-    TOPIC_NOT_AVAILABLE,
-    translate_errors,
-)
+from kafkasse.kafka.errors import PERMANENT_ERRORS, SETTINGS_DO_NOT_WORK, TOPIC_NOT_AVAILABLE, Outages
 from kafkasse.kafka.fetch_protocol import Broker, FetchOptions, Leader, short_topic_id
 from kafkasse.kafka.old_brokers import UNKNOWN_OFFSET, is_of_another_topic
-from kafkasse.log import OffsetAndEpoch, OffsetRange, Partition, Topic
+from kafkasse.log import OffsetAndEpoch, OffsetRange, Partition, Topic, Total
 from kafkasse.process.event_loop import take_turn
 from kafkasse.settings import KafkaSettings
 
@@ -78,6 +74,7 @@ class KafkaLog:
         self._isolation_level = int(IsolationLevel.build_from(settings.isolation_level))
         self._leaders: dict[str, dict[int, Leader]] = {}  # by topic, from the last metadata response
         self._client = Client(client_settings, settings.kafka_timeout_s, settings.topic_prefix)
+        self._outages = Outages(servers(client_settings))
         self.pool = ConnectionPool(self._client, settings.kafka_timeout_s)
 
     # log.Log
@@ -125,7 +122,7 @@ class KafkaLog:
     def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, OffsetAndEpoch]:
         ends = self.find_epochs(epochs)
         if missing := {partition: epoch for partition, epoch in epochs.items() if partition not in ends}:
-            with translate_errors():
+            with self._outages.translate_errors():
                 self._leaders_now(missing)  # the known leaders may be outdated
             ends |= self.find_epochs(missing)
         return {
@@ -139,7 +136,7 @@ class KafkaLog:
         without_id = [partition for partition in epochs if partition not in known or not known[partition].topic_id]
         if not without_id:
             return set()
-        with translate_errors():
+        with self._outages.translate_errors():
             leaders = self._leaders_now(without_id)
             suspects = {
                 partition: leader
@@ -172,8 +169,8 @@ class KafkaLog:
     def recent(self) -> KafkaLog:
         return self
 
-    def totals(self) -> tuple[()]:
-        return ()
+    def totals(self) -> list[Total]:
+        return [Total("kafka_failures", self._outages.failures)]
 
     def close(self) -> None:
         self.pool.close()
@@ -213,7 +210,7 @@ class KafkaLog:
             }
 
         leaders = self.known_leaders(epochs)
-        with translate_errors():
+        with self._outages.translate_errors():
             if len(leaders) < len(epochs):
                 leaders = self._leaders_now(epochs)
             ends, error = self._ask_leaders(leaders, look_up)
@@ -270,7 +267,7 @@ class KafkaLog:
         known: dict[Partition, Sequence[OffsetAndEpoch]] = {}
         leaders = self.known_leaders(lookups[0])
         deadline_s = math.inf
-        with translate_errors():
+        with self._outages.translate_errors():
             while True:
                 answers, error = self._ask_leaders(leaders, look_up, patient=not known)
                 known |= answers
@@ -332,9 +329,9 @@ class KafkaLog:
         return answers, ignored
 
     def _with_retries(self, call: Callable[[], Result]) -> Result:
-        """Return `call()`. Retry it after transient errors, for a short time, and translate other errors."""
+        """Look up metadata with `call`. Retry it after transient errors, for a short time, and translate other errors."""
         deadline_s = time.monotonic() + MAX_TRANSIENT_ERRORS_S
-        with translate_errors():
+        with self._outages.looking_up_metadata():
             while True:
                 try:
                     return call()

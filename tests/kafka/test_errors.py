@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import pytest
 from kafka import errors as kafka_errors
 
-from kafkasse.errors import ConfigurationError
-from kafkasse.kafka.errors import SETTINGS_DO_NOT_WORK, report
+from kafkasse.errors import ConfigurationError, KafkaUnavailable, TopicNotAvailable
+from kafkasse.kafka.errors import LOG_INTERVAL_S, SETTINGS_DO_NOT_WORK, Outages, report
 
 
 @pytest.mark.parametrize(
@@ -30,3 +31,50 @@ def test_settings_that_brokers_reject(error, advice, caplog):
     assert line.startswith("The Kafka settings do not work. ")
     assert "denied" in line
     assert advice in line
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ({0: "refused", 1: "refused", 2: "slow", LOG_INTERVAL_S: "refused"}, ["refused", "slow", "refused"]),
+        ({0: "refused", 2: "refused", 24.4: "", 25: ""}, ["refused", "24 s"]),
+        ({0: "refused", 5: "", 9: "refused", 12: ""}, ["refused", "5 s"]),  # the second outage has no line at all
+        ({0: "refused", 5: "", 9: "refused", 69: "refused", 79: ""}, ["refused", "5 s", "refused", "70 s"]),
+        ({0: "", 1: "no topic", 2: "", 3: "no topic"}, ["no topic", "no topic"]),
+    ],
+)
+def test_an_outage_is_logged_at_once_then_once_a_minute_and_at_its_end(answers, expected, caplog):
+    """A tail looks up its leaders about once a second. Each cause has its own lines."""
+    errors = {
+        "refused": kafka_errors.KafkaConnectionError("refused"),
+        "slow": kafka_errors.KafkaTimeoutError("slow"),
+        "no topic": kafka_errors.InvalidTopicError("no topic"),
+    }
+    caplog.set_level("INFO")
+    now = 0.0
+    outages = Outages("a:9092", lambda: now)
+    for answered_at, answer in answers.items():
+        now = answered_at
+        with suppress(KafkaUnavailable, TopicNotAvailable), outages.looking_up_metadata():
+            if answer:
+                raise errors[answer]
+
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(expected) == len(lines)
+    for text, line in zip(expected, lines, strict=True):
+        assert (f"Kafka answers again at a:9092, {text} after" if text.endswith(" s") else text) in line
+    assert sum(answer in ("refused", "slow") for answer in answers.values()) == outages.failures
+
+
+def test_the_end_of_an_outage_is_only_logged_if_metadata_could_not_be_looked_up(caplog):
+    """While one of several brokers is down, other lookups fail again after the next metadata."""
+    caplog.set_level("INFO")
+    outages = Outages("a:9092")
+    for _ in range(2):
+        with pytest.raises(KafkaUnavailable), outages.translate_errors():
+            raise kafka_errors.KafkaConnectionError("refused")
+        with outages.looking_up_metadata():
+            pass
+
+    assert ["WARNING"] == [record.levelname for record in caplog.records]
+    assert 0 == outages.failures

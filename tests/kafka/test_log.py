@@ -103,6 +103,17 @@ def test_offsets_of_a_missing_partition_are_an_error(log):
             log.offset_ranges([at(0), missing])
 
 
+def test_counts_the_lookups_that_kafka_does_not_answer(cluster, log):
+    """Streams that stay open read nothing meanwhile, and no request is rejected."""
+    before = log.totals()
+    for broker in cluster.brokers:
+        broker.close()
+    with pytest.raises(KafkaUnavailable):
+        log.find_leaders(ALL)
+
+    assert ([("kafka_failures", 0, "")], [("kafka_failures", 1, "")]) == (before, log.totals())
+
+
 def test_error_in_the_metadata_does_not_mean_that_the_topic_is_deleted(cluster, log):
     """Only an unknown topic is absent."""
     cluster.topics |= {

@@ -134,6 +134,8 @@ def test_promtool_accepts_every_expression(root, tmp_path):
     [
         ("KafkasseDown", {}),
         ("KafkasseDown", {"up": "0x120"}),
+        ("KafkasseKafkaUnavailable", {'kafka_failures_total{pid="1"': "0x60 1+10x60"}),
+        ("KafkasseKafkaUnavailable", {'requests_rejected_total{status="503",error="KafkaUnavailable"': "1+10x120"}),
         ("KafkasseMisconfigured", {'requests_rejected_total{status="500",error="ConfigurationError"': "_x112 1x8"}),
         ("KafkasseUnexpectedErrors", {'requests_rejected_total{status="500",error="UnexpectedError"': "_x112 1x8"}),
         ("KafkasseUnexpectedErrors", {'stream_errors_total{route="r",error="FilterError"': "_x112 1x8"}),

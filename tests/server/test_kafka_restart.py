@@ -80,6 +80,7 @@ def test_streams_survive_a_restart_of_kafka(broker, server, fresh_name):
         assert {Partition(fresh_name, 0): 4, Partition(fresh_name, 1): 0} == offsets
         wait_until(lambda: fetch(server.port, f"/{fresh_name}-other", "HEAD").status == 200)
         assert b"event: error" not in stream.body + behind.body
+        assert f"Kafka answers again at {broker.bootstrap_servers}, " in server.log
 
 
 def fill(broker: EmbeddedBroker, topic: str, *numbers: int) -> None:

@@ -11,6 +11,7 @@ from kafkasse.archive import with_archive
 from kafkasse.config import Config
 from kafkasse.feed import Feeds
 from kafkasse.feed.core.stats import RouteStats
+from kafkasse.log import Total
 from kafkasse.log.memory import MemoryLog
 from kafkasse.process.telemetry.metrics import MAX_TOPICS, OTHER_TOPICS, Metrics
 from kafkasse.records.encoder import Encoder
@@ -84,10 +85,15 @@ def test_the_highest_delay_of_a_feed_is_reported_for_a_minute(metrics, feeds):
     assert [40.0, 40.0, 40.0, 40.0, 30.0, 0.0] == delays
 
 
-def test_copies_the_totals_of_an_archive(metrics):
-    """A counter of errors exists before the first error. A log without an archive has no such metrics."""
+def test_copies_the_totals_of_an_archive(metrics, monkeypatch):
+    """A counter of errors exists before the first error. A log without an archive has no such metrics.
+
+    The metrics of Kafka's log are still copied.
+    """
     archive_log = pytest.importorskip("kafkasse.archive.log", reason="pip install pyarrow", exc_type=ImportError)
-    log = with_archive(MemoryLog(), "/archive")
+    kafka = MemoryLog()
+    monkeypatch.setattr(kafka, "totals", lambda: [Total("kafka_failures", 4)])
+    log = with_archive(kafka, "/archive")
     feeds = Feeds(log, Config().feed, lambda tail: None)
     sampler = Sampler(feeds, metrics)
     sampler.sample()
@@ -98,5 +104,6 @@ def test_copies_the_totals_of_an_archive(metrics):
 
     assert (2, 300) == (value_of(metrics, "archive_files_read"), value_of(metrics, "archive_bytes_read"))
     assert (1, 0) == (value_of(metrics, "archive_errors", reason="damaged"), value_of(metrics, "archive_readers"))
+    assert 4 == value_of(metrics, "kafka_failures")
     assert () == MemoryLog().totals()
     feeds.close()
