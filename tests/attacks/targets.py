@@ -35,7 +35,7 @@ CRC_AT, SUMMED_FROM = 17, 21  # in a record batch
 CODECS = 5
 WHERE = Partition("t", 3)
 PASSWORD = "s3cret-of-the-fuzzer"  # noqa: S105 - must appear nowhere
-PASSWORD_LINE = b"kafka: {sasl_plain_password: %b}\n" % PASSWORD.encode()
+PASSWORD_LINE = b"kafka: {ssl_password: %b}\n" % PASSWORD.encode()
 OTHER_VARIABLES = (
     "KAFKASSE_KAFKA_SECURITY_PROTOCOL",
     "KAFKASSE_KAFKA_REQUEST_TIMEOUT_MS",
@@ -145,12 +145,12 @@ def environment(data: bytes) -> None:
 def _check_load(environ: dict[str, str], file: Path | None, source: str) -> None:
     """Load a configuration. It must be valid, or every sentence of the error must name the source."""
     try:
-        config = Config.load({"KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD": PASSWORD, **environ}, file)
+        config = Config.load({"KAFKASSE_KAFKA_SSL_PASSWORD": PASSWORD, **environ}, file)
     except ConfigurationError as rejected:
         _check_rejection(rejected.detail, source)
         return
     assert first_error("config", settings_of(config)) is None
-    assert PASSWORD == config.kafka.kafka["sasl_plain_password"]
+    assert PASSWORD == config.kafka.kafka["ssl_password"]
     assert PASSWORD not in repr(config)
 
 
