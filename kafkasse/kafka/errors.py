@@ -5,6 +5,7 @@ Broker addresses, names of settings and causes go into KafkasseError.reason, whi
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -15,7 +16,15 @@ from contextlib import contextmanager
 
 from kafka import errors as kafka_errors
 
-from kafkasse.errors import ConfigurationError, KafkasseError, KafkaTooOld, KafkaUnavailable, TopicNotAvailable
+from kafkasse.errors import (
+    ConfigurationError,
+    KafkasseError,
+    KafkaTooOld,
+    KafkaUnavailable,
+    ServerFull,
+    TopicNotAvailable,
+    Unavailable,
+)
 from kafkasse.log import Partition
 from kafkasse.process.limited_log import LimitedLog
 
@@ -92,9 +101,9 @@ class Outages:
             yield
         except (kafka_errors.KafkaError, OSError) as error:
             translated = translate(error)
-            if not isinstance(translated, KafkaUnavailable):
+            if not isinstance(translated, Unavailable):
                 _log_reason(translated)
-            elif self._limited.is_due(type(error).__name__):
+            elif self._limited.is_due((type(error), type(translated))):
                 self._is_logged = True
                 _log_reason(translated)
             raise translated from error
@@ -123,7 +132,7 @@ def report(error: kafka_errors.KafkaError | OSError) -> KafkasseError:
 
 
 def _log_reason(error: KafkasseError) -> None:
-    is_temporary = isinstance(error, TopicNotAvailable | KafkaUnavailable)
+    is_temporary = isinstance(error, TopicNotAvailable | Unavailable)
     log.log(logging.WARNING if is_temporary else logging.ERROR, "%s", error.reason)
 
 
@@ -134,6 +143,7 @@ def translate(error: kafka_errors.KafkaError | OSError) -> KafkasseError:
         ConfigurationError: brokers reject the settings. Retrying cannot help.
         KafkaTooOld: a broker does not support a request that kafkasse needs.
         TopicNotAvailable: a topic does not exist, or we may not read it.
+        ServerFull: this process, or this machine, has too many open files.
         KafkaUnavailable: the cluster does not answer now.
         KafkasseError: a record is damaged or too old, Kafka is too old for its compression, or the topic has no timestamps.
     """
@@ -176,6 +186,11 @@ def _translate(error: kafka_errors.KafkaError | OSError, text: str) -> tuple[Kaf
                 "The records of a topic of this stream have no timestamps, because their format is that of Kafka 0.9."
             ),
             f"{text} has message format 0. {COPY_OLD_RECORDS}",
+        )
+    if os.strerror(errno.EMFILE) in text:  # kafka-python keeps only the text; the one of ENFILE starts in the same way
+        return (
+            ServerFull("The server has too many open files. Retry in a few seconds."),
+            "Too many open files to connect to Kafka. Raise the limit (ulimit -n).",
         )
     return (
         KafkaUnavailable("The server cannot reach Kafka. Retry in a few seconds."),

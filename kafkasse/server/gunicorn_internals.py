@@ -6,7 +6,11 @@ arbiter. NAMES lists these names, and a test checks that the installed version o
 
 from __future__ import annotations
 
+import errno
+import logging
+import os
 import re
+import resource
 import ssl
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -19,13 +23,17 @@ from gunicorn.glogging import SafeAtoms
 from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, ParseException
 from gunicorn.workers.ggevent import GeventWorker
 
+from kafkasse.process.limited_log import LimitedLog
 from kafkasse.process.log_line import one_line
+
+log = logging.getLogger(__name__)
 
 __all__ = ["GeventWorker", "LimitRequestHeaders", "LimitRequestLine", "ParseException"]
 
 MAX_HEADER_BYTES = 131_072  # of a request's whole header: 64 KiB for an event ID, and 64 KiB for all other fields
 MAX_UNREAD_BODY_BYTES = 65_536  # of a request body that the app did not read
 DISCARD_BYTES = 8_192
+RETRY_ACCEPT_S = 0.1  # while there are too few descriptors
 _TOKENS = re.compile(
     r"((?:^|[?&])(?:ticket|access_token|id_token|token|jwt|api_?key|authorization)=)[^&\s\"]*|"
     r"(?<![\w-])(?:ey[\w-]{8,}\.[\w.-]+|kafkasse_[\w-]{20,})",
@@ -118,15 +126,24 @@ class SharedListener(StreamServer):  # type: ignore[misc]
     Args:
         may_accept: returns whether this worker accepts connections now. Until then, they wait in the kernel. Its argument is
             the number of connections whose greenlets have not started: a busy event loop starts them late.
+        max_descriptor: while all descriptors below this one are in use, connections also wait in the kernel.
     """
 
     _spawn: Any
 
     def __init__(
-        self, listener: Any, handle: Callable[[Any, Any, Any], None], may_accept: Callable[[int], bool], **settings: Any
+        self,
+        listener: Any,
+        handle: Callable[[Any, Any, Any], None],
+        may_accept: Callable[[int], bool],
+        max_descriptor: int,
+        **settings: Any,
     ) -> None:
         super().__init__(listener, partial(handle, self), **settings)
         self._may_accept = may_accept
+        self._max_descriptor = max_descriptor
+        self._is_full = False
+        self._limited_log = LimitedLog()
         self._not_started = 0
         self._spawn_greenlet, self._spawn = self._spawn, self._spawn_counted  # gevent calls _spawn for each connection
 
@@ -140,7 +157,30 @@ class SharedListener(StreamServer):  # type: ignore[misc]
 
     def do_read(self) -> Any:
         """Accept a connection. Returns None if there is none, or if this worker does not accept it now."""
-        return super().do_read() if self._may_accept(self._not_started) else None
+        if not self._may_accept(self._not_started):
+            return None
+        try:
+            if self._is_full:
+                os.close(lowest_free := os.dup(self.socket.fileno()))
+                if lowest_free >= self._max_descriptor:
+                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            accepted = super().do_read()
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            self._pause(str(error.strerror))
+            return None
+        if accepted:
+            self._is_full = accepted[0].fileno() >= self._max_descriptor
+        return accepted
+
+    def _pause(self, reason: str) -> None:
+        if self._limited_log.is_due(reason):
+            limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            log.warning("%s. New connections wait. The limit (ulimit -n) is %s.", reason, limit)
+        self.stop_accepting()
+        self._timer = self.loop.timer(RETRY_ACCEPT_S)
+        self._timer.start(self._start_accepting_if_started)
 
     def getsockname(self) -> Any:
         """Return the address of the socket, even if it is closed: gunicorn calls this in the greenlet of each connection."""

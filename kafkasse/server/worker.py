@@ -18,6 +18,7 @@ import logging.config
 import os
 import re
 import signal
+import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -67,7 +68,7 @@ from kafkasse.server.reload import MAX_REASON_BYTES, reason_of
 from kafkasse.server.short_collections import ShortCollections
 from kafkasse.server.wrapped_body import WrappedBody
 from kafkasse.web.headers import DEFAULT_HEADERS
-from kafkasse.web.wsgi_server import raise_descriptor_limit
+from kafkasse.web.wsgi_server import max_client_descriptor, raise_descriptor_limit
 
 # After the listener is closed, streams still open for this long, so that no connection that was just accepted gets a 503.
 OPEN_AFTER_STOP_S = 0.2
@@ -215,6 +216,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
             listener,
             self.handle,
             (lambda _: True) if is_for_operators else self._may_start,
+            sys.maxsize if is_for_operators else max_client_descriptor(),
             spawn=spawn,
             **ssl_args,
         )

@@ -63,6 +63,12 @@ def raise_descriptor_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def max_client_descriptor() -> int:
+    """Return the limit of descriptors for clients. Those above it are for connections to Kafka, and for files."""
+    limit = _descriptor_limit()
+    return (limit + _capacity(limit)) // 2
+
+
 class WsgiServer:
     """The server that runs the app. Create this object when the app is loaded.
 
@@ -77,7 +83,7 @@ class WsgiServer:
         self._was_patched = is_patched()
         self._problem = _problem_of_process()
         limit, name = _limit()
-        self._capacity = max(limit - RESERVED, limit // 2)
+        self._capacity = _capacity(limit)
         if self._problem:
             logger.error(self._problem)
         elif self._capacity < max_streams:
@@ -155,14 +161,23 @@ def _call(call: Callable[[], Result]) -> Result:
     return call()
 
 
+def _capacity(limit: int) -> int:
+    return max(limit - RESERVED, limit // 2)
+
+
+def _descriptor_limit() -> int:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if limit == resource.RLIM_INFINITY else limit
+
+
 def _limit() -> tuple[int, str]:
     """Return the number of connections that the server can have, and the name of the limit."""
-    limits = [(resource.getrlimit(resource.RLIMIT_NOFILE)[0], "the limit of open files (ulimit -n)")]
+    limits = [(_descriptor_limit(), "the limit of open files (ulimit -n)")]
     if (cfg := _gunicorn_config()) is not None and not _is_worker(cfg, OUR_WORKER):
         limits.append((cfg.worker_connections, "gunicorn's worker_connections"))
     if (cores := (_uwsgi_options() or {}).get("gevent")) is not None:
         limits.append((int(cores), "uWSGI's option gevent"))
-    return min(((sys.maxsize if limit == resource.RLIM_INFINITY else limit), name) for limit, name in limits)
+    return min(limits)
 
 
 def _problem_of_process() -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from contextlib import suppress
 
 import pytest
 from kafka import errors as kafka_errors
 
-from kafkasse.errors import ConfigurationError, KafkaUnavailable, TopicNotAvailable
+from kafkasse.errors import ConfigurationError, KafkaUnavailable, ServerFull, TopicNotAvailable
 from kafkasse.kafka.errors import LOG_INTERVAL_S, SETTINGS_DO_NOT_WORK, Outages, report
 
 
@@ -78,3 +80,15 @@ def test_the_end_of_an_outage_is_only_logged_if_metadata_could_not_be_looked_up(
 
     assert ["WARNING"] == [record.levelname for record in caplog.records]
     assert 0 == outages.failures
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+def test_too_few_descriptors_to_connect(code):
+    """The server is full. Nothing is wrong with Kafka or its addresses."""
+    text = f"kafka-1:9092: [Errno {code}] {os.strerror(code)}. Check kafka.bootstrap_servers"
+
+    for error in kafka_errors.KafkaTimeoutError(text), OSError(code, os.strerror(code)):
+        answer = report(error)
+        assert ServerFull is type(answer)
+        assert "ulimit -n" in answer.reason
+        assert "bootstrap" not in answer.reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,6 @@ class TestDescriptors:
 
     def test_a_stream_waits_for_a_descriptor_to_connect_to_kafka(self, server, cluster, topic, fresh_name, opened):
         """The stream sends heartbeats, as while Kafka is down, and gets all records once there is a descriptor."""
-        server.expect("Too many open files")
         client = opened.enter_context(Client(server.port, f"/{topic}")).ready()
         other = cluster.create(f"{fresh_name}-other")
         cluster.send(other, value(1))
@@ -161,6 +161,30 @@ class TestDescriptors:
 
         client.close()
         assert [1] == numbers(patient.events(1))
+
+    def test_clients_leave_descriptors_for_connections_to_kafka(self, serve, cluster, topic, opened):
+        """Some connections wait, and the log says why. A client that was accepted gets its records meanwhile."""
+        cluster.send(topic, *map(value, range(REJECTED)))
+        server, limit = serve(environment={"GUNICORN_CMD_ARGS": "--keep-alive 600"}), 100  # also the wait for a request
+        first = server.worker
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (limit, limit))  # the master's next worker inherits it
+        server.reload()
+        wait_until(lambda: server.workers() not in ([], [first]) and len(server.workers()) == 1)
+        address = "127.0.0.1", server.port
+        accepted, *others = (opened.enter_context(socket.create_connection(address, 60)) for _ in range(limit))
+        wait_until(lambda: f"files. New connections wait. The limit (ulimit -n) is {limit}." in server.log)
+        server.worker = server.workers()[0]
+        assert len(server.descriptors()) < limit * 0.9
+
+        accepted.sendall(f"GET /{topic}?timestamp=0 HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        received = b""
+        while received.count(b"event: message") < REJECTED:
+            received += (data := accepted.recv(65_536))
+            assert data, received
+
+        for other in others:
+            other.close()
+        assert 200 == opened.enter_context(Client(server.port, f"/{topic}")).ready().status
 
 
 def allow(server: Server, more: int) -> None:

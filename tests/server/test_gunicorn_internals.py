@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import pkgutil
 import shutil
 import socket
+from contextlib import ExitStack, closing
 from types import SimpleNamespace
 
+import gevent
 import pytest
+from gevent.event import Event
 from gunicorn.config import Config
 
-from kafkasse.server.gunicorn_internals import NAMES, keep_settings, name_of_listener
+from kafkasse.server.gunicorn_internals import NAMES, SharedListener, keep_settings, name_of_listener
 from kafkasse.server.logger import Logger
 from kafkasse.server.worker import Worker
+from tests.support.waiting import wait_until
 
 
 @pytest.mark.parametrize(("owner", "name"), [(owner, name) for owner in NAMES for name in NAMES[owner].split()])
@@ -80,3 +85,28 @@ def test_an_address_for_operators_with_the_port_of_another_address():
             worker = SimpleNamespace(cfg=cfg, sockets=[first, second])
 
             assert name_of_listener(worker, f"127.0.0.1:{port}") is None
+
+
+def test_connections_wait_until_a_low_descriptor_is_free(caplog):
+    """The higher ones are for connections to Kafka. One client may take the first of them."""
+    accepted: list[object] = []
+    may_end = Event()
+
+    def handle(server: SharedListener, client: object, address: object) -> None:
+        accepted.append(client)
+        may_end.wait()
+
+    with ExitStack() as clients, closing(gevent.socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        for _ in range(6):
+            clients.enter_context(socket.create_connection(listener.getsockname()))
+        os.close(lowest_free := os.dup(0))
+        with closing(SharedListener(listener, handle, lambda _: True, lowest_free + 2)) as server:
+            server.start()
+            wait_until(lambda: "Too many open files. New connections wait." in caplog.text)
+            before = len(accepted)
+            may_end.set()
+            wait_until(lambda: len(accepted) == 6)
+
+    assert 1 <= before <= 3
