@@ -16,6 +16,7 @@ from kafkasse.feed import truncation_marks
 from kafkasse.feed.continuations import MAX_AGE_S, MAX_CURSORS, MAX_STARTS, BufferedCursor, CursorKey, Unused
 from kafkasse.feed.core.chunk import ChunkCore, plan
 from kafkasse.feed.core.start import ResolvedPosition
+from kafkasse.feed.core.stats import RouteStats
 from kafkasse.feed.core.topics import is_recreated
 from kafkasse.feed.core.versions import Versions
 from kafkasse.feed.epochs import EpochEnds
@@ -263,7 +264,13 @@ class Chunks:
             ids.set(partition, unknown[partition].end, leader_epoch=epoch)
 
     def read(
-        self, start: Start, encoder: Encoder, selector: Selector | None, clients: Clients, newest_by: NewestBy | None
+        self,
+        start: Start,
+        encoder: Encoder,
+        selector: Selector | None,
+        clients: Clients,
+        newest_by: NewestBy | None,
+        stats: RouteStats,
     ) -> Chunk:
         """Read the chunk at a position.
 
@@ -273,6 +280,7 @@ class Chunks:
             selector: the records that the client receives, if the encoder has dimensions.
             clients: the addresses of the clients. Addresses get cursors in turn.
             newest_by: how to recognize outdated records, which are dropped; None: all records are sent.
+            stats: the totals of the route.
 
         Raises:
             OffsetGone: the log has lost the records meanwhile.
@@ -284,7 +292,7 @@ class Chunks:
         if not start.has_records and start.without_leader is not None:
             raise _no_leader(start.without_leader)
         ends, is_full = plan(ids.offsets, start.offset_ranges)
-        chunk = ChunkCore(ids, ends, start.offset_ranges if is_full else {}, encoder, selector)
+        chunk = ChunkCore(ids, ends, start.offset_ranges if is_full else {}, encoder, selector, stats)
         if ends:
             slot = clients.request(self._slots)
             try:

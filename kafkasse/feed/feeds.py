@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
@@ -92,7 +93,7 @@ class Feeds:
         self._offset_ranges = OffsetRanges(log, settings.kafka_timeout_s)
         self._tail: Tail | None = None
         self._opened_by: WeakKeyDictionary[SharedFeed, str] = WeakKeyDictionary()  # the address of the first client
-        self.stats: dict[str, RouteStats] = {}
+        self.stats: defaultdict[str, RouteStats] = defaultdict(RouteStats)
         self._slots = CatchUpSlots(settings.max_catch_ups)
         self._cursors = Cursors(self._open_catch_up, self._slots, settings.max_chunk_bytes)
         self.chunks = Chunks(
@@ -454,7 +455,7 @@ class Feeds:
             pending={partition: state.start_ms for partition, state in states.items() if state.offset is None},
             epochs={partition: state.epoch for partition, state in states.items() if state.epoch != UNKNOWN_EPOCH},
         )
-        stats = self.stats.setdefault(route.name, RouteStats())
+        stats = self.stats[route.name]
         heartbeat_s = route.heartbeat_s or settings.heartbeat_s
         feed = SharedFeed(key, _ids(start, route), self._ring_limits, heartbeat_s, stats, versions)
         tail.add(feed, states)

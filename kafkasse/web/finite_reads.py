@@ -170,7 +170,8 @@ class Source:
         if must_wait and not start.has_records:
             return self._wait(start, shared)
         try:
-            return self.feeds.chunks.read(start, self.encoder, self.selector, shared, self.route.newest_by)
+            stats = self.feeds.stats[self.route.name]
+            return self.feeds.chunks.read(start, self.encoder, self.selector, shared, self.route.newest_by, stats)
         except TopicsChanged as change:
             return self._read(offset, position, {**topics, **change.topics}, since, must_wait, shared)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from gevent import spawn_later
 
+from kafkasse.errors import OffsetGone
 from kafkasse.feed import Feeds
 from kafkasse.process.limited_log import INTERVAL_S, LimitedLog
 from kafkasse.process.log_line import Fields, one_line
@@ -56,6 +57,11 @@ class Observer:
         level = logging.INFO if self._limited.is_due((client, error)) else logging.DEBUG
         fields = Fields(request_id=request_id, route=route, client=client, status=status, error=error, reason=reason)
         self._logger.log(level, "A request was rejected: %s", fields)
+
+    def gone(self, route: str, error: OffsetGone) -> None:
+        """Count the gaps of a finite read whose records are gone."""
+        for gap in error.extra.get("gaps", ()):
+            self.metrics.count("gaps", route=route, reason=gap["reason"])
 
     def failed(self, request_id: str, error: BaseException) -> None:
         """Log an error that nothing expected, with its traceback unless the same line of code has just raised one."""

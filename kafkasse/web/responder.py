@@ -12,7 +12,7 @@ from werkzeug.exceptions import HTTPException
 
 from kafkasse.config import Config
 from kafkasse.config.rules import OPEN_ROUTE
-from kafkasse.errors import UNEXPECTED, ConfigurationError, KafkasseError, TooManyRejections
+from kafkasse.errors import UNEXPECTED, ConfigurationError, KafkasseError, OffsetGone, TooManyRejections
 from kafkasse.process.limits import TrustedProxies, subscriber
 from kafkasse.process.open_streams import StreamInfo
 from kafkasse.process.telemetry import request_id
@@ -112,6 +112,8 @@ class Responder:
 
     def _report(self, error: KafkasseError, own_id: str, route: str, client: str) -> None:
         self._observer.rejected(own_id, route, client, error.status, type(error).__name__)
+        if isinstance(error, OffsetGone):
+            self._observer.gone(route, error)
         if error.status >= 500:
             self.call_handler("event.error", error)
         # The Kafka adapter has logged the errors that kafka-python caused.

@@ -63,6 +63,8 @@ class Sampler:
         for route, stats in self._feeds.stats.items():
             for attribute, name in TOTALS.items():
                 self._add(name, getattr(stats, attribute), route=route)
+            for reason, count in stats.gaps.items():
+                self._add("gaps", count, route=route, reason=reason)
             for state, count in stats.readers.items():
                 self._add("stream_states", count, route=route, state=state.name.lower())
             lags = [reader.lag() for reader in stats.catching_up]

@@ -57,7 +57,9 @@ class Source(World):
         position = of_topics(topics or self.topics) if offset in ("-1", "now") else stream_offset.parse(offset)
         start_at = StartAt.LATEST if offset == "now" else StartAt.EARLIEST
         start = self.feeds.chunks.resolve(position, self.log.describe(position.topics), start_at, offset=offset)
-        return self.feeds.chunks.read(start, self.encoder, None, Clients(""), options.get("newest_by"))
+        return self.feeds.chunks.read(
+            start, self.encoder, None, Clients(""), options.get("newest_by"), self.feeds.stats["r"]
+        )
 
     def read_to_end(self, offset: str = "-1") -> list[Chunk]:
         chunks = [self.read(offset)]
@@ -497,6 +499,7 @@ def test_a_batch_that_cannot_be_read_is_a_gap():
     gap, *rest = messages(chunk := source.read())
 
     assert {"event": "gap", "topic": "t0", "partition": 0, "from": 0, "to": 4, "reason": "the batch is damaged"} == gap
+    assert {"the batch is damaged": 1} == source.feeds.stats["r"].gaps
     assert (6, "b11") == (len(rest), chunk.next_offset.partition(".")[0])
 
 

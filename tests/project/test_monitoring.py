@@ -140,6 +140,7 @@ def test_promtool_accepts_every_expression(root, tmp_path):
         ("KafkasseUnexpectedErrors", {'requests_rejected_total{status="500",error="UnexpectedError"': "_x112 1x8"}),
         ("KafkasseUnexpectedErrors", {'stream_errors_total{route="r",error="FilterError"': "_x112 1x8"}),
         ("KafkasseRecordsSkipped", {'records_skipped_total{topic="t",reason="not_json"': "_x112 1x8"}),
+        ("KafkasseGaps", {'gaps_total{route="r",reason="the log was truncated"': "_x112 1x8"}),
         ("KafkasseRequestsRejected", {'requests_rejected_total{status="401",error="Unauthorized"': "0+60x120"}),
     ],
 )

@@ -12,6 +12,7 @@ from kafkasse.log import Partition
 from kafkasse.records.position import Place
 from kafkasse.web.headers import MAX_ACCEPT_CHARS
 from kafkasse_client.sse import Parser
+from tests.server.conftest import metric
 from tests.support.client import Client, numbers, value
 from tests.support.kafka import Cluster
 from tests.support.server import Server
@@ -101,7 +102,8 @@ def test_starts_at_a_timestamp(connect, cluster, fresh_name):
 # Changes of topics.
 
 
-def test_a_gap_event_reports_records_that_retention_removed(connect, cluster, topic):
+def test_a_gap_event_reports_records_that_retention_removed(server, connect, cluster, topic):
+    """The metrics count it."""
     fill(cluster, topic, 5, 1)  # before the first client: retention does not remove what the ring holds
     with connect(f"/{topic}?timestamp=0") as stream:
         before = stream.ready().events(1)[0].id
@@ -111,6 +113,7 @@ def test_a_gap_event_reports_records_that_retention_removed(connect, cluster, to
 
     lost = {"topic": topic, "partition": 0, "from": 1, "to": 3, "reason": "removed by retention"}
     assert ("gap", lost) == (gap.type, json.loads(gap.data))
+    assert 1 <= metric(server, "gaps_total")
     assert [3, 4] == numbers(rest)
     assert [3, 4] == numbers(connect(f"/{topic}", Last_Event_ID=gap.id).events(2))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from contextlib import closing
 
 import prometheus_client
 import pytest
@@ -18,7 +20,9 @@ from kafkasse.records.encoder import Encoder
 from kafkasse.records.position import of_topics
 from kafkasse.route import Route, StartAt
 from kafkasse.web.sampler import Sampler
+from tests.feed.world import World
 from tests.support.metric_values import value_of
+from tests.support.turns import numbers
 
 
 @pytest.fixture
@@ -71,6 +75,40 @@ def test_copies_the_totals_of_the_feeds(metrics, feeds):
     sampler.sample()
     assert 0 == value_of(metrics, "stream_states", route="r")
     assert 3 == value_of(metrics, "events_sent", route="r")
+
+
+def test_counts_a_gap_for_each_client_that_resumes_or_catches_up(metrics):
+    world = World(topics={"a": 1})
+    with closing(world.feeds):
+        start = json.loads(world.open("a").position_id)[0]
+        world.new_feeds()
+        world.write(0, 1, 2, topic="a")
+        behind = world.open(start)
+        world.log.drop_before("a", 2)
+        resumed = world.open(start)
+        received = resumed.begin() + b"".join(reader.read(0) for reader in (behind, behind, resumed))
+        Sampler(world.feeds, metrics).sample()
+
+    assert 2 == received.count(b"event: gap") == value_of(metrics, "gaps", route="r", reason="removed by retention")
+
+
+def test_counts_a_gap_of_a_shared_feed_once(metrics):
+    """Neither compaction nor a filter leaves a gap."""
+    world = World(topics={"a": 1})
+    with closing(world.feeds):
+        clients = [world.open("a") for _ in range(3)]
+        world.put(0, 1, topic="a")
+        world.log.append_marker("a")  # an offset without a record
+        world.put(2, 3, 4, topic="a")
+        assert 15 == sum(len(numbers(client)) for client in clients)
+        Sampler(world.feeds, metrics).sample()
+        assert 0 == value_of(metrics, "gaps")
+        world.log.truncate("a", 2)
+        world.turn(2)
+        received = b"".join(client.read(0) for client in clients)
+        Sampler(world.feeds, metrics).sample()
+
+    assert (3, 1) == (received.count(b"event: gap"), value_of(metrics, "gaps", reason="the log was truncated"))
 
 
 def test_the_highest_delay_of_a_feed_is_reported_for_a_minute(metrics, feeds):

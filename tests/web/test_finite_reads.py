@@ -248,6 +248,8 @@ def test_an_offset_whose_records_were_removed_is_gone(client, log, live):
     assert (410, "OffsetGoneError") == (response.status_code, problem["name"])
     assert [{"topic": "t", "partition": 0, "from": 3, "to": 5, "reason": "removed by retention"}] == problem["gaps"]
     assert schemas.first_error("problem", problem) is None
+    metrics = client.application.extensions["kafkasse"]["kafkasse"].observer.metrics
+    assert 1 == value_of(metrics, "gaps", route="topics", reason="removed by retention")
     assert 2 == len(client.get(f"/t?offset={problem['next_offset']}").get_json())
 
 

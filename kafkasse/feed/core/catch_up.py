@@ -126,6 +126,7 @@ class CatchUpCore:
             if self.ids.forget_epoch(partition):
                 self.id_sent = False
         self.id_sent = self.id_sent or bool(resumption.gaps)
+        self._stats.gaps.update(gap.reason for gap in resumption.gaps)
         return resumption, gap_events(self._encoder.wire, resumption.gaps, self.ids.render())
 
     def change_topics(self, changes: TopicChanges) -> dict[str, Topic]:

@@ -24,6 +24,7 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple
 
+from kafkasse.feed.core.stats import RouteStats
 from kafkasse.log import Batch, Gap, OffsetRange, Partition
 from kafkasse.records import frame
 from kafkasse.records.encoder import Encoder
@@ -113,6 +114,7 @@ class ChunkCore:
         offset_ranges: the offsets that the log holds, if the chunk is full.
         encoder: encodes records.
         selector: the records that the client receives, if the encoder has dimensions.
+        stats: the totals of the route.
 
     Attributes:
         parts: the parts of a JSON array with the records and gaps, without its end. One large value would be copied several
@@ -127,6 +129,7 @@ class ChunkCore:
         offset_ranges: Mapping[Partition, OffsetRange],
         encoder: Encoder,
         selector: Selector | None,
+        stats: RouteStats,
     ) -> None:
         self.ids = ids
         self.parts: list[bytes] = []
@@ -136,6 +139,7 @@ class ChunkCore:
         self._offset_ranges = offset_ranges
         self._encoder = encoder
         self._selector = selector
+        self._stats = stats
         self._size = 0
         self._has_records = False  # if True, the end of the chunk stays the same
 
@@ -178,6 +182,7 @@ class ChunkCore:
     def declare(self, gap: Gap) -> None:
         """Report records that cannot be read, and continue after them."""
         self.ids.set(gap.partition, gap.end, leader_epoch=gap.epoch)
+        self._stats.gaps[gap.reason] += 1
         self._append([frame.gap(self._encoder.wire, gap, "")])
 
     def _append(self, frames: list[bytes]) -> None:

@@ -179,6 +179,7 @@ class FeedCore:
 
     def declare(self, gap: Gap) -> None:
         """Report lost records to all readers. If the gap is a truncation, the caller flushes first."""
+        self.stats.gaps[gap.reason] += 1
         self.ids.set(gap.partition, gap.end, leader_epoch=gap.epoch)
         if gap.is_truncation:
             # A reader that joins later must not receive the records that the log has lost.

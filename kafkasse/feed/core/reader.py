@@ -218,6 +218,7 @@ class ReaderCore:
         if not gaps:
             return self.id_if_moved()
         self._id_sent = True
+        self.stats.gaps.update(gap.reason for gap in gaps)
         return gap_events(self._feed.wire, gaps, self.position_id)
 
     def _start_snapshot(self, version: SnapshotVersion) -> bytes:

@@ -32,6 +32,8 @@ class RouteStats:
         catch_ups: how often a reader opened its own cursor.
         joins: how often a reader that had caught up joined the shared feed.
         falls_behind: how often the ring evicted frames that a reader still needed.
+        gaps: the gaps that were reported, by reason, once for each shared feed, client that resumes or catches up, and
+            chunk.
         delay_s: the longest time between the timestamp of a record and its encoding in a shared feed, since the value was
             last set to 0.
         readers: the number of open readers in each reader_states.ReaderState.
@@ -46,6 +48,7 @@ class RouteStats:
     catch_ups: int = 0
     joins: int = 0
     falls_behind: int = 0
+    gaps: Counter[str] = field(default_factory=Counter)
     delay_s: float = 0.0
     readers: Counter[Enum] = field(default_factory=Counter)
     catching_up: dict[HasLag, None] = field(default_factory=dict)

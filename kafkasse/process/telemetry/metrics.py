@@ -51,6 +51,11 @@ METRICS = {
     ),
     "encode_seconds": Metric(Counter, "Time that encoding records took.", ("route",)),
     "records_skipped": Metric(Counter, "Records whose value could not be deserialized.", ("topic", "reason")),
+    "gaps": Metric(
+        Counter,
+        "Gaps that were reported, once for each shared feed, each client that resumes or catches up, and each finite read.",
+        ("route", "reason"),
+    ),
     "filter_failures": Metric(Counter, "Records for which a filter expression had no result.", ("route",)),
     "catch_ups": Metric(Counter, "Times that a stream opened a cursor of its own to catch up.", ("route",)),
     "joins": Metric(Counter, "Times that a stream that had caught up joined the shared feed.", ("route",)),
