@@ -364,8 +364,8 @@ class RegistryUnavailable(Unavailable):
 class ServerFull(Unavailable):
     title = "Server full"
     name = "ServerFullError"
-    cause = "The server has as many open streams, or streams of as many different selections, as it allows."
-    fix = "Wait as long as `Retry-After` says, then retry. The operator adds workers or raises `max_streams`."
+    cause = "The server has as many open streams, streams of as many different selections, or open files as it allows."
+    fix = "Wait as long as `Retry-After` says, then retry. The operator adds workers or raises `max_streams` or `ulimit -n`."
 
 
 class ServerStopping(Unavailable):

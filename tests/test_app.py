@@ -306,7 +306,7 @@ def test_lists_and_ends_the_streams_of_a_process(client):
 
 
 def test_names_the_workers_that_do_not_answer(client, tmp_path, monkeypatch):
-    """Their streams are missing in the list. One of them may have the stream that no other worker has."""
+    """The list lacks their streams. One of these workers may have the stream that no other worker has."""
     monkeypatch.setattr(control, "TIMEOUT_S", 0.1)
     path = tmp_path / "worker-12345.sock"
     with socket.socket(socket.AF_UNIX) as hangs:
@@ -317,5 +317,5 @@ def test_names_the_workers_that_do_not_answer(client, tmp_path, monkeypatch):
         assert {"streams": [], "silent_workers": [12345]} == client.get("/-/streams").get_json()
         problem(client.delete("/-/streams/12345-1"), 503)
 
-    assert {"streams": [], "silent_workers": []} == client.get("/-/streams").get_json()  # it has exited
+    assert {"streams": [], "silent_workers": []} == client.get("/-/streams").get_json()  # the worker has exited
     problem(client.delete("/-/streams/12345-1"), 404)

@@ -104,7 +104,7 @@ def _kafkasse() -> None:
 
 
 def stop_at_signals() -> None:
-    """Let SIGTERM, or SIGHUP of a closed terminal, end a command that runs until it is stopped, with exit code 0."""
+    """Let SIGTERM or SIGHUP (a closed terminal) end a command that runs until it is stopped. The exit code is 0."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, lambda *_: sys.exit(0))

@@ -24,7 +24,7 @@ class Number(click.FloatRange):
 
 
 def not_empty(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Reject an empty text, which may come from a variable of the shell that is not set."""
+    """Reject an empty value, which may come from an unset shell variable."""
     if value == "":
         raise click.BadParameter("must not be empty.")
     return value

@@ -139,7 +139,7 @@ def _problems_of_login(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]
     protocol, mechanism = settings.get("security_protocol", "PLAINTEXT"), settings.get("sasl_mechanism")
     if protocol.startswith("SASL") and mechanism is None:
         yield "security_protocol", f"is {protocol}, which needs sasl_mechanism. Example: sasl_mechanism: SCRAM-SHA-512"
-    login = [name for name in ("sasl_mechanism", *_PLAIN_LOGIN) if settings.get(name) is not None]
+    login = [name for name in ("sasl_mechanism", *_PLAIN_LOGIN) if settings.get(name)]
     if login and not protocol.startswith("SASL"):
         needed = "security_protocol: SASL_SSL" + (", sasl_mechanism: SCRAM-SHA-512" if mechanism is None else "")
         yield login[0], f"has no effect while security_protocol is {protocol}. Example: {needed}"

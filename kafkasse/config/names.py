@@ -29,7 +29,7 @@ OTHER_VARIABLES = {
     "KAFKASSE_IVY_SETTINGS": "the Ivy settings file, which names the registry of the jars",
 }
 
-# Variables that are read without the prefix, by the names that users try.
+# The variables to suggest if a user sets KAFKASSE_PORT or KAFKASSE_WORKERS.
 WITHOUT_PREFIX = {"port": "PORT or KAFKASSE_BIND", "workers": "WEB_CONCURRENCY"}
 
 # Kubernetes sets such variables in every pod, for each service. Those of a service called `kafkasse` must not be errors.

@@ -75,9 +75,9 @@ class OldMessageFormat(kafka_errors.CorruptRecordError):  # type: ignore[misc]
 
 
 class Outages:
-    """Translates the errors of the lookups in one cluster, and counts and logs the times that it does not answer.
+    """Translates the errors of lookups in one cluster, counts failed lookups of metadata, and logs outages.
 
-    While it does not answer, each type of error is logged once in LOG_INTERVAL_S.
+    During an outage, each type of error is logged once in LOG_INTERVAL_S.
 
     Args:
         servers: the addresses of the cluster, for the log.
@@ -104,13 +104,13 @@ class Outages:
             if not isinstance(translated, Unavailable):
                 _log_reason(translated)
             elif self._limited.is_due((type(error), type(translated))):
-                self._is_logged = True
+                self._is_logged = self._is_logged or isinstance(translated, KafkaUnavailable)
                 _log_reason(translated)
             raise translated from error
 
     @contextmanager
     def looking_up_metadata(self) -> Iterator[None]:
-        """As translate_errors(), and notice the start and the end of an outage."""
+        """Like translate_errors(), for a lookup of metadata. Also counts failures, and logs the end of an outage."""
         try:
             with self.translate_errors():
                 yield
@@ -187,10 +187,10 @@ def _translate(error: kafka_errors.KafkaError | OSError, text: str) -> tuple[Kaf
             ),
             f"{text} has message format 0. {COPY_OLD_RECORDS}",
         )
-    if os.strerror(errno.EMFILE) in text:  # kafka-python keeps only the text; the one of ENFILE starts in the same way
+    if os.strerror(errno.EMFILE) in text:  # kafka-python keeps only the text; that of ENFILE starts the same
         return (
             ServerFull("The server has too many open files. Retry in a few seconds."),
-            "Too many open files to connect to Kafka. Raise the limit (ulimit -n).",
+            "Too many open files, so the server cannot connect to Kafka. Raise ulimit -n, or fs.file-max of the machine.",
         )
     return (
         KafkaUnavailable("The server cannot reach Kafka. Retry in a few seconds."),

@@ -100,7 +100,7 @@ def status(service: StreamService) -> Response:
 
 
 def list_streams(service: StreamService) -> Response:
-    """Return the open streams of all workers, or the first ones with ?limit=, and the workers that did not answer."""
+    """Return the open streams of all workers (with ?limit=, the first ones), and the workers that did not answer."""
     sockets = runtime.worker_sockets()
     silent: list[Path] = []
     lines = control.stream_lines(sockets, silent) if sockets else control.registry_lines(streams)
@@ -115,7 +115,7 @@ def end_stream(service: StreamService, stream_id: str) -> Response:
     sockets = runtime.worker_sockets()
     is_found, silent = control.end_stream(sockets, stream_id) if sockets else (streams.end(stream_id), [])
     if silent:
-        abort(503, f"No other worker has this stream, and these did not answer: {_pids(silent)}.")
+        abort(503, f"No worker that answered has this stream. These workers did not answer: {_pids(silent)}.")
     if not is_found:
         abort(404, "There is no open stream with this ID. It may have ended.")
     return Response(status=204)
@@ -131,7 +131,7 @@ def _first(groups: Iterable[list[bytes]], limit: int) -> Iterator[list[bytes]]:
 
 
 def _json_streams(lines: Iterable[list[bytes]], silent: list[Path]) -> Iterator[bytes]:
-    """Yield a JSON object with the streams, which are JSON already, and the workers that are silent after the last line."""
+    """Yield a JSON object with the streams, which are JSON already, and the silent workers, known at the end."""
     start = b'{"streams": ['
     for group in filter(None, lines):
         yield start + b",\n".join(group)

@@ -64,7 +64,7 @@ def raise_descriptor_limit() -> None:
 
 
 def max_client_descriptor() -> int:
-    """Return the limit of descriptors for clients. Those above it are for connections to Kafka, and for files."""
+    """Return the first file descriptor that is reserved for connections to Kafka and for files."""
     limit = _descriptor_limit()
     return (limit + _capacity(limit)) // 2
 

@@ -371,7 +371,7 @@ def test_a_guard_that_returns_no_visitor_is_named_in_the_log(client_of, caplog):
 
 
 @pytest.mark.parametrize("expires_at", [datetime.now(UTC), None, "tomorrow"])
-def test_a_visitor_expires_at_a_number(expires_at):
+def test_expires_at_of_a_visitor_must_be_a_number(expires_at):
     """The error is raised in the code of the guard, so the traceback names its line."""
     with pytest.raises(TypeError, match="expires_at must be a number of seconds since the epoch, not a value of type"):
         Visitor(expires_at=expires_at)

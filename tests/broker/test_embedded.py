@@ -147,7 +147,7 @@ def test_the_command_prints_its_address_and_stops_cleanly_on_a_signal(tmp_path, 
 
 
 def test_a_closed_terminal_leaves_no_files_of_a_broker_that_starts(tmp_path):
-    """The terminal sends SIGHUP while Kafka's tool formats the directory, which has no supervisor yet."""
+    """The terminal sends SIGHUP while Kafka's tool, which has no supervisor, formats the directory."""
     java, temporary = tmp_path / "java", tmp_path / "tmp"
     (java / "bin").mkdir(parents=True)
     temporary.mkdir()

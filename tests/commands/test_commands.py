@@ -107,7 +107,7 @@ def test_a_rate_that_is_nearly_zero_is_rejected(run):
 
 @pytest.mark.parametrize("args", [("load", "x.jsonl", "--topic", ""), ("broker", "--dir", "")])
 def test_an_empty_name_is_rejected(run, args):
-    """It may come from a variable of the shell that is not set."""
+    """The empty value may come from an unset shell variable."""
     code, out, err = run(*args)
 
     assert (2, "") == (code, out)

@@ -95,6 +95,11 @@ def test_settings_that_do_not_fit_together(problems, kafka, problem):
     assert message.startswith(f"The argument {problem}")
 
 
+def test_an_empty_login_needs_no_sasl():
+    """Compose sets an empty variable if the variable that its file names is not set."""
+    assert "" == Config(kafka={"sasl_plain_username": ""}).kafka_settings()["sasl_plain_username"]
+
+
 def test_certificates_in_files(authority, tmp_path):
     certificate, key = authority.issue("kafkasse")
     files = {"ssl_cafile": authority.certificate, "ssl_certfile": certificate, "ssl_keyfile": key}

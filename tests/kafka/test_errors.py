@@ -69,7 +69,7 @@ def test_an_outage_is_logged_at_once_then_once_a_minute_and_at_its_end(answers, 
 
 
 def test_the_end_of_an_outage_is_only_logged_if_metadata_could_not_be_looked_up(caplog):
-    """While one of several brokers is down, other lookups fail again after the next metadata."""
+    """While one of several brokers is down, lookups of metadata succeed, but other lookups continue to fail."""
     caplog.set_level("INFO")
     outages = Outages("a:9092")
     for _ in range(2):
@@ -80,6 +80,21 @@ def test_the_end_of_an_outage_is_only_logged_if_metadata_could_not_be_looked_up(
 
     assert ["WARNING"] == [record.levelname for record in caplog.records]
     assert 0 == outages.failures
+
+
+def test_the_end_of_an_outage_is_only_logged_if_its_start_was(caplog):
+    """The line of the second outage is not due yet. A line about descriptors is none about an outage."""
+    caplog.set_level("INFO")
+    outages = Outages("a:9092", lambda: 0.0)
+    refused, full = kafka_errors.KafkaConnectionError("refused"), OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    for failures in [refused], [refused, full]:
+        for error in failures:
+            with suppress(KafkaUnavailable, ServerFull), outages.looking_up_metadata():
+                raise error
+        with outages.looking_up_metadata():
+            pass
+
+    assert ["WARNING", "INFO", "WARNING"] == [record.levelname for record in caplog.records]
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])

@@ -104,7 +104,7 @@ def test_offsets_of_a_missing_partition_are_an_error(log):
 
 
 def test_counts_the_lookups_that_kafka_does_not_answer(cluster, log):
-    """Streams that stay open read nothing meanwhile, and no request is rejected."""
+    """While Kafka is down, open streams only wait. If no request is rejected, only this count shows the outage."""
     before = log.totals()
     for broker in cluster.brokers:
         broker.close()

@@ -165,7 +165,7 @@ class TestDescriptors:
     def test_clients_leave_descriptors_for_connections_to_kafka(self, serve, cluster, topic, opened):
         """Some connections wait, and the log says why. A client that was accepted gets its records meanwhile."""
         cluster.send(topic, *map(value, range(REJECTED)))
-        server, limit = serve(environment={"GUNICORN_CMD_ARGS": "--keep-alive 600"}), 100  # also the wait for a request
+        server, limit = serve(environment={"GUNICORN_CMD_ARGS": "--keep-alive 600"}), 100  # also for the first request
         first = server.worker
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (limit, limit))  # the master's next worker inherits it
         server.reload()

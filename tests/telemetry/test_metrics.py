@@ -93,7 +93,7 @@ def test_counts_a_gap_for_each_client_that_resumes_or_catches_up(metrics):
 
 
 def test_counts_a_gap_of_a_shared_feed_once(metrics):
-    """Neither compaction nor a filter leaves a gap."""
+    """An offset without a record, as compaction leaves it, is not a gap."""
     world = World(topics={"a": 1})
     with closing(world.feeds):
         clients = [world.open("a") for _ in range(3)]

@@ -54,7 +54,7 @@ export class Operations {
       this.#showMetrics(parseMetrics(text), status);
       this.#showStreams(streams.streams);
       const silent = streams.silent_workers.join(", ");
-      setText(element("operations-problem"), silent && `These workers do not answer, so their streams are missing: ${silent}`);
+      setText(element("operations-problem"), silent && `The list lacks the streams of silent workers: ${silent}`);
     } catch (error) {
       const hint = [401, 403].includes(error.status) ? " Sign in as an operator." : "";
       setText(element("operations-problem"), error.message + hint);
