@@ -134,6 +134,8 @@ class TestDescriptors:
 
     def test_new_clients_wait_while_there_are_no_descriptors(self, server, cluster, topic, opened):
         clients = [opened.enter_context(Client(server.port, f"/{topic}")).ready() for _ in range(CAP)]
+        cluster.send(topic, value(0))
+        assert [[0]] * CAP == [numbers(client.events(1)) for client in clients]  # the worker has connected to Kafka
         allow(server, more=0)
 
         late = [gevent.spawn(Client, server.port, f"/{topic}") for _ in range(CAP)]
@@ -151,6 +153,8 @@ class TestDescriptors:
         client = opened.enter_context(Client(server.port, f"/{topic}")).ready()
         other = cluster.create(f"{fresh_name}-other")
         cluster.send(other, value(1))
+        cluster.send(topic, value(0))
+        assert [0] == numbers(client.events(1))  # the worker has connected to Kafka
         allow(server, more=1)
 
         patient = opened.enter_context(Client(server.port, f"/{other}?timestamp=0")).ready()
