@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -103,11 +103,15 @@ def _kafkasse() -> None:
     """
 
 
-def stop_at_signals() -> None:
-    """Let SIGTERM or SIGHUP (a closed terminal) end a command that runs until it is stopped. The exit code is 0."""
+def _exit(*_: object) -> None:
+    sys.exit(0)
+
+
+def stop_at_signals(handler: Callable[..., None] = _exit) -> None:
+    """Let SIGTERM or SIGHUP (a closed terminal) end a command that runs until it is stopped, by default with exit code 0."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
-            signal.signal(number, lambda *_: sys.exit(0))
+            signal.signal(number, handler)
 
 
 def main(args: Sequence[str] | None = None) -> int:

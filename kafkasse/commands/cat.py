@@ -19,7 +19,7 @@ from pathlib import Path
 
 import click
 
-from kafkasse.commands import discard_stdout
+from kafkasse.commands import discard_stdout, stop_at_signals
 from kafkasse.commands.event_source import address, events
 from kafkasse.commands.pretty import pretty
 from kafkasse.errors import CommandError
@@ -151,9 +151,7 @@ def command(
         raise click.UsageError("--last-event-id cannot be combined with --since or --position-file.")
     if sys.stdout is None:
         raise CommandError("stdout is closed, so nothing can be printed")
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
-            signal.signal(number, signal.default_int_handler)  # as after Ctrl-C, save the position
+    stop_at_signals(signal.default_int_handler)  # as after Ctrl-C, save the position
     if cookies:
         headers = [*headers, ("Cookie", "; ".join(f"{name}={value}" for name, value in cookies))]
     position = Position(position_file, last_event_id)

@@ -10,7 +10,6 @@ import os
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import click
 
@@ -20,6 +19,7 @@ from kafkasse.commands.kafka_clients import existing_topics
 from kafkasse.config import Config
 from kafkasse.config.kafka import MASK, servers
 from kafkasse.errors import CommandError
+from kafkasse.tools import files
 
 COMMENT_WIDTH = 100
 MAX_TOPICS = 100  # in the comment
@@ -53,23 +53,15 @@ def command(file: Path, kafka: dict[str, str] | None, topics: str, public: bool,
     existing = {name: number for name, number in existing_topics(config).items() if not name.startswith("__")}
     allowed = [name.strip() for name in topics.split(",") if name.strip()]
     text = "\n".join(_lines(file, config, existing, allowed, public)) + "\n"
-    _write(file.resolve(), text)
+    try:
+        files.replace(file.resolve(), text.encode())
+    except OSError as error:
+        raise CommandError(f"{file} cannot be written: {error.strerror}") from None
     click.echo(f"Wrote {file}. Kafka at {servers(config.kafka_settings())} has {_count(existing)}.")
     todo = [*([] if allowed else ["allow topics"]), *([] if public else ["say who may read them"])]
     if todo:
         click.echo(f"Edit the file: {' and '.join(todo)}.")
     click.echo(f"Then run: kafkasse check {file}")
-
-
-def _write(file: Path, text: str) -> None:
-    """Replace the file as a whole: if the disk is full, the old file stays."""
-    try:
-        with TemporaryDirectory(dir=file.parent) as directory:
-            new = Path(directory, file.name)
-            new.write_text(text, "utf-8")
-            new.replace(file)
-    except OSError as error:
-        raise CommandError(f"{file} cannot be written: {error.strerror}") from None
 
 
 def _lines(

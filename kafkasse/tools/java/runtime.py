@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies
 
 from kafkasse.errors import CommandError
+from kafkasse.tools import files
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -125,7 +125,7 @@ def _trust_store(bundle: bytes, directory: Path) -> Path:
             pkcs12.PKCS12Certificate(cert, str(number).encode()) for number, cert in enumerate(_certificates(bundle))
         ]
         # Certificates are not secret, and Java can open a trust store that has no password.
-        _write_atomically(path, pkcs12.serialize_java_truststore(entries, NoEncryption()))
+        files.replace(path, pkcs12.serialize_java_truststore(entries, NoEncryption()))
     return path
 
 
@@ -140,13 +140,6 @@ def _certificates(bundle: bytes) -> Iterator[Certificate]:
                 yield x509.load_pem_x509_certificate(pem)
             except ValueError:
                 continue
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    with tempfile.TemporaryDirectory(dir=path.parent) as directory:
-        new = Path(directory, path.name)
-        new.write_bytes(content)
-        new.replace(path)
 
 
 def _proxy_options(proxies: Mapping[str, str]) -> list[str]:
