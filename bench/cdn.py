@@ -115,14 +115,13 @@ def _catch_up(testbed: Testbed, key: str, clients: int, records: int) -> Figures
         )
         figures += [
             Row(f"{key}.complete", name, f"{what}: those that received all", share, "%", 100),
-            Row(f"{key}.seconds", name, f"{what}: time", first.seconds, "s"),
+            Row(f"{key}.seconds", name, f"{what}: time", first.seconds, "s", limit="the clients and the CDN"),
             Row(f"{key}.cpu", name, f"{what}: CPU of the origin", cpu_s, "s", 1.0 if key == "cdn.return" else 3 * single_s),
             Row(f"{key}.single.cpu", name, "one of them without a CDN: CPU of the origin", single_s, "s"),
             Row(f"{key}.requests", name, f"{what}: requests to the origin for each chunk",
                 len(targets) / len(set(targets)), "requests", MAX_SHARE if key == "cdn.start" else math.nan),
             Row(f"{key}.limit", name, f"{what}: limit of the clients and the CDN",
                 max(run.records / run.seconds for run in again), "records/s"),
-            Row(f"{key}.rate", name, f"{what}: all clients together", first.records / first.seconds, "records/s"),
         ]  # fmt: skip
     return figures
 

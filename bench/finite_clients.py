@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from bench.clients import MAX_READ_BYTES, OPEN_TIMEOUT_S, latencies_of
 from bench.records import MARK
 
-MAX_READ_S = 120.0
+MAX_READ_S = 170.0  # shorter than RESULT_TIMEOUT_S of bench/remote.py
 
 _STATUS = re.compile(rb"HTTP/1\.1 (20[04]) ")
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length: (\d+)")

@@ -39,7 +39,7 @@ KEYS = 1_000_000
 UPDATES_PER_S = 1000.0
 UPDATES = 110_000  # enough for the 99th percentile
 WARM_UP_S = 30  # the first commits are slow, whatever the size of the state
-RESULT_TIMEOUT_S = 200.0
+RESULT_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 120.0  # a pipeline ends after its next commit
 BURST = 20_000
 MAX_LOG_BYTES = 1_000_000
@@ -207,11 +207,14 @@ class Running:
             stdout=self._log,
             stderr=self._log,
         )
-        while b"kafkasse pipeline: ready" not in self._output():
-            if self.has_failed():
-                self.stop()
-                raise PipelineFailedError(self._output().decode())
-            time.sleep(0.02)
+        try:
+            while b"kafkasse pipeline: ready" not in self._output():
+                if self.has_failed():
+                    raise PipelineFailedError(self._output().decode())
+                time.sleep(0.02)
+        except BaseException:
+            self.stop()
+            raise
         self.ready_s = time.perf_counter() - self._began_s
 
     def _output(self) -> bytes:

@@ -73,8 +73,9 @@ Why kafkasse misses some goals, and what compiled code could save:
   and check them, to look up the position, and to compute the checksum for `ETag`. With larger chunks, there would be fewer
   requests, but each slow client would take more memory.
 
-The shares of the last three are from samples (`perf record -e cpu-clock -p PID` during the same load; for chunks, samples of
-Python's stack) on a machine on which Python is three times as slow as on the one of the table."""
+The times of the first two are from a machine on which Python is three times as fast as on the one of the table. The shares
+of the last three are from samples (`perf record -e cpu-clock -p PID` during the same load; for chunks, samples of Python's
+stack) on a machine as slow as that of the table."""
 # Without commands and tools, which only start the measured processes, and without pages and sessions, which no measurement
 # uses.
 MEASURED = (
@@ -94,6 +95,7 @@ NOT_MEASURED = (
 # The parts of the results, by the start of their keys, and the code that only they measure.
 PARTS = {
     "archive": ("bench/archive.py", "kafkasse/archive/"),
+    "capacity": ("bench/capacity.py",),
     "cdn": (
         "bench/cdn.py",
         "bench/finite_clients.py",
