@@ -62,9 +62,9 @@ Why kafkasse misses some goals, and what compiled code could save:
 - **Catch-up** (one process, a log in memory). Encoding takes 1.3 µs for each record: 0.3 µs to validate the JSON (already
   compiled code), 0.2 µs to check whether the frame can repeat it unchanged, 0.3 µs to format the frame and its ID, the
   rest for the loop in Python. Receiving, checking and decoding take 0.2 µs, and joining and sending 0.15 µs. Compiled
-  code could save at most 0.7 µs, a quarter of `catch_up.cpu`.
+  code could save at most 0.7 µs, a quarter of the whole.
 - **Few clients.** The Python interpreter takes 75 % of the server's CPU time with 1 client at 200/s, and 67 % with 10 at
-  500/s. The kernel takes 13 and 21 %. Compiled code could save most of the interpreter's share: up to 6 and 11 % of a core.
+  500/s. The kernel takes 13 and 21 %. Compiled code could save most of the interpreter's share: up to 16 and 24 % of a core.
   But it would have to replace the whole path of a record, including all calls of gevent, and only servers that are nearly
   idle would gain, so there is none.
 - **Many clients.** The kernel takes 67 % with 1,000 clients at 200/s, 65 % with 1,000 at 10/s, and 73 % with 10,000 at 20/s.
@@ -72,9 +72,14 @@ Why kafkasse misses some goals, and what compiled code could save:
 - **Chunks.** Encoding a record takes as long as in a stream. Of the 9 µs for each record, the requests take 1.6 µs: to parse
   and check them, to look up the position, and to compute the checksum for `ETag`. With larger chunks, there would be fewer
   requests, but each slow client would take more memory.
+- **Long polls.** With 1,000 clients at 20/s, the clients, the CDN and the server need more than the two cores. nginx looks
+  only every 500 ms whether a request that waits can be answered.
+- **Pipeline.** The machine of the table cannot keep up with 1,000 updates/s, so each update waits for those before it. On a
+  machine that was four times as fast (commit a82e9062), the median was 12 ms, and the 99th percentile 450 ms: the time of a
+  commit, during which Spark processes no record.
 
 The times of the first two are from a machine on which Python is three times as fast as on the one of the table. The shares
-of the last three are from samples (`perf record -e cpu-clock -p PID` during the same load; for chunks, samples of Python's
+of the next three are from samples (`perf record -e cpu-clock -p PID` during the same load; for chunks, samples of Python's
 stack) on a machine as slow as that of the table."""
 # Without commands and tools, which only start the measured processes, and without pages and sessions, which no measurement
 # uses.
