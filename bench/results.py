@@ -251,13 +251,14 @@ def _bars(rows: list[Row]) -> str:
 def measure(parts: Collection[str]) -> None:
     """Measure parts of the results again, and write them in place of the stored ones."""
     from bench import quoted, servers  # quoted imports this module, as __main__ does
-    from bench.__main__ import MEASUREMENTS
+    from bench.__main__ import MEASUREMENTS, ONCE, ROUNDS
     from bench.testbed import Scale, Testbed
 
     new = origin()
     with Testbed(Scale(), servers.missing(build=True)) as testbed:
         names = [name for name in MEASUREMENTS if name.partition(".")[0] in parts]
-        measured = merged([[row for name in names for row in MEASUREMENTS[name](testbed)]])
+        runs = [name for name in names for _ in range(1 if name in ONCE else ROUNDS)]
+        measured = merged(MEASUREMENTS[name](testbed) for name in runs)
     stored = json.loads(DATA.read_text())
     before = rows_of(stored)
     kept = [row for row in before.values() if row.key.partition(".")[0] not in parts]
