@@ -19,7 +19,7 @@ from bench.testbed import RECORD_BYTES, Testbed
 from kafkasse.feed.tail import MAX_PUSH_REST_S, PUSH_REST_RATIO
 
 Rows = Mapping[tuple[str, str], Row]
-CLIENTS, RARE, RARE_TLS = 10_000, 3.0, 0.5  # each record has a write of its own, also on a slow machine
+CLIENTS, RARE, RARE_TLS = 10_000, 5.0, 1.0  # each record has a write of its own, also on a slow machine
 BUSY_CLIENTS, BUSY_RATES = 1_000, (100.0, 500.0)  # few and many records share a write
 TLS = "tls"
 SECONDS = 8.0
@@ -62,12 +62,12 @@ class Run:
 
 
 CHECKED = (
-    Run("capacity.check.1", 3_000, 10, 1),
+    Run("capacity.check.1", 5_000, 10, 1),
     Run("capacity.check.2", 4_000, 10, 2),
-    Run("capacity.check.3", 8_000, 3, 1),
+    Run("capacity.check.3", 8_000, 10, 1),
 )
-# Here, a worker is busier than planned, or writes cost less than computed. With many records, the clients are never idle, so a
-# write wakes no process. Why TLS costs less in a worker with few clients is not known.
+# Here, the worker is busier than planned, or writes cost less than computed. With many records, the clients are never idle,
+# so a write wakes no process. Why TLS costs less in a worker with few clients is not known.
 CHEAPER = (
     Run("live.1000x200", 1_000, 200, 1),
     Run("live.10000x20", 10_000, 20, 1),

@@ -33,13 +33,13 @@ INTRODUCTION = """\
 # Benchmark results
 
 `make bench` measures all figures on one commit; `python -m bench --only NAME` repeats one measurement. The server, the
-broker, the producer and the clients share one machine and its loopback interface. The absolute values depend on the machine;
-the ratios between servers should hold on other machines too. Unless stated otherwise: records of 1 KiB (JSON, 24 members),
-3 partitions, one worker.
+broker, the producer and the clients share one machine and its loopback interface. The values depend on the machine, and so
+do the ratios between servers, above all where a server nearly uses a whole core. Unless stated otherwise: records of 1 KiB
+(JSON, 24 members), 3 partitions, one worker.
 
 - A value is the median of the runs. The order of the servers changes from run to run.
-- A percentile is computed from the samples of all runs, and only if at least 1,000 samples are above it. Latency counts from
-  the time when a record was due.
+- A percentile is computed from the samples of all runs, and only if at least 1,000 samples are above it. Latency counts
+  from the time when a record was due.
 - In catch-up, every server reads the same records twice; the second time is measured.
 
 The servers beside kafkasse, of which the first two share one consumer among all clients, encode each record once, and have
@@ -53,34 +53,36 @@ no resume, no checks and no limits:
 - **a Flask view**: no rival, but the limit of `opening`: a view that only answers, under kafkasse's worker
   (`bench/rivals/flask_app.py`)
 
-Why kafkasse misses some goals, and what compiled code could save:
+The goals were set on a machine on which Python was three times as fast. Why kafkasse missed some of them even there, and
+what compiled code could save:
 
 - **Opening a stream** (one process, a log in memory). The Flask view takes 0.18 ms of CPU when 500 clients connect at once,
   and 0.39 ms alone, where Starlette takes 0.16 and 0.32 ms. So kafkasse cannot open streams as fast as Starlette. It takes
   0.29 and 0.59 ms, because it makes 1,200 function calls instead of 720, and adds a log line and metrics when the stream
-  ends. Compiled code could save at most the difference, 0.1 ms for each opening in a burst, which no client notices.
+  ends. Compiled code could save at most the difference, a third of each opening in a burst.
 - **Catch-up** (one process, a log in memory). Encoding takes 1.3 µs for each record: 0.3 µs to validate the JSON (already
-  compiled code), 0.2 µs to check whether the frame can repeat it unchanged, 0.3 µs to format the frame and its ID, the
-  rest for the loop in Python. Receiving, checking and decoding take 0.2 µs, and joining and sending 0.15 µs. Compiled
-  code could save at most 0.7 µs, a quarter of the whole.
+  compiled code), 0.2 µs to check whether the frame can repeat it unchanged, 0.3 µs to format the frame and its ID, the rest
+  for the loop in Python. Receiving, checking and decoding take 0.2 µs, and joining and sending 0.15 µs. Compiled code could
+  save at most 0.7 µs, a quarter of `catch_up.cpu` there.
 - **Few clients.** The Python interpreter takes 75 % of the server's CPU time with 1 client at 200/s, and 67 % with 10 at
-  500/s. The kernel takes 13 and 21 %. Compiled code could save most of the interpreter's share: up to 16 and 24 % of a core.
-  But it would have to replace the whole path of a record, including all calls of gevent, and only servers that are nearly
-  idle would gain, so there is none.
-- **Many clients.** The kernel takes 67 % with 1,000 clients at 200/s, 65 % with 1,000 at 10/s, and 73 % with 10,000 at 20/s.
-  The interpreter takes 28, 29 and 24 %, so compiled code could save no more than this.
-- **Chunks.** Encoding a record takes as long as in a stream. Of the 9 µs for each record, the requests take 1.6 µs: to parse
-  and check them, to look up the position, and to compute the checksum for `ETag`. With larger chunks, there would be fewer
-  requests, but each slow client would take more memory.
-- **Long polls.** With 1,000 clients at 20/s, the clients, the CDN and the server need more than the two cores. nginx looks
-  only every 500 ms whether a request that waits can be answered.
-- **Pipeline.** The machine of the table cannot keep up with 1,000 updates/s, so each update waits for those before it. On a
-  machine that was four times as fast (commit a82e9062), the median was 12 ms, and the 99th percentile 450 ms: the time of a
-  commit, during which Spark processes no record.
+  500/s. The kernel takes 13 and 21 %. Compiled code could save most of the interpreter's share: up to 16 and 24 % of a
+  core. But it would have to replace the whole path of a record, including all calls of gevent, and only servers with few
+  clients would gain, so there is none.
+- **Many clients.** The kernel takes 67 % with 1,000 clients at 200/s, 65 % with 1,000 at 10/s, and 73 % with 10,000 at
+  20/s. The interpreter takes 28, 29 and 24 %, so compiled code could save no more than this.
+- **Chunks.** Encoding a record takes as long as in a stream. The requests take 18 % of the time: to parse and check them,
+  to look up the position, and to compute the checksum for `ETag`. With larger chunks, there would be fewer requests, but
+  each slow client would take more memory.
+- **Long polls.** With 1,000 clients at 20/s or 10,000 at 2/s, the programs probably need more than the two cores: the
+  origin gets fewer requests than there are records. nginx checks waiting requests only every 500 ms.
+- **Fleets behind a CDN.** Their time is that of the clients and the CDN: the second time, when all chunks come from the
+  cache, they are between 7 % slower and 40 % faster.
+- **Pipeline.** The machine of the table cannot keep up with 1,000 updates/s, so updates queue up. On an earlier, faster
+  machine (commit a82e9062), the median was 12 ms, and the 99th percentile 450 ms: the time of a commit, during which Spark
+  processes no record.
 
-The times of the first two are from a machine on which Python is three times as fast as on the one of the table. The shares
-of the next three are from samples (`perf record -e cpu-clock -p PID` during the same load; for chunks, samples of Python's
-stack) on a machine as slow as that of the table."""
+The times of the first two are from the faster machine. The shares of the next three are from samples (`perf record -e
+cpu-clock -p PID` during the same load; for chunks, samples of Python's stack) on a machine like that of the table."""
 # Without commands and tools, which only start the measured processes, and without pages and sessions, which no measurement
 # uses.
 MEASURED = (

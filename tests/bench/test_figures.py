@@ -239,7 +239,7 @@ def test_the_tables_of_the_capacity_page_are_those_of_the_results():
 
 
 def test_no_server_delivers_more_than_the_load_generator_can_receive():
-    """Otherwise, a figure would be that of the load generator. A limit of other clients (behind a CDN) is no such figure."""
+    """Otherwise, a figure would be that of the load generator. Rows named `.limit` are those of clients behind a CDN."""
     limits = {row.unit: row.value for row in STORED.values() if row.server == load_generator.SENDER}
     rows = [row for row in STORED.values() if not row.key.endswith(".limit")]
 
