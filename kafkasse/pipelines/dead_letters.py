@@ -117,7 +117,7 @@ class _Writer:
             {"availableNow": True} if self._is_once else {"processingTime": f"{INTERVAL_S} seconds"}
         )
         query = self._writer.trigger(**trigger).start()
-        reported = -1
+        reported = -1, ""
         try:
             while query.isActive and not self.stopped.is_set():
                 reported = self._report(query, reported)
@@ -129,13 +129,17 @@ class _Writer:
         finally:
             query.stop()
 
-    def _report(self, query: StreamingQuery, reported: int) -> int:
-        if (last := query.lastProgress) is None or last.batchId <= reported:
+    def _report(self, query: StreamingQuery, reported: tuple[int, str]) -> tuple[int, str]:
+        """Log the batches after `reported`: the number of a batch, and when it began.
+
+        Before a batch, there may be a progress of its number without records.
+        """
+        if (last := query.lastProgress) is None or (last.batchId, last.timestamp) <= reported:
             return reported  # recentProgress parses 100 reports
         for progress in query.recentProgress:
-            if progress.batchId <= reported:
+            if (progress.batchId, progress.timestamp) <= reported:
                 continue
-            reported = progress.batchId
+            reported = progress.batchId, progress.timestamp
             observed = progress.observedMetrics.get(OBSERVED)
             if observed is not None and observed.records:
                 logger.warning("dead letters: %d in %s, such as %s", observed.records, self._topic, observed.example)

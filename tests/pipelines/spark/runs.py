@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from kafkasse.pipelines.supervisor import Crashed, PipelineState, StopRequests
 from tests.pipelines.topics import Topics, read
 
 TIMEOUT_S = 120
+IDLE_INTERVAL = "spark.sql.streaming.noDataProgressEventInterval"
 
 
 def copy(records: DataFrame) -> DataFrame:
@@ -91,6 +92,15 @@ class Runs:
 
     def checkpoint(self, pipeline: Pipeline) -> str:
         return self.of(pipeline).checkpoint()
+
+    @contextmanager
+    def reports_idle_queries(self) -> Iterator[None]:
+        """Let queries that start in the block report each 0.1 s without records. Spark's default is 10 s."""
+        self.spark.conf.set(IDLE_INTERVAL, "100ms")
+        try:
+            yield
+        finally:
+            self.spark.conf.unset(IDLE_INTERVAL)
 
     def results(self, count: int) -> list[Any]:
         return read(self.topics, self.topics.sink, count)

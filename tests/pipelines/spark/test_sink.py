@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline, contract, private_spark, sink_versions
+from kafkasse.pipelines import Pipeline, contract, dead_letters, private_spark, sink_versions
 from kafkasse.pipelines.contract import GENERATION, SOURCE, VERSION
 from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.sink_rows import VERSIONED_BY
@@ -75,26 +77,36 @@ def test_each_record_has_the_headers_of_the_contract(runs):
     assert (None, b"no key", b"it has no key") == (letter.key, letter.value, dict(letter.headers)[REASON])
 
 
-def test_each_bad_record_becomes_a_dead_letter_with_its_bytes_and_position(runs):
+def test_each_bad_record_becomes_a_dead_letter_with_its_bytes_and_position(runs, monkeypatch, caplog):
     """The dead letter has the key, the value and the headers of the record, and says where it is and why it is bad.
+
+    The log counts the dead letters of each batch. After some time without records (here 0.1 s), Spark reports a progress
+    with the number of the next batch.
 
     The query for dead letters needs one slot. Real-time mode starts no batch while the jobs of other queries have more tasks
     than there are free slots.
     """
+    monkeypatch.setattr(dead_letters, "INTERVAL_S", 1.0)
     topics, tracker = runs.topics, runs.spark.sparkContext.statusTracker()
     bad = [(b"FR", b"{\xff"), (None, b"[]"), *((b"FR", b"%d" % n) for n in range(10))]
-    for key, value in bad:
-        topics.cluster.send(topics.source, value, key=key, partition=1, headers=[("trace", b"\x00")])
-    topics.send(country("DE", 4))
+
+    def others() -> list[StreamingQuery]:
+        return [candidate for candidate in runs.spark.streams.active if candidate.id != query.id]
 
     def jobs_for_dead_letters() -> list[int]:
-        others = [candidate for candidate in runs.spark.streams.active if candidate.id != query.id]
-        return [job for other in others for job in tracker.getJobIdsForGroup(str(other.runId))]
+        return [job for other in others() for job in tracker.getJobIdsForGroup(str(other.runId))]
 
-    with runs.running(runs.pipeline(codes)) as query:
+    def logged() -> int:
+        return sum(map(int, re.findall(r"dead letters: (\d+) in", caplog.text)))
+
+    with runs.reports_idle_queries(), runs.running(runs.pipeline(codes)) as query:
+        wait_until(lambda: any(progress.batchId for other in others() for progress in other.recentProgress))
+        for key, value in bad:
+            topics.cluster.send(topics.source, value, key=key, partition=1, headers=[("trace", b"\x00")])
+        topics.send(country("DE", 4))
         topics.read(lambda latest: latest["DE"] == b"DE")
         letters = runs.letters(len(bad))
-        wait_until(jobs_for_dead_letters)
+        wait_until(lambda: logged() == len(bad))
         job = tracker.getJobInfo(jobs_for_dead_letters()[0])
 
     assert bad == [(letter.key, letter.value) for letter in letters]
