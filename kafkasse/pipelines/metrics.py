@@ -23,7 +23,7 @@ REQUEST_TIMEOUT_S = 5.0
 METRICS = {
     "restarts_total": "Restarts after a crash.",
     "commits_total": "Batches that were committed.",
-    "input_records_total": "Records of the sources that were read and committed.",
+    "input_records_total": "Records of the sources that were read and committed; each counts once, also for several sinks.",
     "output_records_total": "Records that were written.",
     "dead_letters_total": "Records that became dead letters.",
     "lag_records": "Records in the sources that the pipeline has not processed.",

@@ -86,11 +86,13 @@ class Status:
         operators = progress["stateOperators"]
         self.commits += 1
         self.batch = progress["batchId"]
-        self.input_records += progress["numInputRows"]
+        # Spark reads a topic for each sink that uses it, and numInputRows of the whole batch counts each time.
+        records = sum({source["description"]: source["numInputRows"] for source in progress["sources"]}.values())
+        self.input_records += records
         self.output_records += max(0, progress["sink"]["numOutputRows"])  # -1: the sink does not count
         self.batch_s = durations.get("triggerExecution", 0) / 1000
         self.commit_s = sum(durations.get(step, 0) for step in COMMIT_STEPS) / 1000
-        self.records_per_s = round(progress["numInputRows"] / self.batch_s, 3) if self.batch_s else 0.0
+        self.records_per_s = round(records / self.batch_s, 3) if self.batch_s else 0.0
         self.state_rows = sum(operator["numRowsTotal"] for operator in operators)
         self.state_bytes = sum(operator["memoryUsedBytes"] for operator in operators)
         late_rows: int = sum(operator.get("numRowsDroppedByWatermark", 0) for operator in operators)

@@ -160,13 +160,14 @@ def status() -> Status:
 
 
 def progress(end: int, rows: int = 10, batch: int = 0) -> dict[str, Any]:
-    """Spark's progress of a batch that ended at this offset of partition 0."""
+    """Spark's progress of a batch that ended at this offset of partition 0. The source is read for two sinks."""
+    source = {"description": "KafkaV2[countries]", "numInputRows": rows, "endOffset": {"countries": {"0": end}}}
     return {
         "batchId": batch,
-        "numInputRows": rows,
+        "numInputRows": 2 * rows,
         "durationMs": {"triggerExecution": 4000, "walCommit": 100, "commitOffsets": 150, "addBatch": 3000},
         "stateOperators": [{"numRowsTotal": 5, "memoryUsedBytes": 100}, {"numRowsTotal": 2, "memoryUsedBytes": 30}],
-        "sources": [{"endOffset": {"countries": {"0": end}}}],
+        "sources": [source, source],
         "sink": {"numOutputRows": 3},
     }
 

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import Pipeline, Source, jvm, private_spark, session
 from kafkasse.pipelines.manifest import FILE
+from kafkasse.pipelines.status import Status
 from tests.pipelines.spark.runs import Runs, copy, defined
 from tests.pipelines.topics import read
 from tests.support.waiting import wait_until
@@ -95,7 +96,10 @@ def test_the_rate_limit_bounds_each_batch_and_few_of_them_have_files(runs, monke
 
 
 def test_real_time_mode_reads_several_sources_and_writes_several_sinks(runs):
-    """A single Spark query writes both sinks, although real-time mode rejects a query that reads a DataFrame twice."""
+    """A single Spark query writes both sinks, although real-time mode rejects a query that reads a DataFrame twice.
+
+    The query reads each source for each sink. The status counts a record once.
+    """
     topics = runs.topics
     more = topics.cluster.create(f"{topics.source}-more")
     other = topics.cluster.create(f"{topics.sink}-other")
@@ -104,14 +108,23 @@ def test_real_time_mode_reads_several_sources_and_writes_several_sinks(runs):
         rows = one.unionByName(two).selectExpr("key", "CAST(value AS STRING) AS value")
         return {"even": rows.where("value % 2 = 0"), "odd": rows.where("value % 2 = 1")}
 
-    pipeline = Pipeline("split", {"one": topics.source, "two": more}, split, {"even": topics.sink, "odd": other})
+    sinks = {"even": topics.sink, "odd": other}
+    pipeline = Pipeline("split", {"one": topics.source, "two": more}, split, sinks, commit_interval_s=5)
     topics.send((b"a", b"1"), (b"b", b"2"))
     topics.cluster.send(more, b"4", key=b"d")
     topics.cluster.send(more, b"3", key=b"c")
 
-    with runs.running(pipeline):
+    def input_records() -> int:
+        status = Status.of(pipeline)
+        for progress in query.recentProgress:
+            status.committed(json.loads(progress.json))
+        return status.input_records
+
+    with runs.running(pipeline) as query:
         even = topics.read(lambda latest: len(latest) == 2)
         odd = [(record.key.decode(), record.value) for record in read(topics, other, 2)]
+        wait_until(lambda: input_records() >= 4)
+        assert 4 == input_records()
 
     assert {("b", b"2"), ("d", b"4")} == set(even)
     assert {("a", b"1"), ("c", b"3")} == set(odd)
