@@ -394,7 +394,7 @@ class Chunks:
                 self._check_topics(chunk.ids)
             for batch in batches:
                 self._encode(chunk, without_outdated(batch, versions))
-                if chunk.is_complete and chunk.ids.offsets[batch.partition] < batch.next_offset:
+                if chunk.ids.offsets[batch.partition] < batch.next_offset and chunk.is_complete:
                     cursor.unread(batch)
         except OffsetOutOfRange as error:
             return self._skip(chunk, cursor.cursor, error)

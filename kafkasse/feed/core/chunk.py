@@ -161,13 +161,17 @@ class ChunkCore:
             FilterError, RegistryUnavailable, DecoderPending: see Encoder.encode_piece(). The position is before the record.
         """
         partition, end = batch.partition, self._ends[batch.partition]
-        first, last = (bisect_left(batch.records, offset, key=_OFFSET) for offset in (self.ids.offsets[partition], end))
-        self._has_records = self._has_records or first < last
-        if not self._has_records and partition in self._offset_ranges and last < len(batch.records):
-            record, offset_range = batch.records[last].offset, self._offset_ranges[partition]
-            end = end_without_records(end, record, partition, self.ids.offsets, offset_range)
-            self._ends = {partition: end}
-        batch = batch._replace(records=batch.records[first:last], next_offset=min(batch.next_offset, end))
+        records, offset = batch.records, self.ids.offsets[partition]
+        if batch.next_offset > end or not records or records[0].offset < offset:
+            first, last = (bisect_left(records, limit, key=_OFFSET) for limit in (offset, end))
+            self._has_records = self._has_records or first < last
+            if not self._has_records and partition in self._offset_ranges and last < len(records):
+                offset_range = self._offset_ranges[partition]
+                end = end_without_records(end, records[last].offset, partition, self.ids.offsets, offset_range)
+                self._ends = {partition: end}
+            batch = batch._replace(records=records[first:last], next_offset=min(batch.next_offset, end))
+        else:
+            self._has_records = True
         encoded = 0
         while self.ids.offsets[partition] < batch.next_offset and self._size < MAX_CHUNK_BYTES:
             yield
