@@ -9,7 +9,6 @@ import base64
 import tempfile
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -93,18 +92,9 @@ def measure(testbed: Testbed) -> Figures:
         runs = {"Kafka": testbed.catch_up(server, topic, records)}
         with Remote(Archiver) as archiver:
             archiver.call("move", testbed.bootstrap_servers, topic, records // PARTITIONS, directory)
-        size = sum(file.stat().st_size for file in Path(directory).rglob("*.parquet"))
         testbed.catch_up(server, topic, records)
         runs[KAFKASSE] = testbed.catch_up(server, topic, records)
-    figures: Figures = [
-        Row(
-            "archive.size",
-            KAFKASSE,
-            "an archive: size per record of 1 KiB; this load's are equal",
-            size / records,
-            "bytes",
-        )
-    ]
+    figures: Figures = []
     for name, run in runs.items():
         what, rate = "an archive, 1 client", run.delivered.records / run.seconds
         figures += [

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SERVER_FILES = ("kafkasse", "schemas", "wsgi.py", "gunicorn.conf.py")
+MEASURED_FILES = ("kafkasse", "schemas", "wsgi.py", "gunicorn.conf.py", "bench", ":!bench/results.json")
 
 
 def machine() -> str:
@@ -19,7 +19,9 @@ def machine() -> str:
 
 
 def commit() -> str:
-    """Return the short hash of the current commit, with a `+` if files of the web process have uncommitted changes."""
+    """Return the short hash of the current commit, with a `+` if the measured code or the benchmark has changed since."""
     head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
-    changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", *SERVER_FILES], cwd=ROOT, check=False).returncode
+    changed = subprocess.run(
+        ["git", "diff", "--quiet", "HEAD", "--", *MEASURED_FILES], cwd=ROOT, check=False
+    ).returncode
     return head.stdout.strip() + "+" * changed
