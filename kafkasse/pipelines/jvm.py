@@ -89,7 +89,7 @@ class Jvm:
 
         Args:
             options: further options of the JVM.
-            classpath: further entries of the classpath.
+            classpath: the entries of the classpath, except directories with configuration.
 
         Returns:
             The environment variables with which PySpark connects to it, or None if the JVM has exited instead.
@@ -114,7 +114,7 @@ class Jvm:
 
     def _command(self, settings: Mapping[str, str], options: Iterable[str], classpath: Iterable[str]) -> list[str]:
         configuration = (os.environ[name] for name in CONFIGURATION_VARIABLES if os.environ.get(name))
-        path = os.pathsep.join([spark_classpath(), *classpath, *configuration])
+        path = os.pathsep.join([*classpath, *configuration])
         options = [*OPTIONS, *MODULE_OPTIONS, f"-Djava.io.tmpdir={self._directory}", *options, "-cp", path]
         file = runtime.write_options(self._directory / "options", options)
         properties = self._directory / "spark.properties"  # other users see a command line, but not this file
@@ -171,9 +171,9 @@ def connector_jars() -> list[Path]:
     return jars.fetch("spark-kafka")
 
 
-def spark_classpath() -> str:
+def spark_classpath(connector: Iterable[Path]) -> str:
     """Return the jars of Spark, of its Kafka connector, and of kafkasse."""
-    paths = [*sorted(Path(pyspark.__file__).parent.glob("jars/*.jar")), *connector_jars(), private_spark.JAR]
+    paths = [*sorted(Path(pyspark.__file__).parent.glob("jars/*.jar")), *connector, private_spark.JAR]
     for path in paths:
         if os.pathsep in str(path):
             raise CommandError(

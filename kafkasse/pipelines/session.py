@@ -206,7 +206,7 @@ def _start(settings: dict[str, str], directory: Path, process: Jvm) -> SparkSess
     if not is_local(master):  # the executors load these jars from the driver
         chosen["spark.jars"] = ",".join([*map(str, connector_jars), *filter(None, [chosen.get("spark.jars")])])
     options = [f"-Xmx{chosen['spark.driver.memory']}", *shlex.split(chosen.get("spark.driver.extraJavaOptions", ""))]
-    classpath = filter(None, [chosen.get("spark.driver.extraClassPath")])
+    classpath = [jvm.spark_classpath(connector_jars), *filter(None, [chosen.get("spark.driver.extraClassPath")])]
     with _ended_by_signals(process.kill):
         connection = process.start(chosen, options, classpath)
         if connection is None:

@@ -73,7 +73,7 @@ class Standalone:
             str(runtime.java_executable()),
             *options,
             "-cp",
-            jvm.spark_classpath(),
+            jvm.spark_classpath(jvm.connector_jars()),
             f"org.apache.spark.deploy.{main}",
         ]
         environment = os.environ | {"SPARK_HOME": str(Path(pyspark.__file__).parent), "SPARK_LOCAL_IP": HOST}

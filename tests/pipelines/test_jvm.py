@@ -78,7 +78,7 @@ def test_a_path_that_contains_a_colon_is_an_error(monkeypatch):
     monkeypatch.setattr(private_spark, "JAR", Path("/a:b/operators.jar"))
 
     with pytest.raises(CommandError, match=r"Java cannot use /a:b/operators.jar, because the path contains ':'"):
-        jvm.spark_classpath()
+        jvm.spark_classpath([])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
