@@ -191,6 +191,7 @@ class _PipelineApplication:
                     self._attempt(self._run(spark))
         except AnalysisException as error:
             reason = failures.message(error)
+            reason += "; use the mode microbatch" if "[STREAMING_REAL_TIME_MODE" in reason else ""
             raise CommandError(f"Spark rejects the query of the pipeline {self.pipeline.name}: {reason}") from error
         except (PySparkException, Py4JJavaError) as error:  # for example, the cluster has removed the application
             raise failures.unexpected(error) from error

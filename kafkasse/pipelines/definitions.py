@@ -253,6 +253,10 @@ class _Definition:
         elif len(chosen) > 1:
             reason = f"a query has only one of: {', '.join(chosen)}; remove the others, or use another sink for each"
             raise query.error(reason, chosen[1])
+        is_realtime = self._whole.value.get("mode", "realtime") == "realtime"
+        modes = "mode: microbatch or mode: once; add one of them to the pipeline"
+        if chosen and len(self._queries) > 1 and is_realtime:
+            raise query.error(f"with several sinks, {chosen[0]} needs {modes}", chosen[0])
         top = steps.get("top", {})
         if top and top.get("as", "items") == top["group"]:
             raise query.error(f"{top['group']} is the column of the group; use another name for the list", "top", "as")
@@ -266,9 +270,8 @@ class _Definition:
                 if self._tables:
                     reason = _not_one_of(step["table"], "tables", self._tables)
                 raise query.error(reason, "enrich", number, "table")
-        if _is_final(query) and self._whole.value.get("mode", "realtime") == "realtime":
-            reason = "final needs mode: microbatch or mode: once; add one of them to the pipeline, or write updates"
-            raise query.error(reason, "window", "results")
+        if _is_final(query) and is_realtime:
+            raise query.error(f"final needs {modes}, or write updates", "window", "results")
 
     def _output_mode(self) -> Any:
         final = [query for query in self._queries.values() if _is_final(query)]

@@ -83,7 +83,8 @@ def _check_marker(files: Files, checkpoint: str) -> None:
 
 def _in_use(checkpoint: str) -> CommandError:
     return CommandError(
-        f"another run of the pipeline uses the checkpoint {checkpoint}; stop it first, or use another --checkpoint"
+        f"another run of the pipeline uses the checkpoint {checkpoint}; stop it first, or use another --checkpoint; if the "
+        "query has changed, --rebuild computes the results again while the other run continues"
     )
 
 

@@ -218,6 +218,8 @@ sink: => tables: {x: {csv: a, parquet: b}}\n    sink:
   8: tables.x: has contradictory settings; use only csv, or parquet, or topic with schema
 where: amount > 100 => top: {n: 1, by: amount, group: id}\n      window: {size: 1 hour, aggregates: {n: count(*)}}
   8: query.window: a query has only one of: top, window; remove the others, or use another sink for each
+query:\n      where: amount > 100\n    sink: => sinks: {a: {topic: a}, b: {topic: b, query: {latest: true}}} #
+  6: sinks.b.query.latest: with several sinks, latest needs mode: microbatch or mode: once; add one of them to the pipeline
 where: amount > 100 => latest: true\n      window: {size: 1 hour, aggregates: {n: count(*), most: max(amount)}}
   8: query.window.aggregates.most: max(amount) cannot be combined with latest, because it cannot subtract a
   corrected row; use count(*), count(…), sum(…) or avg(…)

@@ -391,16 +391,19 @@ def test_a_pipeline_runs_without_a_reader_of_its_output(monkeypatch):
     ready.assert_called_once()
 
 
-def test_a_rejected_query_is_an_error_in_one_line(monkeypatch):
-    """Spark's text continues with its plan, which has dozens of lines."""
+@pytest.mark.parametrize(
+    ("error", "advice"), [("X", ""), ("STREAMING_REAL_TIME_MODE.OPERATOR_NOT_SUPPORTED", "; use the mode microbatch")]
+)
+def test_a_rejected_query_is_an_error_in_one_line(monkeypatch, error, advice):
+    """Spark's text continues with its plan, and names no mode that accepts the query."""
     monkeypatch.setattr(application.topics, "check_reachable", Mock())
     sessions: Any = Mock(
-        **{"use.side_effect": AnalysisException("[X] nix cannot be resolved;\n'Project ['nix]\n+- Plan")}
+        **{"use.side_effect": AnalysisException(f"[{error}] nix cannot be resolved;\n'Project ['nix]\n+- Plan")}
     )
     options = application.PipelineOptions("localhost:1")
     attempted = application._PipelineApplication(TOPN, options, sessions, ExitStack(), StopRequests(), Mock())
 
-    with pytest.raises(CommandError, match=r"rejects the query of the pipeline topn: \[X\] nix cannot be resolved$"):
+    with pytest.raises(CommandError, match=rf"the pipeline topn: \[{error}\] nix cannot be resolved{advice}$"):
         attempted.attempt()
 
 

@@ -148,7 +148,7 @@ def test_a_second_run_with_the_same_checkpoint_is_rejected(runs):
     pipeline = runs.pipeline(copy, mode="microbatch")
     with (
         runs.running(pipeline) as query,
-        pytest.raises(CommandError, match="another run of the pipeline uses the checkpoint"),
+        pytest.raises(CommandError, match=r"another run of the pipeline uses the checkpoint .* --rebuild"),
         runs.running(pipeline),
     ):
         pass

@@ -431,7 +431,8 @@ def test_a_bad_record_is_one_dead_letter_although_two_sinks_read_it(run):
 def test_a_record_without_a_key_is_a_dead_letter_if_one_of_the_sinks_needs_a_key(run):
     """The first sink counts it in a window, which needs no key."""
     window, changes = ({"topic": name, "query": query} for name, query in (("n", {"window": WINDOW}), ("changes", {})))
-    pipeline = run.pipeline({"source": ONE_SOURCE["source"], "sinks": {"1": window, "2": changes}})
+    sinks = {"sinks": {"1": window, "2": changes}}
+    pipeline = run.pipeline({"source": ONE_SOURCE["source"], "mode": "microbatch"} | sinks)
 
     bad = dead_letters.bad_records(pipeline, {"source": kafka_rows(run.spark, (None, '{"amount": 1}'))})
 
