@@ -44,6 +44,7 @@ class KafkaCursor:
         cluster: answers the lookups.
         pool: provides connections.
         options: how to read.
+        outages: receives the failures of connections.
     """
 
     def __init__(
@@ -51,10 +52,12 @@ class KafkaCursor:
         cluster: Cluster,
         pool: ConnectionPool,
         options: CursorOptions,
+        outages: errors.Outages,
     ) -> None:
         self._cluster = cluster
         self._pool = pool
         self._options = options
+        self._outages = outages
         self._core = CursorCore(cluster, options, errors, log)
         self._nodes: dict[FetchSession, BrokerNode] = {}
         self._responses: deque[tuple[FetchSession, FetchResponse]] = deque()
@@ -168,7 +171,8 @@ class KafkaCursor:
     def _on_error(self, session: FetchSession, error: Exception, retry_now: bool) -> None:
         if (node := self._nodes.pop(session, None)) is not None:
             node.close()
-        log.info("Connection to broker %d failed: %s: %s", session.broker.node_id, type(error).__name__, error)
+        if not retry_now:
+            self._outages.connection_failed(session.broker.node_id, error)
         if isinstance(error, errors.PERMANENT_ERRORS):
             self._core.end(errors.report(error))
         self._core.connection_failed(time.monotonic(), session, retry_now)

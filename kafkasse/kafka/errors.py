@@ -75,7 +75,7 @@ class OldMessageFormat(kafka_errors.CorruptRecordError):  # type: ignore[misc]
 
 
 class Outages:
-    """Translates the errors of lookups in one cluster, counts failed lookups of metadata, and logs outages.
+    """Translates the errors of lookups in one cluster, counts failures, and logs outages.
 
     During an outage, each type of error is logged once in LOG_INTERVAL_S.
 
@@ -83,7 +83,7 @@ class Outages:
         servers: the addresses of the cluster, for the log.
 
     Attributes:
-        failures: how many lookups of metadata the cluster has not answered.
+        failures: how many lookups of metadata and connections of cursors have failed.
     """
 
     def __init__(self, servers: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -122,6 +122,13 @@ class Outages:
             took_s = self._clock() - self._began_at
             log.info("Kafka answers again at %s, %.0f s after the first failure.", self._servers, took_s)
         self._began_at, self._is_logged = None, False
+
+    def connection_failed(self, node_id: int, error: Exception) -> None:
+        """Count and log that a broker cannot be reached, which the metadata may still name as a leader."""
+        if isinstance(error, kafka_errors.KafkaError | OSError) and isinstance(translate(error), KafkaUnavailable):
+            self.failures += 1
+        if self._limited.is_due((type(error), node_id)):
+            log.warning("Connection to broker %d failed: %s: %s", node_id, type(error).__name__, error)
 
 
 def report(error: kafka_errors.KafkaError | OSError) -> KafkasseError:

@@ -161,7 +161,7 @@ class KafkaLog:
     ) -> KafkaCursor:
         if len(self.known_leaders(offsets)) < len(offsets):
             self.find_leaders(offsets)
-        cursor = KafkaCursor(self, self.pool, self._cursor_options(tail))
+        cursor = KafkaCursor(self, self.pool, self._cursor_options(tail), self._outages)
         cursor.seek(offsets, epochs, topic_ids)
         return cursor
 

@@ -25,6 +25,7 @@ from tests.kafka.fake_broker import (
 from tests.kafka.logs import at, open_log
 
 TIMEOUT_S = 3.0
+SEVERAL = 3
 NOT_LEADER, OFFSET_NOT_AVAILABLE, NOT_AUTHORIZED, LEADER_NOT_AVAILABLE = 6, 78, 29, 5
 UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
 
@@ -112,6 +113,20 @@ def test_counts_the_lookups_that_kafka_does_not_answer(cluster, log):
         log.find_leaders(ALL)
 
     assert ([("kafka_failures", 0, "")], [("kafka_failures", 1, "")]) == (before, log.totals())
+
+
+def test_counts_the_connections_of_one_broker_that_fail_while_the_others_answer(cluster, log, caplog):
+    """The metadata may still name the broker as a leader. Readers then get no records of its partitions."""
+    caplog.set_level("WARNING", "kafkasse")
+    cluster.brokers[1].close()
+
+    with closing(log.cursor({at(1): 3})) as cursor:
+        while log.totals()[0].value < SEVERAL:
+            cursor.poll(0.1)
+
+    (line,) = caplog.messages
+    assert line.startswith("Connection to broker 1 failed: ")
+    assert log.find_leaders(ALL).keys() == {*ALL}
 
 
 def test_error_in_the_metadata_does_not_mean_that_the_topic_is_deleted(cluster, log):

@@ -79,7 +79,9 @@ METRICS = {
     "archive_files_read": Metric(Counter, "Times that a client began to read a file of an archive."),
     "archive_bytes_read": Metric(Counter, "Bytes of the records that were read from archives, uncompressed."),
     "archive_errors": Metric(Counter, "Times that an archive could not be read.", ("reason",)),
-    "kafka_failures": Metric(Counter, "Lookups of metadata that Kafka did not answer, including those of streams."),
+    "kafka_failures": Metric(
+        Counter, "Lookups of metadata that Kafka did not answer, and failed connections to brokers."
+    ),
     "event_loop_stall_seconds": Metric(Histogram, "Turns of the event loop that took longer than 10 ms."),
 }
 
