@@ -40,6 +40,13 @@ def everything_shown(load: Callable[[], Config]) -> str:
         lambda: Config(kafka={**LOGIN, "sasl_plain_password": CANARY, "group_id": "x"}),
         lambda: Config(kafka={**LOGIN, "sasl_plain_password": [CANARY]}),
         lambda: Config(kafka={"sasl_oauth_token_provider": Provider()}),
+        lambda: Config(
+            kafka={
+                "security_protocol": "SASL_SSL",
+                "sasl_mechanism": "OAUTHBEARER",
+                "sasl_oauth_token_provider": Provider(),
+            }
+        ),
         lambda: Config(filterer=lambda message, secret=CANARY: message == secret),
         lambda: Config(kafka={"ssl_password": CANARY}),
         lambda: Config(kafka={"ssl_passwrod": CANARY}),
