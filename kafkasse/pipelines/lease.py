@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import checkpoint as checkpoints
 from kafkasse.pipelines.files import Files
-from kafkasse.pipelines.supervisor import DependencyUnavailable
+from kafkasse.pipelines.supervisor import DependencyUnavailable, Replaced
 
 INTERVAL_S = 5.0
 SILENCE_S = 3 * INTERVAL_S  # a run that has not renewed its lease for this time has ended
@@ -93,7 +93,7 @@ def held(files: Files, checkpoint: str, query: StreamingQuery | None = None) -> 
     """Renew the lease until the block ends. If another checkpoint has replaced that of the query, stop the query.
 
     Raises:
-        CommandError: another checkpoint has replaced that of the query.
+        Replaced: another checkpoint has replaced that of the query.
     """
     lease = _Lease(files, checkpoint, query)
     thread = Thread(target=lease.run, name="lease", daemon=True)
@@ -101,10 +101,8 @@ def held(files: Files, checkpoint: str, query: StreamingQuery | None = None) -> 
     try:
         yield
     except Exception as error:
-        if lease.is_lost:
-            raise CommandError(
-                "a rebuild has replaced this run of the pipeline; start the new version of the pipeline"
-            ) from error
+        if lease.replaced_by:
+            raise Replaced(lease.replaced_by) from error
         raise
     finally:
         lease.ended.set()
@@ -115,12 +113,12 @@ class _Lease:
     """Renews the lease in a thread.
 
     Attributes:
-        is_lost: another checkpoint has replaced this one.
+        replaced_by: the checkpoint that has replaced this one, or "".
         ended: set by the caller when the run ends.
     """
 
     def __init__(self, files: Files, checkpoint: str, query: StreamingQuery | None) -> None:
-        self.is_lost = False
+        self.replaced_by = ""
         self.ended = Event()
         self._files = files
         self._checkpoint = checkpoint
@@ -129,7 +127,7 @@ class _Lease:
     def run(self) -> None:
         marker = f"{self._checkpoint}/{MARKER}"
         try:
-            while not (self.ended.is_set() or self.is_lost):
+            while not (self.ended.is_set() or self.replaced_by):
                 self._renew(marker)
                 self.ended.wait(INTERVAL_S)
             if self._query:
@@ -143,6 +141,7 @@ class _Lease:
             self._files.write(marker, f"{_PROCESS} {time.time_ns()}")
             if self._query:
                 first = checkpoints.first_of(self._checkpoint)
-                self.is_lost = checkpoints.current(self._files, first) != self._checkpoint
+                current = checkpoints.current(self._files, first)
+                self.replaced_by = current if current != self._checkpoint else ""
         except Exception as error:  # noqa: BLE001 - the file system may be unavailable for a while
             logger.warning("the checkpoint %s cannot be accessed: %s", self._checkpoint, type(error).__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -80,7 +81,11 @@ def serving(address: str | None, status: Status) -> Iterator[int]:
         server_class = _IPv6Server if host.startswith("[") else ThreadingHTTPServer
         server = server_class((host.strip("[]"), int(port)), _handler(status))
     except (OSError, ValueError, OverflowError) as error:
-        raise CommandError(f"cannot serve metrics at {address} ({error}); --metrics-bind is HOST:PORT") from error
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            reason = "another process uses it, such as the old version during a rebuild; use another --metrics-bind"
+        else:
+            reason = f"{error}; --metrics-bind is HOST:PORT"
+        raise CommandError(f"cannot serve metrics at {address}: {reason}") from error
     Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     try:
         yield server.server_address[1]

@@ -1,6 +1,6 @@
 """Run a pipeline again after a failure. This module does not depend on Spark or Kafka; the caller passes in the attempt.
 
-STARTING ─▶ RUNNING ─▶ DRAINING ─▶ STOPPED      a stop request
+STARTING ─▶ RUNNING ─▶ DRAINING ─▶ STOPPED      a stop request; without DRAINING if a rebuild has replaced the run
    ▲ ▲         │
    │ └─ RESTARTING ─▶ FAILED                    a crash; a crash loop
    └─── WAITING                                 Kafka, Spark's slots or the schema registry are not available
@@ -61,6 +61,10 @@ class Crashed(Interrupted):
 
 class Stopped(Exception):
     """Signals ended Spark while it was starting. The arguments are the numbers of the signals."""
+
+
+class Replaced(Stopped):
+    """A rebuild has replaced the checkpoint of this run. The argument is the new checkpoint."""
 
 
 class StopRequests:
@@ -154,6 +158,9 @@ def supervise(
             except CommandError as error:
                 report(PipelineState.FAILED, error.detail)
                 raise
+            except Replaced as checkpoint:
+                report(PipelineState.STOPPED, f"a rebuild has replaced this run; the new checkpoint is {checkpoint}")
+                return
             else:
                 break
             report(state, reason)

@@ -23,6 +23,7 @@ from kafkasse.pipelines.supervisor import (
     Crashed,
     DependencyUnavailable,
     PipelineState,
+    Replaced,
     Stopped,
     StopRequests,
     supervise,
@@ -135,6 +136,14 @@ def test_a_command_error_is_final():
     assert [PipelineState.STARTING, PipelineState.FAILED] == supervised.states
 
 
+def test_a_run_that_a_rebuild_replaces_has_not_failed():
+    """systemd, for example, would restart it after a failure. The reason names what has replaced it."""
+    supervised = Supervised(Replaced("/data/topn.rebuild-1")).run()
+
+    assert [PipelineState.STARTING, PipelineState.STOPPED] == supervised.states
+    assert "/data/topn.rebuild-1" in supervised.reasons[-1]
+
+
 def test_a_signal_is_a_stop_request():
     """A stop request stays, and the next signal is a second one."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -241,6 +250,16 @@ def test_serves_metrics_and_readiness(status, host):
     assert 'kafkasse_pipeline_state{pipeline="topn",state="running"} 1.0' in text
     for name in metrics.METRICS:
         assert f'kafkasse_pipeline_{name}{{pipeline="topn"}} 0.0' in text
+
+
+def test_a_rebuild_needs_another_address(status):
+    """The old version runs until the new one has caught up."""
+    with (
+        metrics.serving("127.0.0.1:0", status) as port,
+        pytest.raises(CommandError, match="the old version during a rebuild; use another --metrics-bind"),
+        metrics.serving(f"127.0.0.1:{port}", status),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("address", ["9400", "127.0.0.1:x", "127.0.0.1:99999"])

@@ -17,7 +17,7 @@ from kafkasse.pipelines.contract import GENERATION
 from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.lease import MARKER
 from kafkasse.pipelines.operators import latest_per_key
-from kafkasse.pipelines.supervisor import Crashed, StopRequests
+from kafkasse.pipelines.supervisor import Crashed, Replaced, StopRequests
 from tests.pipelines.spark.runs import Runs
 from tests.support.waiting import wait_until
 
@@ -70,7 +70,7 @@ def test_switches_over_while_the_old_version_runs(runs):
     """The old version ends, the sink contains the results of the new one, and all of them have higher versions."""
     new = version(runs, "new", without="b")
     runs.topics.send((b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"c", b"1"))
-    replaced = pytest.raises(CommandError, match="a rebuild has replaced this run")
+    replaced = pytest.raises(Replaced, match=r"\.rebuild-1$")
     with replaced, runs.running(version(runs, "old")) as query:
         runs.results(4)
         assert runs.rebuild(new)
