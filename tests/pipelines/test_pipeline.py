@@ -294,12 +294,13 @@ def test_an_error_in_the_module_is_reported(shop, old, new, expected):
 
 
 def test_the_query_of_dead_letters_reads_its_progress_only_if_there_is_more():
-    """Spark returns the last 100 reports, of which each is parsed."""
-    query = MagicMock(lastProgress=MagicMock(batchId=7))
+    """Spark returns the last 100 reports, and parses each. Without records, a report has the number of the next batch."""
+    query = MagicMock(lastProgress=MagicMock(batchId=7, timestamp="2026-11-28T10:00:05.000Z"))
     recent = PropertyMock(return_value=[query.lastProgress])
     type(query).recentProgress = recent
     writer = MagicMock()
 
-    reported = [dead_letters._Writer._report(writer, query, before) for before in (-1, 7, 7)]
+    last, without_batch = (7, "2026-11-28T10:00:05.000Z"), (7, "2026-11-28T10:00:00.000Z")
+    reported = [dead_letters._Writer._report(writer, query, before) for before in ((-1, ""), without_batch, last, last)]
 
-    assert ([7, 7, 7], 1) == (reported, recent.call_count)
+    assert ([last] * 4, 2) == (reported, recent.call_count)
