@@ -75,7 +75,8 @@ def _lines(
     yield "  # Passwords belong in the environment, such as KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD."
     yield from ("", *_comment("allowed_topics"), f"allowed_topics: {json.dumps(allowed)}")
     yield "# These topics exist:"
-    yield from (f"#   {name}  ({number} partition{'s' if number > 1 else ''})" for name, number in _some(existing))
+    some = [f"{name}  ({number} partition{'s' if number > 1 else ''})" for name, number in _some(existing)]
+    yield from (f"#   {line}" for line in some or ["none that this Kafka user may see"])
     if len(existing) > MAX_TOPICS:
         yield "#   and more; kafkasse topics lists all of them"
     yield from ("", *_comment("public"), "public: true" if public else "# public: true")
@@ -105,7 +106,7 @@ def _kafka(config: Config) -> Iterator[tuple[str, object]]:
 
 
 def _some(existing: Mapping[str, int]) -> list[tuple[str, int]]:
-    return sorted(existing.items())[:MAX_TOPICS] or [("none that this Kafka user may see", 0)]
+    return sorted(existing.items())[:MAX_TOPICS]
 
 
 def _comment(setting: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Mapping
 from contextlib import closing
@@ -80,5 +81,8 @@ def message(error: BaseException) -> str:
 
 
 def silence_kafka_python() -> None:
-    """Silence kafka-python's log: the commands report a failure in one line."""
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    """Silence kafka-python's log, unless the user wants to debug: the commands report a failure in one line."""
+    is_debug = os.environ.get("KAFKASSE_LOG_LEVEL", "").lower() == "debug"
+    logging.getLogger("kafka").setLevel(logging.WARNING if is_debug else logging.CRITICAL)
+    if is_debug:
+        logging.basicConfig()

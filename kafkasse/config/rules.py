@@ -92,7 +92,10 @@ def _problems_of_access(values: Values) -> Iterator[Problem]:
         for number, entry in enumerate(access):
             guard = entry if isinstance(entry, str) else entry["guard"]
             if guard not in values["guards"] and (guard, path) != (PUBLIC, ("operations_access",)):
-                known = ", ".join(values["guards"]) or "none"
+                known = (
+                    ", ".join(values["guards"])
+                    or "none. Define it in guards, or pass it in code to Config.load(guards=…)"
+                )
                 rest = f"is {names.printable(guard)}, which is not one of the guards. They are: {known}."
                 yield (*path, number), rest
 
@@ -115,6 +118,10 @@ def _accesses(values: Values) -> Iterator[tuple[SettingPath, list[Any]]]:
     for name, route in values["routes"].items():
         if isinstance(route.get("access"), list | tuple):
             yield ("routes", name, "access"), route["access"]
+
+
+def _has_guards(route: Values, general: Values) -> bool:
+    return route.get("access", general["access"]) not in (PUBLIC, [], ())
 
 
 def _problems_of_guard(path: SettingPath, guard: Any) -> Iterator[Problem]:
@@ -176,8 +183,8 @@ def _problems_of_filters(values: Values) -> Iterator[Problem]:
         if "filter" in filters and not expression.is_installed():
             yield path, f"contains filter. {expression.NOT_INSTALLED}"
     for name, route in routes.items():
-        has_guards = route.get("access", values["access"]) not in (PUBLIC, [], ())
-        for path, rest in where.problems(route.get("where", {}), _PARAMETER.findall(route["path"]), has_guards):
+        parameters, has_guards = _PARAMETER.findall(route["path"]), _has_guards(route, values)
+        for path, rest in where.problems(route.get("where", {}), parameters, has_guards):
             yield ("routes", name, "where", *path), rest
 
 
@@ -198,6 +205,8 @@ def _problems_of_route(route: Values, general: Values) -> Iterator[tuple[str, st
     """Yield, for each setting of a route that cannot work, its name and the rest of a sentence that starts with the name."""
     if problem := _problem_of_path(route["path"]):
         yield "path", problem
+    if route.get("shared_cache_s") and _has_guards(route, general):
+        yield "shared_cache_s", "has no effect, because caches never store chunks of a route with guards: remove it."
     if "cluster" in route and route["cluster"] not in general["clusters"]:
         known = list(general["clusters"])
         suggestion = names.suggestion(route["cluster"], known) if known else ". There are none."

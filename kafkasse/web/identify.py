@@ -142,7 +142,9 @@ class Identifier:
         if not failures:
             return Unauthorized("This stream needs a token or a login.", self._guards.challenges(guards))
         detail = " ".join(dict.fromkeys(map(str, failures)))
-        return Unauthorized(detail, self._guards.challenges(guards, "invalid_token", detail))
+        unauthorized = Unauthorized(detail, self._guards.challenges(guards, "invalid_token", detail))
+        unauthorized.reason = detail
+        return unauthorized
 
 
 def _bearer(request: Request) -> str | None:

@@ -49,9 +49,13 @@ class Observer:
         return self.metrics.render()
 
     def rejected(self, request_id: str, route: str, client: str, status: int, error: str, reason: str = "") -> None:
-        """Count and log a request that gets no stream. `error` and `reason` are names of classes.
+        """Count and log a request that gets no stream.
 
         The line contains neither its URL nor the text of the error, which may contain anything.
+
+        Args:
+            error: the name of the error's class.
+            reason: the name of the class of its cause, or why a guard rejects a token, without the token.
         """
         self.metrics.count("requests_rejected", status=str(status), error=error)
         level = logging.INFO if self._limited.is_due((client, error)) else logging.DEBUG

@@ -104,9 +104,10 @@ def list_streams(service: StreamService) -> Response:
     sockets = runtime.worker_sockets()
     silent: list[Path] = []
     lines = control.stream_lines(sockets, silent) if sockets else control.registry_lines(streams)
-    limit = request.args.get("limit", type=int)
-    if limit is not None:
-        lines = _first(lines, limit)
+    if "limit" in request.args:
+        if not (limit := request.args["limit"]).isdecimal():
+            abort(400, "The parameter limit must be a number of streams. Example: ?limit=100")
+        lines = _first(lines, int(limit))
     return Response(_json_streams(lines, silent), content_type="application/json")
 
 
@@ -117,7 +118,7 @@ def end_stream(service: StreamService, stream_id: str) -> Response:
     if silent:
         abort(503, f"No worker that answered has this stream. These workers did not answer: {_pids(silent)}.")
     if not is_found:
-        abort(404, "There is no open stream with this ID. It may have ended.")
+        abort(404, "This server has no open stream with this ID. It may have ended, or belong to another server.")
     return Response(status=204)
 
 

@@ -28,6 +28,7 @@ from kafkasse.web.headers import MAX_ACCEPT_CHARS
 STREAM_TYPE = "text/event-stream"
 JSON_LINES_TYPES = ("application/x-ndjson", "application/json")
 ID_PARAMETERS = ("last_event_id", "lastEventId")  # browsers cannot set the header when they connect for the first time
+PARAMETERS = ("timestamp", "since", "offset", "live", "cursor", *ID_PARAMETERS)
 MAX_SUGGESTED_CHARS = 8192  # of the URL and of the event ID of the request that a POST should have been
 BEGINNING, NOW = "-1", "now"  # in place of an offset
 MAX_TIMESTAMP = 2**63 - 1

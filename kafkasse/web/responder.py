@@ -12,7 +12,7 @@ from werkzeug.exceptions import HTTPException
 
 from kafkasse.config import Config
 from kafkasse.config.rules import OPEN_ROUTE
-from kafkasse.errors import UNEXPECTED, ConfigurationError, KafkasseError, OffsetGone, TooManyRejections
+from kafkasse.errors import UNEXPECTED, ConfigurationError, KafkasseError, OffsetGone, TooManyRejections, Unauthorized
 from kafkasse.process.limits import TrustedProxies, subscriber
 from kafkasse.process.open_streams import StreamInfo
 from kafkasse.process.telemetry import request_id
@@ -111,7 +111,8 @@ class Responder:
         self._observer.rejected(own_id, route, self.client_address(), status, error)
 
     def _report(self, error: KafkasseError, own_id: str, route: str, client: str) -> None:
-        self._observer.rejected(own_id, route, client, error.status, type(error).__name__)
+        reason = error.reason if isinstance(error, Unauthorized) else ""
+        self._observer.rejected(own_id, route, client, error.status, type(error).__name__, reason)
         if isinstance(error, OffsetGone):
             self._observer.gone(route, error)
         if error.status >= 500:

@@ -54,12 +54,20 @@ from kafkasse.web.encoders import Encoders
 from kafkasse.web.headers import ALL_METHODS, STREAM_HEADERS, CorsPolicy
 from kafkasse.web.host_session import keep_unchanged_session
 from kafkasse.web.id_size import check_id_size, check_offset_size
-from kafkasse.web.identify import Identifier, open_tickets
+from kafkasse.web.identify import TICKET, Identifier, open_tickets
 from kafkasse.web.long_poll import LongPoll
 from kafkasse.web.observer import Observer
 from kafkasse.web.open_read import FINITE_READ, OpenRead
 from kafkasse.web.public_url import BlueprintUrls
-from kafkasse.web.request import FiniteRead, Live, StreamRequest, current_request, is_finite_read, parse_request
+from kafkasse.web.request import (
+    PARAMETERS,
+    FiniteRead,
+    Live,
+    StreamRequest,
+    current_request,
+    is_finite_read,
+    parse_request,
+)
 from kafkasse.web.responder import Responder
 from kafkasse.web.revocations import Revocations
 from kafkasse.web.stream import Stream, with_jitter
@@ -490,7 +498,7 @@ class StreamService:
         """Return the records that the route, the path parameters, the visitor's claims and the query select."""
         current = current_request()
         arguments = current.args.items(multi=True) if current.query_string else ()
-        query = parse_query(arguments, route.client_filters, route.sends)
+        query = parse_query(arguments, route.client_filters, route.sends, (*PARAMETERS, TICKET))
 
         def on_failure(view: RecordView, reason: str) -> None:
             self.observer.filter_failed(route.name, view.topic, view.partition, view.record.offset, reason)

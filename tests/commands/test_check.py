@@ -255,6 +255,24 @@ def test_a_kafka_that_does_not_answer_is_one_sentence(run):
     assert "kafkasse broker" not in done.err
 
 
+def test_at_the_level_debug_the_lines_of_kafka_python_follow_without_the_password():
+    variables = {
+        "KAFKASSE_BOOTSTRAP_SERVERS": "127.0.0.1:2",
+        "KAFKASSE_KAFKA_SECURITY_PROTOCOL": "SASL_PLAINTEXT",
+        "KAFKASSE_KAFKA_SASL_MECHANISM": "PLAIN",
+        "KAFKASSE_KAFKA_SASL_PLAIN_USERNAME": "me",
+        "KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD": "hunter2",
+        "KAFKASSE_ALLOWED_TOPICS": "t",
+        "KAFKASSE_PUBLIC": "true",
+        "KAFKASSE_LOG_LEVEL": "debug",
+    }
+    with process("check", env=ENVIRONMENT | variables) as checking:
+        output = "".join(checking.communicate(timeout=TIMEOUT_S))
+
+    assert "kafka.net" in output
+    assert "hunter2" not in output
+
+
 def test_without_an_address_the_failure_names_the_broker_for_development(run, monkeypatch):
     monkeypatch.setattr("kafkasse.kafka.client.BOOTSTRAP_DEFAULT", "127.0.0.1:2")
 

@@ -158,6 +158,8 @@ def test_an_invalid_expression_is_rejected_with_its_position(client_of):
         ("keys=a", "There is no query parameter keys. Did you mean key?"),
         ("Key=a", "There is no query parameter Key. Did you mean key?"),
         ("fields.id=a", "There is no query parameter fields.id. Did you mean field.PATH?"),
+        ("tiemstamp=0", "There is no query parameter tiemstamp. Did you mean timestamp?"),
+        ("ofset=-1", "There is no query parameter ofset. Did you mean offset?"),
         ("header=a", "There is no query parameter header. Did you mean header.NAME?"),
         ("&".join(f"x{n}=" for n in range(21)), "The query has more than 20 parameters with unknown names."),
         ("key=" + "a" * 1001, "The value of key has more than 1000 characters."),

@@ -49,6 +49,22 @@ def test_a_rejected_request_has_a_line_with_its_id(client, caplog, path, route, 
     ]
 
 
+def test_the_line_of_a_rejected_token_says_why_without_the_token(caplog, tmp_path):
+    caplog.set_level(logging.INFO, "kafkasse")
+    (tmp_path / "keys").write_text(f"a:{'0' * 64}\n")
+    log = MemoryLog()
+    log.create("t")
+    guards = {"keys": {"api_keys": {"file": str(tmp_path / "keys")}}}
+    client = create_app(Config(guards=guards, allowed_topics=["t"], access=["keys"]), log).test_client()
+
+    client.get("/t", headers={"X-Request-ID": "req-1", "Authorization": f"Bearer kafkasse_{'A' * 43}"})
+
+    assert caplog.messages == [
+        "A request was rejected: request_id=req-1 route=topics client=127.0.0.1 status=401 error=Unauthorized "
+        'reason="The API key is unknown or was revoked."'
+    ]
+
+
 def test_a_client_in_a_loop_does_not_fill_the_log(client, caplog):
     """Only the first request with each error has a line. At the level debug, each request has one."""
     for path in ("/closed", "/closed", "/missing", "/closed"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from kafkasse.schemas import shorten
 
 MAX_VALUE_CHARS = 1_000
 MAX_OTHER_NAMES = 20  # of parameters that are not filters, because each is compared with the names of filters
-# Of the name of a parameter to `key`, `header`, `field` or `filter`, from which it counts as misspelled.
+# Of the name of a parameter to a known one, from which it counts as misspelled.
 SIMILARITY = 0.8
 
 _NAMES = ("key", "header", "field", "filter")
@@ -36,8 +36,9 @@ def parse_query(
     arguments: Iterable[tuple[str, str]],
     allowed: Sequence[str],
     sends: Callable[[tuple[str, ...]], bool] = lambda path: True,
+    known: Collection[str] = (),
 ) -> Query:
-    """Parse the filters in a query. Parameters with other names are ignored, unless they look like a misspelled filter.
+    """Parse the filters in a query. Parameters with other names are ignored, unless they look like a misspelled known one.
 
     Args:
         arguments: the names and values of the query's parameters, in order.
@@ -45,10 +46,11 @@ def parse_query(
         sends: whether the route sends the field of the value at a path of member names. A client could otherwise find out
             the values of redacted fields. A field that `allowed` names, and does not merely match with field.*, can always
             be used.
+        known: the names of the parameters that are not filters.
 
     Raises:
-        InvalidParameter: the route does not allow a filter, its name is misspelled, its value is too long, or the query has
-            too many other parameters.
+        InvalidParameter: the route does not allow a filter, a name is misspelled, a value is too long, or the query has too
+            many other parameters.
         InvalidFilter: the expression is invalid.
     """
     values: dict[Dimension, set[str]] = {}
@@ -57,11 +59,11 @@ def parse_query(
     for name, value in arguments:
         source, dot, rest = name.partition(".")
         if source not in _NAMES or bool(dot and rest) != (source in ("header", "field")):
-            if source not in others:
+            if source not in others and name not in known:
                 others.add(source)
                 if len(others) > MAX_OTHER_NAMES:
                     raise InvalidParameter(f"The query has more than {MAX_OTHER_NAMES} parameters with unknown names.")
-                _check_spelling(name, allowed)
+                _check_spelling(name, allowed, known)
             continue
         if name not in allowed and f"{source}.*" not in allowed:
             raise _not_allowed(f"This route does not allow the filter {shorten(name)}.", allowed)
@@ -97,10 +99,13 @@ def _compile(text: str) -> Expression:
         ) from None
 
 
-def _check_spelling(name: str, allowed: Sequence[str]) -> None:
-    """Reject a parameter that is probably a misspelled filter: its client would receive records that it does not expect."""
+def _check_spelling(name: str, allowed: Sequence[str], known: Collection[str]) -> None:
+    """Reject a parameter that is probably misspelled: its client would receive records that it does not expect."""
     source = name.partition(".")[0].lower()[:MAX_VALUE_CHARS]
-    if close := get_close_matches(source, _NAMES, 1, SIMILARITY):
+    close = get_close_matches(source, [*_NAMES, *known], 1, SIMILARITY)
+    if close and close[0] in known:
+        raise InvalidParameter(f"There is no query parameter {shorten(name)}. Did you mean {close[0]}?")
+    if close:
         form = {"header": "header.NAME", "field": "field.PATH"}.get(close[0], close[0])
         suggestion = f" Did you mean {form}?" if allowed else ""
         raise _not_allowed(f"There is no query parameter {shorten(name)}.{suggestion}", allowed)
