@@ -23,6 +23,7 @@ import hashlib  # noqa: E402
 import random  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
 from contextlib import ExitStack, closing  # noqa: E402
+from pathlib import Path  # noqa: E402
 
 import pytest  # noqa: E402
 from werkzeug.wrappers import Response  # noqa: E402
@@ -50,6 +51,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Greenlets())
     config.pluginmanager.register(schedule)
     output: dict[str, object] | None = getattr(config, "workeroutput", None)
+    if output is None and (missing := [path for path in config.args if not Path(path.partition("::")[0]).exists()]):
+        raise pytest.UsageError(f"{missing[0]} does not exist: check TEST")  # pytest-xdist would only say: no tests ran
     config.pluginmanager.register(LongTests(output) if output is not None else Report(config, schedule))
 
 

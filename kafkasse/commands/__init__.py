@@ -76,9 +76,9 @@ class _LazyGroup(click.Group):
         except KafkasseError as error:
             problem = error.detail
         except ImportError as error:
-            installs = INSTALLS.get(ctx.invoked_subcommand or "")
+            installs = INSTALLS.get(ctx.invoked_subcommand or "", ".")
             package = (error.name or "").partition(".")[0]
-            if installs is None or package == "kafkasse":
+            if package == "kafkasse":
                 raise
             problem = f"needs {package}; run pip install {installs} in kafkasse's folder"
         click.echo(f"kafkasse {ctx.invoked_subcommand}: {problem}", err=True)

@@ -255,7 +255,7 @@ def test_a_kafka_that_does_not_answer_is_one_sentence(run):
     assert "kafkasse broker" not in done.err
 
 
-def test_at_the_level_debug_the_lines_of_kafka_python_follow_without_the_password():
+def test_at_the_level_debug_the_lines_of_kafka_python_follow_without_the_password(processes):
     variables = {
         "KAFKASSE_BOOTSTRAP_SERVERS": "127.0.0.1:2",
         "KAFKASSE_KAFKA_SECURITY_PROTOCOL": "SASL_PLAINTEXT",
