@@ -70,13 +70,13 @@ what compiled code could save:
   clients would gain, so there is none.
 - **Many clients.** The kernel takes 67 % with 1,000 clients at 200/s, 65 % with 1,000 at 10/s, and 73 % with 10,000 at
   20/s. The interpreter takes 28, 29 and 24 %, so compiled code could save no more than this.
-- **Chunks.** Encoding a record takes as long as in a stream. The requests take 18 % of the time: to parse and check them,
-  to look up the position, and to compute the checksum for `ETag`. With larger chunks, there would be fewer requests, but
-  each slow client would take more memory.
+- **Chunks.** Encoding a record takes as long as in a stream. The rest is the requests: to parse and check them, to look up
+  the position, and to compute the checksum for `ETag`. Reading the next chunk in advance could not help, because the server
+  is busy all the time. With larger chunks, there would be fewer requests, but each slow client would take more memory.
 - **Long polls.** With 1,000 clients at 20/s or 10,000 at 2/s, the programs probably need more than the two cores: the
   origin gets fewer requests than there are records. nginx checks waiting requests only every 500 ms.
 - **Fleets behind a CDN.** Their time is that of the clients and the CDN: the second time, when all chunks come from the
-  cache, they are between 7 % slower and 40 % faster.
+  cache, they take between 10 % less and 65 % longer.
 - **Pipeline.** The machine of the table cannot keep up with 1,000 updates/s, so updates queue up. On an earlier, faster
   machine (commit a82e9062), the median was 12 ms, and the 99th percentile 450 ms: the time of a commit, during which Spark
   processes no record.
