@@ -75,8 +75,9 @@ def _lines(
     yield "  # Passwords belong in the environment, such as KAFKASSE_KAFKA_SASL_PLAIN_PASSWORD."
     yield from ("", *_comment("allowed_topics"), f"allowed_topics: {json.dumps(allowed)}")
     yield "# These topics exist:"
-    some = [f"{name}  ({number} partition{'s' if number > 1 else ''})" for name, number in _some(existing)]
-    yield from (f"#   {line}" for line in some or ["none that this Kafka user may see"])
+    some = sorted(existing.items())[:MAX_TOPICS]
+    lines = [f"{name}  ({number} partition{'s' if number > 1 else ''})" for name, number in some]
+    yield from (f"#   {line}" for line in lines or ["none that this Kafka user may see"])
     if len(existing) > MAX_TOPICS:
         yield "#   and more; kafkasse topics lists all of them"
     yield from ("", *_comment("public"), "public: true" if public else "# public: true")
@@ -103,10 +104,6 @@ def _kafka(config: Config) -> Iterator[tuple[str, object]]:
     for name, value, _ in config.effective():
         if name.startswith("kafka.") and MASK not in json.dumps(value):
             yield name.removeprefix("kafka."), value
-
-
-def _some(existing: Mapping[str, int]) -> list[tuple[str, int]]:
-    return sorted(existing.items())[:MAX_TOPICS]
 
 
 def _comment(setting: str) -> list[str]:
