@@ -196,5 +196,13 @@ def test_a_client_reads_through_changes_of_its_topic(suite: Path, start: Start, 
     }
 
 
+def test_the_example_stops_after_a_permanent_error(suite: Path) -> None:
+    with Server("tests.durable_streams.changing_app:app()") as server:
+        words = ["node", str(suite / "client.mjs"), f"http://127.0.0.1:{server.port}/missing", "long-poll"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+    assert (1, "") == (done.returncode, done.stdout)
+    assert "status: 404" in done.stderr
+
+
 def ends_of(received: dict[int, list[int]]) -> dict[int, int]:
     return {partition: offsets[-1] + 1 for partition, offsets in received.items()}
