@@ -452,7 +452,7 @@ class TestExplorer:
         console.read()
         console.change(append_slowly=[0, 200, 50])
 
-        wait_until(lambda: console.number("#rate") > 0 and re.search(r"\d+ m?s$", console.text("#lag")))
+        wait_until(lambda: console.number("#rate") > 0 and re.search(r"\d+ m?s ago$", console.text("#lag")))
         wait_until(lambda: console.number("#messages") == 200)
 
         for chart in ("rate", "lag"):

@@ -316,7 +316,7 @@ export class Explorer {
     this.#charts.rate.add(this.#received);
     this.#charts.lag.add(isLive ? lagS : null);
     setText(element("rate"), number.format(this.#received));
-    if (isLive) setText(element("lag"), lagS === null ? "unknown" : duration(lagS));
+    if (isLive) setText(element("lag"), lagS === null ? "unknown" : `${duration(lagS)} ago`);
     this.#received = 0;
   }
 
