@@ -143,8 +143,8 @@ bench: setup ## run the benchmarks
 
 ##@ Before a release
 
-# The commit of the last release; before the first one, that of an earlier state. `make upgrade RELEASED=HEAD~5` tests another one.
-RELEASED ?= e38b52c7
+# The commit of the last release. `make upgrade RELEASED=HEAD~5` tests another one.
+RELEASED ?= a258b20c
 OLD = build/released/$(RELEASED)
 upgrade: setup ## upgrade servers and a pipeline from the last release to this checkout, and go back, while clients read
 	@git cat-file -e $(RELEASED) || { echo "make: this clone lacks the commit of the last release. Run: git fetch --unshallow" >&2; exit 1; }
