@@ -12,6 +12,7 @@ import sys
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -759,6 +760,22 @@ class TestOperations:
         wait_until(lambda: [] == open_streams(console.server))
         console.run(show, "visible")
         wait_until(lambda: ["pipelines"] == [stream["route"] for stream in open_streams(console.server)])
+
+    def test_a_pipeline_that_was_killed_is_silent(self, console):
+        """It leaves its last state in the topic."""
+        now = datetime.now(UTC)
+        for name, age_s in (("alive", 0), ("killed", 40)):
+            updated = (now - timedelta(seconds=age_s)).isoformat()
+            console.change(pipeline={"pipeline": name, "state": "running", "updated": updated})
+        console.change(pipeline={"pipeline": "stopped", "state": "stopped", "updated": "2026-01-31T12:00:00Z"})
+        console.open("operations", TOKEN)
+        console.wait_for("#pipelines", "silent (was running)")
+
+        names = console.texts("#pipelines tbody tr > :first-child")
+        states = dict(zip(names, console.texts("#pipelines .badge"), strict=True))
+        assert ["running", "silent (was running)", "stopped"] == [
+            states[name] for name in ("alive", "killed", "stopped")
+        ]
 
     def test_refreshes_after_a_response_that_is_not_complete(self, console):
         """The connection may break while the browser reads the metrics or a list."""

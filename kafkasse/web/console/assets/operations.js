@@ -7,6 +7,9 @@ import { credentials, Problem, request, requestJson, root } from "./session.js";
 
 const INTERVAL_MS = 2000;
 const MAX_STREAMS = 200; // shown; a server may have 100,000
+// As in kafkasse/commands/pipeline_status.py: a pipeline that runs writes its status every 5 s.
+const SILENT_AFTER_S = 30;
+const OTHERS_SILENT_AFTER_S = 60;
 
 export class Operations {
   #catalog;
@@ -14,6 +17,8 @@ export class Operations {
   #isShown = false;
   #before = null; // the metrics of the previous refresh
   #stream = null;
+  #statuses = new Map(); // of the pipelines
+  #skewMs = 0; // from the browser's clock to the server's
 
   /** @param catalog returns the streams of the catalog. */
   constructor(catalog) {
@@ -47,12 +52,16 @@ export class Operations {
     if (!this.#isShown || document.visibilityState === "hidden") return;
     try {
       const [text, status, streams] = await Promise.all([
-        request("-/metrics").then((response) => response.text()),
+        request("-/metrics").then((response) => {
+          this.#skewMs = Date.parse(response.headers.get("Date")) - Date.now() || 0;
+          return response.text();
+        }),
         requestJson("-/status"),
         requestJson(`-/streams?limit=${MAX_STREAMS}`),
       ]);
       this.#showMetrics(parseMetrics(text), status);
       this.#showStreams(streams.streams);
+      this.#showPipelines();
       const silent = streams.silent_workers.join(", ");
       setText(element("operations-problem"), silent && `The list lacks the streams of silent workers: ${silent}`);
     } catch (error) {
@@ -140,26 +149,39 @@ export class Operations {
     const route = statusStream(this.#catalog());
     element("pipelines-part").hidden = route === undefined;
     if (route === undefined || this.#stream !== null) return;
-    this.#stream = followPipelines(new URL(`.${route.path}`, root), { headers: credentials }, showPipelines);
+    this.#stream = followPipelines(new URL(`.${route.path}`, root), { headers: credentials }, (statuses) => {
+      this.#statuses = statuses;
+      this.#showPipelines();
+    });
+  }
+
+  #showPipelines() {
+    const columns = ["Pipeline", "State", "Updated", "Lag", "Records", "Batch", "Commit", "Restarts", "Dead letters", "Rows of state", "Memory"];
+    const rows = [...this.#statuses.values()].sort((one, other) => (one.pipeline < other.pipeline ? -1 : 1));
+    table(element("pipelines"), columns, rows.map((status) => {
+      const ageS = (Date.now() + this.#skewMs - Date.parse(status.updated)) / 1000;
+      return [
+        status.pipeline,
+        create("span", {}, stateBadge(status.state, ageS), status.reason ? ` ${status.reason}` : ""),
+        figure(ageS, (age) => `${duration(age)} ago`),
+        figure(status.lag_records, (records) => `${number.format(records)} records, ${duration(Number(status.lag_s) || 0)}`),
+        figure(status.records_per_s, (rate) => `${number.format(Math.round(rate))}/s`),
+        figure(status.batch_s, duration),
+        figure(status.commit_s, duration),
+        figure(status.restarts, number.format),
+        figure(status.dead_letters, number.format),
+        figure(status.state_rows, number.format),
+        figure(status.state_bytes, bytes),
+      ];
+    }));
   }
 }
 
-function showPipelines(statuses) {
-  const columns = ["Pipeline", "State", "Updated", "Lag", "Records", "Batch", "Commit", "Restarts", "Dead letters", "Rows of state", "Memory"];
-  const rows = [...statuses.values()].sort((one, other) => (one.pipeline < other.pipeline ? -1 : 1));
-  table(element("pipelines"), columns, rows.map((status) => [
-    status.pipeline,
-    create("span", {}, create("span", { className: `badge ${status.state}` }, status.state ?? "\u2013"), status.reason ? ` ${status.reason}` : ""),
-    status.updated ?? "\u2013",
-    figure(status.lag_records, (records) => `${number.format(records)} records, ${duration(Number(status.lag_s) || 0)}`),
-    figure(status.records_per_s, (rate) => `${number.format(Math.round(rate))}/s`),
-    figure(status.batch_s, duration),
-    figure(status.commit_s, duration),
-    figure(status.restarts, number.format),
-    figure(status.dead_letters, number.format),
-    figure(status.state_rows, number.format),
-    figure(status.state_bytes, bytes),
-  ]));
+/** A pipeline that was killed leaves its last state, so the state is shown only while the pipeline writes it. */
+function stateBadge(state, ageS) {
+  const hasEnded = state === "stopped" || state === "failed";
+  const isSilent = !hasEnded && ageS > (state === "running" ? SILENT_AFTER_S : OTHERS_SILENT_AFTER_S);
+  return create("span", { className: `badge ${isSilent ? "silent" : state}` }, isSilent ? `silent (was ${state})` : state ?? "\u2013");
 }
 
 /** Return a number as text, or a dash: everyone who can write to the topic controls the value. */
