@@ -1,4 +1,4 @@
-"""deploy/systemd/kafkasse.service: systemd accepts it, and its commands and variables run the server."""
+"""deploy/systemd: systemd accepts the units, and their commands and variables run the server and a pipeline."""
 
 from __future__ import annotations
 
@@ -15,28 +15,32 @@ from pathlib import Path
 import pytest
 
 from kafkasse import schemas
+from kafkasse.commands import pipeline
+from kafkasse.pipelines.runner import DRAIN_TIMEOUT_S
+from kafkasse.pipelines.topics import COMMIT_INTERVAL_S
 from tests.project.conftest import Deployed
 from tests.support.client import fetch
 from tests.support.server import ROOT
 from tests.support.waiting import wait_until
 
 UNIT = ROOT / "deploy/systemd/kafkasse.service"
+PIPELINE = UNIT.with_name("kafkasse-pipeline@.service")
 PROGRAM = "/opt/kafkasse/bin/kafkasse"
 MAX_EXPOSURE = 2.0  # of 10, as systemd-analyze measures it
 
 needs_systemd = pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs the package systemd")
 
 
-def setting(name: str) -> str:
-    (value,) = re.findall(rf"^{name}=(.*)$", UNIT.read_text(), re.MULTILINE)
+def setting(name: str, unit: Path = UNIT) -> str:
+    (value,) = re.findall(rf"^{name}=(.*)$", unit.read_text(), re.MULTILINE)
     return str(value)
 
 
-@pytest.fixture
-def installed(processes: None, tmp_path: Path) -> Path:
-    """The unit, with the path of a program that exists."""
-    file = tmp_path / UNIT.name
-    file.write_text(UNIT.read_text().replace(PROGRAM, str(Path(sys.executable).with_name("kafkasse"))))
+@pytest.fixture(params=[UNIT, PIPELINE], ids=lambda unit: unit.name)
+def installed(processes: None, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A unit, with the path of a program that exists."""
+    file = tmp_path / str(request.param.name)
+    file.write_text(request.param.read_text().replace(PROGRAM, str(Path(sys.executable).with_name("kafkasse"))))
     return file
 
 
@@ -45,7 +49,7 @@ def test_systemd_accepts_the_unit(installed):
     """systemd-analyze reports neither errors nor warnings about it. It may report some about the units of this machine."""
     done = subprocess.run(["systemd-analyze", "verify", installed], capture_output=True, text=True, check=False)
 
-    assert [] == [line for line in done.stderr.splitlines() if UNIT.name in line]
+    assert [] == [line for line in done.stderr.splitlines() if installed.stem in line]
 
 
 @needs_systemd
@@ -63,6 +67,18 @@ def test_systemd_waits_until_the_streams_have_ended(gunicorn):
 
     assert int(setting("TimeoutStopSec")) >= gunicorn["shutdown_s"]
     assert int(setting("LimitNOFILE")) >= 2 * max_streams
+
+
+def test_the_unit_of_a_pipeline_runs_it_until_it_has_committed():
+    """systemd does not start a run again that a rebuild has replaced, whose exit code is 0."""
+    _, *words = shlex.split(setting("ExecStart", PIPELINE).replace("%i", "x").replace("$PIPELINE_OPTIONS", "--rebuild"))
+    context = pipeline.run.make_context("run", words[2:])
+
+    assert ["pipeline", "run"] == words[:2]
+    assert "%S/" + setting("StateDirectory", PIPELINE) == context.params["checkpoint"]
+    assert f"KAFKASSE_CACHE_DIR=%C/{setting('CacheDirectory', PIPELINE)}" in setting("Environment", PIPELINE)
+    assert int(setting("TimeoutStopSec", PIPELINE)) > COMMIT_INTERVAL_S + DRAIN_TIMEOUT_S
+    assert ("on-failure", "mixed") == (setting("Restart", PIPELINE), setting("KillMode", PIPELINE))
 
 
 def test_the_unit_starts_reloads_and_stops_the_server(processes, tmp_path):

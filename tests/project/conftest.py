@@ -83,8 +83,8 @@ def link(packages: Iterable[str], home: Path) -> None:
 
 def alerts() -> list[dict[str, Any]]:
     """Return the alerts in deploy/prometheus."""
-    (group,) = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yaml").read_text())["groups"]
-    return list(group["rules"])
+    groups = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yaml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
 
 
 def pip(home: Path) -> tuple[object, ...]:
