@@ -777,6 +777,21 @@ class TestOperations:
             states[name] for name in ("alive", "killed", "stopped")
         ]
 
+    @pytest.mark.parametrize("status", [503, 403])
+    def test_shows_why_it_cannot_read_the_status_of_the_pipelines(self, console, status):
+        reject = (
+            "const send = fetch, [status] = arguments, detail = 'Kafka does not answer.';"
+            "window.fetch = async (url, options) => String(url).includes('/pipelines?') && (window.fetch = send)"
+            " ? Response.json({ detail }, { status }) : send(url, options)"
+        )
+        console.open("streams", TOKEN)
+        console.run(reject, status)
+        console.go_to("operations")
+        console.wait_for("#pipelines-problem", "Kafka does not answer.")
+
+        if status == 503:
+            wait_until(lambda: console.text("#pipelines-problem") == "")
+
     def test_refreshes_after_a_response_that_is_not_complete(self, console):
         """The connection may break while the browser reads the metrics or a list."""
         cut = (

@@ -149,7 +149,8 @@ export class Operations {
     const route = statusStream(this.#catalog());
     element("pipelines-part").hidden = route === undefined;
     if (route === undefined || this.#stream !== null) return;
-    this.#stream = followPipelines(new URL(`.${route.path}`, root), { headers: credentials }, (statuses) => {
+    const onState = ({ state, reason = "" }) => state === "connecting" || setText(element("pipelines-problem"), reason);
+    this.#stream = followPipelines(new URL(`.${route.path}`, root), { headers: credentials, onState }, (statuses) => {
       this.#statuses = statuses;
       this.#showPipelines();
     });

@@ -38,6 +38,7 @@ export function followPipelines(url, options, onChange) {
     if (!(error instanceof StreamError)) throw error;
     statuses.clear();
     onChange(statuses);
+    options.onState?.({ state: "stopped", reason: error.message });
   });
   return stream;
 }
