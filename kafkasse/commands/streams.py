@@ -18,6 +18,7 @@ from kafkasse.process.log_line import one_line
 from kafkasse.tools.progress import waiting
 
 COLUMNS = ("id", "route", "client", "visitor", "age_s", "events", "bytes", "lag_records", "state")
+SILENT = "kafka_silent_s"  # a column only while Kafka does not answer
 MAX_CELL_CHARS = 40
 WAITING = "waiting for the server's workers"
 
@@ -60,8 +61,9 @@ def command(ctx: click.Context, as_json: bool) -> None:
         for name, _ in servers:
             click.echo(f"Server: {name}", err=True)
         if streams:
-            columns = [*COLUMNS, "server"] if len(servers) > 1 else [*COLUMNS]
-            print_table([columns, *([_cell(stream[column]) for column in columns] for stream in streams)])
+            more = [SILENT] * any(stream.get(SILENT) for stream in streams) + ["server"] * (len(servers) > 1)
+            columns = [*COLUMNS, *more]
+            print_table([columns, *([_cell(stream.get(column)) for column in columns] for stream in streams)])
         elif not silent:
             click.echo("There are no open streams.")
     if silent:

@@ -293,6 +293,7 @@ class Tail(TailCore[SharedFeed]):
         """Send the heartbeats that are due, and drop idle feeds."""
         now = time.monotonic()
         for feed in list(self.feeds.values()):
+            feed.stats.silent_since = self._watch.silent_since
             if not feed.readers and now - feed.idle_since > self._idle_timeout_s:
                 self.remove(feed)
             elif feed.heartbeat_is_due(now):

@@ -5,6 +5,7 @@ A Kafka cursor does not report them, so the watch refreshes the metadata at inte
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
 
@@ -22,6 +23,9 @@ class TopicWatch:
         interval_s: seconds between two refreshes.
         partial_topics: as in KnownTopics.
         matching: returns the existing topics that match the patterns of the streams; it may block.
+
+    Attributes:
+        silent_since: when the first refresh without an answer began; inf if the cluster has answered the last one.
     """
 
     def __init__(
@@ -37,6 +41,7 @@ class TopicWatch:
         self._known = KnownTopics(partial_topics)
         self._next_refresh = time.monotonic() + interval_s
         self._lookups = BackgroundLookups()
+        self.silent_since = math.inf
 
     def check(self, topic_ids: Mapping[str, str]) -> TopicChanges:
         """Return what has changed since the last refresh, if one is due.
@@ -49,8 +54,11 @@ class TopicWatch:
         names = list(topic_ids)
 
         def look_up() -> tuple[list[str], list[str], Mapping[str, Topic]]:
+            self.silent_since = min(self.silent_since, time.monotonic())
             matching = sorted(set(self._matching()))  # new topics have this order in event IDs
-            return names, matching, self._describe(list(dict.fromkeys([*names, *matching])))
+            described = self._describe(list(dict.fromkeys([*names, *matching])))
+            self.silent_since = math.inf
+            return names, matching, described
 
         if (response := self._lookups.get("describe", look_up)) is None:
             return NO_CHANGES  # the streams stay open

@@ -179,6 +179,7 @@ class Stream:
             "events": events,
             "bytes": sent_bytes,
             "lag_records": reader.lag(),
+            "kafka_silent_s": int(max(0.0, time.monotonic() - reader.stats.silent_since)),
         }
 
     def close(self) -> None:

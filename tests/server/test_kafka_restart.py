@@ -11,6 +11,7 @@ import pytest
 from kafkasse import schemas
 from kafkasse.log import Partition
 from kafkasse.tools.broker import EmbeddedBroker
+from tests.commands.run import ENVIRONMENT, process
 from tests.support.client import Client, fetch, numbers, value
 from tests.support.kafka import Cluster
 from tests.support.ports import reserved_ports
@@ -35,8 +36,10 @@ def broker(processes: None, tmp_path: Path) -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def server(broker: EmbeddedBroker) -> Iterator[Server]:
-    with Server(KAFKASSE_BOOTSTRAP_SERVERS=broker.bootstrap_servers, **SETTINGS) as server:
+def server(broker: EmbeddedBroker, tmp_path: Path) -> Iterator[Server]:
+    runtime = str(tmp_path / "run")
+    settings = SETTINGS | {"KAFKASSE_RUNTIME_DIR": runtime}
+    with Server(KAFKASSE_BOOTSTRAP_SERVERS=broker.bootstrap_servers, **settings) as server:
         yield server
 
 
@@ -44,8 +47,20 @@ def probes(server: Server) -> list[int]:
     return [fetch(server.port, path).status for path in ("/-/ready", "/-/health")]
 
 
-def test_streams_survive_a_restart_of_kafka(broker, server, fresh_name):
-    """Open streams send heartbeats, and new ones get 503. The server may start before Kafka, and then stays ready."""
+def listed(runtime: Path) -> str:
+    with process("streams", env=ENVIRONMENT | {"KAFKASSE_RUNTIME_DIR": str(runtime)}) as command:
+        return command.communicate()[0]
+
+
+def silences(server: Server) -> set[object]:
+    return {stream["kafka_silent_s"] for stream in fetch(server.port, "/-/streams").json["streams"]}
+
+
+def test_streams_survive_a_restart_of_kafka(broker, server, fresh_name, tmp_path):
+    """Open streams send heartbeats, and new ones get 503. The server may start before Kafka, and then stays ready.
+
+    The lists of streams say that Kafka does not answer, because a parked stream without a lag looks healthy.
+    """
     assert 503 == fetch(server.port, f"/{fresh_name}").status
     assert [503, 200] == probes(server)
     broker.start()
@@ -59,6 +74,8 @@ def test_streams_survive_a_restart_of_kafka(broker, server, fresh_name):
         assert [1, 2] == numbers(stream.ready().events(2))
         assert [1, 2] == numbers(behind.events(2))
 
+        assert "kafka_silent_s" not in listed(tmp_path / "run")
+
         broker.kill()
 
         rejected = fetch(server.port, f"/{fresh_name}-other")
@@ -67,6 +84,8 @@ def test_streams_survive_a_restart_of_kafka(broker, server, fresh_name):
         assert schemas.first_error("problem", rejected.json) is None
         assert broker.bootstrap_servers not in rejected.body.decode()
         assert [200, 200] == probes(server)
+        wait_until(lambda: min(silences(server)) > 1)
+        assert "kafka_silent_s" in listed(tmp_path / "run")
         for client in (stream, behind):
             beats = client.body.count(b":heartbeat")
             client.read_until_text(b":heartbeat", beats + 2)
@@ -76,6 +95,7 @@ def test_streams_survive_a_restart_of_kafka(broker, server, fresh_name):
         fill(broker, fresh_name, 3, 4)
         assert [3, 4] == numbers(stream.events(2))
         assert [3, 4] == numbers(behind.events(2))
+        wait_until(lambda: silences(server) == {0})
         offsets = {partition: start.offset for partition, start in stream.position.items()}
         assert {Partition(fresh_name, 0): 4, Partition(fresh_name, 1): 0} == offsets
         wait_until(lambda: fetch(server.port, f"/{fresh_name}-other", "HEAD").status == 200)

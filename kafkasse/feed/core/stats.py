@@ -5,6 +5,7 @@ The numbers change once per chunk or flush, and never per delivered event.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
@@ -38,6 +39,7 @@ class RouteStats:
             last set to 0.
         readers: the number of open readers in each reader_states.ReaderState.
         catching_up: the readers with a cursor of their own, as the keys of a dict.
+        silent_since: since when the cluster has not answered; see TopicWatch.
     """
 
     events: int = 0
@@ -52,3 +54,4 @@ class RouteStats:
     delay_s: float = 0.0
     readers: Counter[Enum] = field(default_factory=Counter)
     catching_up: dict[HasLag, None] = field(default_factory=dict)
+    silent_since: float = math.inf
