@@ -16,10 +16,15 @@ from kafkasse.feed.feeds import ring_limits
 from kafkasse.log import Log
 from kafkasse.process import runtime
 from kafkasse.process.open_streams import OPERATIONS_KEY, streams
+from kafkasse.web.describe.streams import is_pattern
 from kafkasse.web.observer import Observer
 from kafkasse.web.wsgi_server import WsgiServer
 
 MAX_STATE_AGE_S = 1.0  # of the state of a cluster for operators
+MISSING = (
+    "The route %s needs the topic %s, which does not exist or is not readable. Requests for it get 404. Check the name,"
+    " topic_prefix and the ACLs of the Kafka user: kafkasse check shows similar names."
+)
 
 
 class Clusters:
@@ -30,7 +35,7 @@ class Clusters:
     """
 
     def __init__(self, config: Config, open_log: Callable[[str], Log], observer: Observer, server: WsgiServer) -> None:
-        self._settings = config.feed
+        self._config = config
         self._open_log = open_log
         self._observer = observer
         self._server = server
@@ -44,7 +49,7 @@ class Clusters:
         """Return the feeds of a cluster. A cluster that cannot be opened does not delay the routes of another one."""
         with self._locks[cluster]:
             if cluster not in self._feeds:
-                feeds = Feeds(self._open_log(cluster), self._settings, limits=self._ring_limits)
+                feeds = Feeds(self._open_log(cluster), self._config.feed, limits=self._ring_limits)
                 self._feeds[cluster] = feeds
                 self._observer.observe(feeds, has_worker=OPERATIONS_KEY in environ)
             return self._feeds[cluster]
@@ -81,17 +86,28 @@ class Clusters:
         ]
 
     def reach(self) -> None:
-        """Connect to Kafka before the first request. The adapter logs which clusters cannot be reached, and why."""
-        for _ in self._reach({OPERATIONS_KEY: False}):
+        """Connect to Kafka before the first request, and log which topics of the routes are missing.
+
+        The adapter logs which clusters cannot be reached, and why.
+        """
+        for _ in self._reach({OPERATIONS_KEY: False}, self._log_missing):
             pass
 
-    def _reach(self, environ: Mapping[str, Any]) -> Iterator[tuple[str, KafkasseError | None]]:
-        """Yield the name of each cluster, and the error if it does not answer."""
+    def _log_missing(self, cluster: str, existing: set[str]) -> None:
+        for route in self._config.routes:
+            named = [] if route.cluster != cluster else route.topics or route.allowed
+            for topic in (topic for topic in named if topic not in existing and not is_pattern(topic)):
+                self._config.hooks.logger.warning(MISSING, route.name, topic)
+
+    def _reach(
+        self, environ: Mapping[str, Any], on_names: Callable[[str, set[str]], object] = lambda *_: None
+    ) -> Iterator[tuple[str, KafkasseError | None]]:
+        """Yield the name of each cluster, and the error if it does not answer. Pass its topics to `on_names`."""
         run = self._server.runner(environ)
         for cluster in self._names:
             failure = None
             try:
-                run(partial(self._topic_names, cluster, environ))
+                on_names(cluster, run(partial(self._topic_names, cluster, environ)))
                 self._is_ready = True
                 runtime.set_ready()
             except KafkasseError as error:

@@ -139,3 +139,15 @@ def test_an_invalid_file_changes_nothing(world, cluster, topic):
     world.reload()
     assert [0] == numbers(Client(port, "/new").events(1))
     assert 404 == fetch(port, "/old").status
+
+
+def test_a_topic_that_does_not_exist_is_a_warning(world, topic):
+    """Its clients get 404. The other routes work, and the server does not wait for Kafka. A pattern needs no topic yet."""
+    missing = topic[:-1]
+    world.configure(old={"path": "/old", "topics": [topic]}, new={"path": "/new", "topics": [missing, f"{topic}.*"]})
+
+    world.reload()
+
+    warning = f"The route new needs the topic {missing}, which does not exist or is not readable."
+    wait_until(lambda: warning in world.server.log)
+    assert 1 == world.server.log.count("needs the topic")
