@@ -6,7 +6,8 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 from kafkasse.errors import ConfigurationError
 
@@ -14,6 +15,7 @@ CHECK_INTERVAL_S = 1.0
 MAX_BYTES = 16 * 1024 * 1024
 
 Content = TypeVar("Content")
+outdated_files: WeakSet[WatchedFile[Any]] = WeakSet()  # those whose last valid content stays in effect
 
 
 class WatchedFile(Generic[Content]):
@@ -60,13 +62,16 @@ class WatchedFile(Generic[Content]):
             self._stat = stat
             self._content = self._read()
             self.version += 1
+            outdated_files.discard(self)
         except OSError as error:
+            outdated_files.add(self)
             if self._stat != (0, 0, 0):
                 self._logger.error(
                     "%s: the file cannot be read: %s. Its last content stays in effect.", self._setting, error.strerror
                 )
             self._stat = (0, 0, 0)
         except ValueError as error:
+            outdated_files.add(self)
             self._logger.error("%s: %s The last valid content stays in effect.", self._setting, error)
 
     def _read_stat(self) -> tuple[int, int, int]:

@@ -16,6 +16,7 @@ import pytest
 from kafkasse.access.api_keys import create_key
 from kafkasse_client.sse import Event
 from tests.access.conftest import environment, signed
+from tests.server.conftest import metric
 from tests.support.client import Client, fetch, numbers
 from tests.support.server import Server
 from tests.support.waiting import wait_until
@@ -148,3 +149,20 @@ def test_the_access_log_contains_no_tokens(guarded):
 
     assert [] == [credential for credential in given if credential in log or credential in guarded.server.log]
     assert re.search(r'"HEAD /t\?access_token=\*{8}&kept=1 HTTP/1.1" 400', log)
+
+
+def test_a_key_file_that_is_not_valid_is_in_the_metrics(guarded):
+    """Until it is valid again: the old keys stay in effect, so that no client notices it."""
+    (key, _), _ = guarded.created
+    valid = guarded.keys.read_text()
+    guarded.server.expect("guards.partners.api_keys.file: .* The last valid content stays in effect")
+
+    def has_invalid_files(count: int) -> bool:
+        assert not rejects(guarded, key)
+        return metric(guarded.server, "outdated_key_files") == count
+
+    wait_until(lambda: has_invalid_files(0))
+    guarded.keys.write_text("not a key\n")
+    wait_until(lambda: has_invalid_files(1))
+    guarded.keys.write_text(valid)
+    wait_until(lambda: has_invalid_files(0))

@@ -82,6 +82,11 @@ METRICS = {
     "kafka_failures": Metric(
         Counter, "Lookups of metadata that Kafka did not answer, and failed connections to brokers."
     ),
+    "outdated_key_files": Metric(
+        Gauge,
+        "Key files that are missing or not valid, so that their last valid content stays in effect.",
+        mode="livemax",
+    ),
     "event_loop_stall_seconds": Metric(Histogram, "Turns of the event loop that took longer than 10 ms."),
 }
 
