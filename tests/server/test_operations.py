@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -182,6 +183,15 @@ def test_the_logs_have_the_request_id(start, tmp_path):
     stream, health = map(json.loads, log.read_text().splitlines())
     assert ("req-1", "/t", 200) == (stream["request_id"], stream["path"], stream["status"])
     assert ("req-2", "/-/health", 200) == (health["request_id"], health["path"], health["status"])
+
+
+def test_the_log_shows_the_code_that_stalls_the_event_loop(processes):
+    """With gevent's monitor, which the section of the alert names."""
+    variables = {"GEVENT_MONITOR_THREAD_ENABLE": "1", "GEVENT_MAX_BLOCKING_TIME": "0.25"}
+    with Server("tests.support.apps:stalling()", **variables) as server:
+        fetch(server.port, "/stall")
+
+        wait_until(lambda: re.search(r"appears to be blocked\n(.*\n)+.* in stall\n", server.log))
 
 
 def test_the_server_survives_the_loss_of_its_private_directory(start, tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import gevent
+import gevent.monkey
 from flask import Flask, Response, request
 
 from kafkasse.access import Visitor
@@ -46,6 +46,18 @@ def fragile() -> Flask:
             raise RuntimeError(reason)
         os.kill(os.getpid(), signal.SIGKILL)
     return in_memory()
+
+
+def stalling() -> Flask:
+    """The same app. A request for /stall blocks the event loop for a second."""
+    app = in_memory()
+
+    def stall() -> str:
+        gevent.monkey.get_original("time", "sleep")(1.0)
+        return "done"
+
+    app.add_url_rule("/stall", view_func=stall)
+    return app
 
 
 class _LateSignal:
