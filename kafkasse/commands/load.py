@@ -28,6 +28,7 @@ from kafkasse.commands import options
 from kafkasse.commands.kafka_clients import connected, message
 from kafkasse.config import Config
 from kafkasse.errors import CommandError, did_you_mean
+from kafkasse.process.log_line import one_line
 from kafkasse.tools.progress import Progress
 
 # About the largest record that a broker accepts by default. The limit protects our memory from a file without newlines.
@@ -257,8 +258,10 @@ def _not_json(word: str) -> NoReturn:
 
 
 def _member(document: Any, name: str) -> bytes | None:
-    if not isinstance(document, dict) or name not in document:
-        raise LookupError(f"has no {name!r}")
+    if not isinstance(document, dict):
+        raise LookupError(f"is not an object, so it has no {name!r}")
+    if name not in document:
+        raise LookupError(f"has no {name!r}, only {one_line(', '.join(document))}")
     value = document[name]
     if isinstance(value, (dict, list)):
         raise LookupError(f"has an object or array in {name!r}, which cannot be a key")
