@@ -26,6 +26,8 @@ from kafkasse.route import Route
 from kafkasse.web.headers import CorsPolicy
 from kafkasse.web.service import StreamService
 
+MAX_LIMIT_DIGITS = 9
+
 
 def add_operations(app: Flask, service: StreamService) -> None:
     """Add the endpoints to an app."""
@@ -105,8 +107,8 @@ def list_streams(service: StreamService) -> Response:
     silent: list[Path] = []
     lines = control.stream_lines(sockets, silent) if sockets else control.registry_lines(streams)
     if "limit" in request.args:
-        if not (limit := request.args["limit"]).isdecimal():
-            abort(400, "The parameter limit must be a number of streams. Example: ?limit=100")
+        if not (limit := request.args["limit"]).isdecimal() or len(limit) > MAX_LIMIT_DIGITS:
+            abort(400, f"The parameter limit must be a number of up to {MAX_LIMIT_DIGITS} digits. Example: ?limit=100")
         lines = _first(lines, int(limit))
     return Response(_json_streams(lines, silent), content_type="application/json")
 
