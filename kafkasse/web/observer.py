@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterable
 
 from gevent import spawn_later
@@ -31,6 +32,8 @@ class Observer:
         self.metrics.prepare(routes)
         self._logger = logger
         self._limited = LimitedLog()
+        self._limited_failures = LimitedLog()  # of its own, because rejections must not hide failures
+        self._failures: Counter[str] = Counter()  # by subject
         self._not_logged: dict[tuple[str, str], int] = {}  # in the current interval, by subject and text of the line
         self._samplers: list[Sampler] = []  # one for each cluster
 
@@ -68,17 +71,19 @@ class Observer:
             self.metrics.count("gaps", route=route, reason=gap["reason"])
 
     def failed(self, request_id: str, error: BaseException) -> None:
-        """Log an error that nothing expected, with its traceback unless the same line of code has just raised one."""
+        """Log an error that nothing expected, unless the same line of code has just raised one, and how often it has."""
         raised_by = traceback.extract_tb(error.__traceback__)[-1]
         subject = f"{type(error).__name__} {raised_by.filename}:{raised_by.lineno}"
-        self._log_failure(subject, "A request failed unexpectedly: %s", Fields(request_id=request_id), error)
+        self._failures[subject] += 1
+        fields = Fields(request_id=request_id, count=self._failures[subject])
+        self._log_failure(subject, "A request failed unexpectedly: %s", fields, error)
 
     def misconfigured(self, detail: str) -> None:
         """Log an error of the server's configuration."""
         self._log_failure(detail, "A request failed because of the server's configuration: %s", detail)
 
     def _log_failure(self, subject: str, message: str, fields: object, error: BaseException | None = None) -> None:
-        if self._limited.is_due(subject):
+        if self._limited_failures.is_due(subject):
             self._logger.error(message, fields, exc_info=error)
         else:
             self._logger.debug(message, fields)

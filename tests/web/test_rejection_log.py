@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import pytest
 from flask.testing import FlaskClient
 
 from kafkasse import Config, MemoryLog, Visitor
 from kafkasse.app import create_app
+from kafkasse.process.limited_log import INTERVAL_S, MAX_LINES, LimitedLog
 from kafkasse.web.observer import Observer
 
 LOGGER = logging.getLogger("test.rejections")
@@ -98,9 +100,31 @@ def test_an_error_of_the_server_has_one_traceback_in_an_interval(caplog):
     for detail in ("no packages", "no packages"):
         observer.misconfigured(detail)
 
-    unexpected = "A request failed unexpectedly: request_id=r"
+    unexpected = "A request failed unexpectedly: request_id=r count=1"
     assert [
         (unexpected, True),
         (unexpected, True),
         ("A request failed because of the server's configuration: no packages", False),
     ] == [(record.message, record.exc_info is not None) for record in caplog.records]
+
+
+def test_the_line_of_an_error_counts_those_without_a_line(caplog, monkeypatch):
+    """The next line after the interval has the number of all failures at this line of code. Rejections hide no error."""
+    seconds = [0.0]
+    monkeypatch.setattr("kafkasse.web.observer.LimitedLog", partial(LimitedLog, lambda: seconds[0]))
+    observer = Observer([], LOGGER)
+    for number in range(2 * MAX_LINES):
+        observer.rejected("r", "topics", f"client-{number}", 401, "Unauthorized")
+
+    def fail(times: int) -> None:
+        for _ in range(times):
+            try:
+                int("x")
+            except ValueError as error:
+                observer.failed("r", error)
+
+    fail(13)
+    seconds[0] = INTERVAL_S
+    fail(1)
+
+    assert ["request_id=r count=1", "request_id=r count=14"] == [line.partition(": ")[2] for line in caplog.messages]
