@@ -201,7 +201,9 @@ def _validated(records: DataFrame, source: DeclaredSource, needs_key: bool) -> D
         value, undecodable = avro_records.decoded(records, source.avro)
     elif source.framed:
         value = F.expr(_WITHOUT_SCHEMA_ID)
-    return json_records.validate(records, source.fields, source.key, needs_key, value, undecodable)
+    return json_records.validate(
+        records, source.fields, source.key, needs_key or source.key is not None, value, undecodable
+    )
 
 
 def _row(valid: DataFrame, fields: Iterable[str], number: int) -> DataFrame:

@@ -428,6 +428,20 @@ def test_a_bad_record_is_one_dead_letter_although_two_sinks_read_it(run):
     ]
 
 
+def test_a_record_without_a_key_is_a_dead_letter_if_the_source_names_the_field_of_the_key(run):
+    """Its key differs from the field, although a window needs no key."""
+    source = ONE_SOURCE["source"] | {"key": "id"}
+    pipeline = run.pipeline({"source": source, "query": {"window": WINDOW}, "sink": "n"})
+    rows = kafka_rows(run.spark, (None, '{"amount": 1, "id": "a"}'), order("a", 1, id="a"))
+
+    bad = dead_letters.bad_records(pipeline, {"source": rows})
+    results = pipeline.query(source=rows)["sink"]
+
+    assert bad
+    assert ["it has no key"] == [row.problem for row in bad.collect()]
+    assert [1] == [json.loads(row.value)["n"] for row in results.collect()]
+
+
 def test_a_record_without_a_key_is_a_dead_letter_if_one_of_the_sinks_needs_a_key(run):
     """The first sink counts it in a window, which needs no key."""
     window, changes = ({"topic": name, "query": query} for name, query in (("n", {"window": WINDOW}), ("changes", {})))
