@@ -1,6 +1,6 @@
 """Run a pipeline from the first signal to the last commit: Spark's session, the checkpoint, and the supervision.
 
-application ─▶ supervisor.supervise ─▶ _PipelineApplication.attempt ─▶ runner.Attempt ─▶ _StatusObserver
+application ─▶ supervisor.supervise ─▶ _PipelineApplication.attempt ─▶ runner.Attempt ─▶ StatusObserver
                                           session.Sessions
 """
 
@@ -81,19 +81,24 @@ def run(pipeline: Pipeline, options: PipelineOptions, stop: StopRequests, ready:
     """
     settings = pipeline.spark_settings | dict(options.spark)
     sessions = session.Sessions(f"kafkasse {pipeline.name}", options.master, settings)
-    observer = _StatusObserver(pipeline, options.status_topic, ready)
+    observer = StatusObserver(pipeline, options.status_topic, ready)
     with metrics.serving(options.metrics_bind, observer.status), closing(sessions), ExitStack() as resources:
         application = _PipelineApplication(pipeline, options, sessions, resources, stop, observer)
         supervise(application.attempt, stop, observer.report, application.position, application.skip)
 
 
-class _StatusObserver:
-    """Keeps the status of the pipeline, and publishes it: in the log, in the metrics and in the status topic."""
+class StatusObserver:
+    """Keeps the status of the pipeline, and publishes it: in the log, in the metrics and in the status topic.
+
+    Attributes:
+        is_rebuilding: whether this is the new version of a rebuild. The topic has the status of the old version.
+    """
 
     def __init__(self, pipeline: Pipeline, topic: str | None, ready: Callable[[], None]) -> None:
         self.status = Status.of(pipeline)
         self._overdue_s = OVERDUE_INTERVALS * topics.commit_interval_s(pipeline)
         self._ready = ready
+        self.is_rebuilding = False
         self._topic_name = topic
         self._run: Run | None = None
         self._topic: StatusTopic | None = None
@@ -159,7 +164,7 @@ class _StatusObserver:
 
     def _write(self, *, wait: bool = False) -> None:
         self._written_at_s = time.monotonic()
-        if self._topic:
+        if self._topic and (wait or not self.is_rebuilding):
             self._topic.write(self.status, wait=wait)
 
 
@@ -170,13 +175,12 @@ class _PipelineApplication:
     sessions: session.Sessions
     resources: ExitStack
     stop: StopRequests
-    observer: _StatusObserver
+    observer: StatusObserver
     directory: str = ""
-    is_rebuilding: bool = False
     skipped: int = 0  # records
 
     def __post_init__(self) -> None:
-        self.is_rebuilding = self.options.rebuild
+        self.observer.is_rebuilding = self.options.rebuild
 
     def attempt(self) -> None:
         """Run the pipeline in a session."""
@@ -198,9 +202,9 @@ class _PipelineApplication:
 
     def _attempt(self, run: Run) -> None:
         self.observer.use(run)
-        if self.is_rebuilding:
-            self.is_rebuilding = not rebuild.rebuild(run, self.stop)
-            if self.is_rebuilding:
+        if self.observer.is_rebuilding:
+            self.observer.is_rebuilding = not rebuild.rebuild(run, self.stop, self.observer)
+            if self.observer.is_rebuilding:
                 return
         runner.Attempt(run, self.stop, self.observer, drains=run.directory != self.directory).start()
 
@@ -219,7 +223,7 @@ class _PipelineApplication:
         try:
             with self.sessions.use() as spark:
                 run = self._run(spark)
-                checkpoint = (rebuild.unfinished(run) if self.is_rebuilding else None) or run.checkpoint()
+                checkpoint = (rebuild.unfinished(run) if self.observer.is_rebuilding else None) or run.checkpoint()
                 skipped = failing_record.skip(run, checkpoint, crash.data_error, MAX_SKIPPED - self.skipped)
         except (Interrupted, CommandError, PySparkException, Py4JError, OSError) as error:
             logger.warning("cannot skip the records that fail: %s", failures.first_line_of(error))

@@ -14,7 +14,9 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -26,6 +28,7 @@ from kafkasse.pipelines import contract, failures, lease, next_offsets, runner, 
 from kafkasse.pipelines.admin import COMPACTED, Admin
 from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.lease import MARKER, SILENCE_S
+from kafkasse.pipelines.listener import Listener, listening
 from kafkasse.pipelines.manifest import FILE, CheckpointManifest
 from kafkasse.pipelines.next_offsets import NextOffsets
 from kafkasse.pipelines.run import Run
@@ -37,11 +40,12 @@ COPIED = "copied"  # the content of the file PENDING when the sinks contain all 
 logger = logging.getLogger("kafkasse.pipeline")
 
 
-def rebuild(run: Run, stop: StopRequests) -> bool:
+def rebuild(run: Run, stop: StopRequests, observer: runner.Observer) -> bool:
     """Rebuild the sinks. Afterwards, the pipeline can run as usual.
 
     Args:
         stop: a stop request ends the rebuild; another call continues it.
+        observer: receives the progress of the new version until it has caught up.
 
     Returns:
         Whether the rebuild is complete.
@@ -58,7 +62,7 @@ def rebuild(run: Run, stop: StopRequests) -> bool:
             "the rebuild would read no record and remove all results from the sinks. Set another start, or use another "
             "--checkpoint"
         )
-    return _Rebuild(run, first, stop).run_steps()
+    return _Rebuild(run, first, stop, observer).run_steps()
 
 
 def unfinished(run: Run) -> str | None:
@@ -76,8 +80,8 @@ def _of_pipeline(files: Files, first: str) -> list[str]:
 
 
 class _Rebuild:
-    def __init__(self, run: Run, first: str, stop: StopRequests) -> None:
-        self.run, self.first, self.stop = run, first, stop
+    def __init__(self, run: Run, first: str, stop: StopRequests, observer: runner.Observer) -> None:
+        self.run, self.first, self.stop, self.observer = run, first, stop, observer
         self.pipeline, self.files = run.pipeline, run.files
 
     def run_steps(self) -> bool:
@@ -107,12 +111,15 @@ class _Rebuild:
         with self.run.admin() as admin:
             for sink in sinks:
                 _create_like(admin, sink, f"{sink}{suffix}")
-        with start.started(self.run, new, self.stop, staging=suffix) as query:
+        with (
+            listening(self.run.spark) as listener,
+            start.started(self.run, new, self.stop, staging=suffix) as query,
+        ):
             logger.info("rebuild: reading the sources from the start")
-            if not self._catch_up(query):
+            if not self._wait_for_start(query, new) or not self._catch_up(query, listener):
                 return False
             self.files.write(f"{self.first}/{checkpoints.POINTER}", new)
-            if not self._wait_for_end_of_others(new) or not self._catch_up(query):
+            if not self._wait_for_end_of_others(new) or not self._catch_up(query, listener):
                 return False
         for sink in sinks:
             self._copy(f"{sink}{suffix}", sink, generation)
@@ -175,7 +182,15 @@ class _Rebuild:
     def _manifest(self, checkpoint: str) -> CheckpointManifest:
         return CheckpointManifest.parse(self.files.read(f"{checkpoint}/{FILE}") or "", checkpoint)
 
-    def _catch_up(self, query: StreamingQuery) -> bool:
+    def _wait_for_start(self, query: StreamingQuery, new: str) -> bool:
+        """Wait until the checkpoint has the first offsets, which are needed for the lag. Returns False at a stop request."""
+        while not (offsets := checkpoints.start_offsets(self.files, new)) and query.isActive:
+            if self.stop.wait(POLL_INTERVAL_S):
+                return False
+        self.observer.started(offsets)
+        return True
+
+    def _catch_up(self, query: StreamingQuery, listener: Listener) -> bool:
         """Wait until the query has committed all records that the sources contain now. Returns False at a stop request."""
         with self.run.admin() as admin:
             ends = admin.ends(self.pipeline.source_topics)
@@ -185,9 +200,16 @@ class _Rebuild:
                 if query.exception() is None and self.pipeline.mode == "once":
                     return True
                 raise runner.failure(self.run.spark, query)
+            self._observe(listener.take())
+            self.observer.polled()
             if self.stop.wait(POLL_INTERVAL_S):
                 return False
+        self._observe(listener.take())
         return True
+
+    def _observe(self, events: Iterable[dict[str, Any]]) -> None:
+        for progress in events:
+            self.observer.progressed(progress)
 
     def _others(self, new: str) -> list[str]:
         """Return the other checkpoints of the pipeline."""

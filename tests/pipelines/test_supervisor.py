@@ -405,7 +405,7 @@ def test_a_pipeline_runs_without_a_reader_of_its_output(monkeypatch):
     """Its stdout may be a pipe that nobody reads any more, or a file on a full disk."""
     ready = Mock(side_effect=BrokenPipeError)
 
-    application._StatusObserver(TOPN, None, ready).report(PipelineState.RUNNING, "")
+    application.StatusObserver(TOPN, None, ready).report(PipelineState.RUNNING, "")
 
     ready.assert_called_once()
 

@@ -19,7 +19,7 @@ from kafkasse.pipelines import Pipeline, rebuild
 from kafkasse.pipelines.catalog import TOPN, find
 from kafkasse.pipelines.json_records import TEXT, json_objects
 from kafkasse.pipelines.run import Run
-from kafkasse.pipelines.runner import Attempt
+from kafkasse.pipelines.runner import Attempt, Observer
 from kafkasse.pipelines.start import started
 from kafkasse.pipelines.supervisor import Crashed, PipelineState, StopRequests
 from tests.pipelines.topics import Topics, read
@@ -86,9 +86,9 @@ class Runs:
             self.attempt(pipeline)
         return crashed.value
 
-    def rebuild(self, pipeline: Pipeline, stop: StopRequests | None = None) -> bool:
+    def rebuild(self, pipeline: Pipeline, stop: StopRequests | None = None, observer: Observer | None = None) -> bool:
         """Rebuild. Returns whether the rebuild is complete."""
-        return rebuild.rebuild(self.of(pipeline), stop or StopRequests())
+        return rebuild.rebuild(self.of(pipeline), stop or StopRequests(), observer or Mock())
 
     def checkpoint(self, pipeline: Pipeline) -> str:
         return self.of(pipeline).checkpoint()

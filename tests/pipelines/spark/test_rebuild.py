@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from pyspark.sql import DataFrame
@@ -13,6 +14,7 @@ from pyspark.sql import functions as F
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import Pipeline, Source, rebuild
 from kafkasse.pipelines.admin import Admin
+from kafkasse.pipelines.application import StatusObserver
 from kafkasse.pipelines.contract import GENERATION
 from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.lease import MARKER
@@ -84,6 +86,24 @@ def test_switches_over_while_the_old_version_runs(runs):
     versions = [int(dict(record.headers)["kafkasse-version"]) for record in records]
     assert [False] * 4 + [True] * 4 == [version >= GENERATION for version in versions]
     assert [] == staging_topics(runs)
+
+
+@pytest.mark.long
+def test_shows_the_progress_of_the_new_version(runs, new):
+    """The lag starts with all records of the sources. The topic keeps the status of the old version."""
+    runs.topics.send((b"a", b"2"), (b"b", b"1"))
+    observer = StatusObserver(new, topic := f"{runs.topics.sink}-status", Mock())
+    observer.is_rebuilding = True
+    lags = []
+    measured = observer.status.measured
+    observer.status.measured = lambda records, *rest: (lags.append(records), measured(records, *rest))
+    observer.use(runs.of(new))
+
+    runs.rebuild(new, observer=observer)
+
+    assert 3 == lags[0]
+    assert 3 == observer.status.input_records
+    assert [] == runs.topics.cluster.records(topic)
 
 
 @pytest.mark.long
