@@ -38,10 +38,19 @@ from kafkasse.pipelines.run import Run
 from kafkasse.pipelines.skipped_records import MAX_SKIPPED
 from kafkasse.pipelines.status import Status, ended_at_ms, now_ms
 from kafkasse.pipelines.status_topic import StatusTopic
-from kafkasse.pipelines.supervisor import Crashed, Interrupted, PipelineState, StopRequests, log_state, supervise
+from kafkasse.pipelines.supervisor import (
+    Crashed,
+    DependencyUnavailable,
+    Interrupted,
+    PipelineState,
+    StopRequests,
+    log_state,
+    supervise,
+)
 from kafkasse.pipelines.temporary_directory import temporary_directory
 
-STATUS_INTERVAL_S = 5.0  # the longest pause of the status topic, and the shortest between two measurements of the lag
+# The longest pause of the status topic, and the shortest between two measurements of the lag or checks of Kafka.
+STATUS_INTERVAL_S = 5.0
 # Real-time mode commits at an interval. Between two commits, Spark does not report which records it has processed.
 OVERDUE_INTERVALS = 3
 
@@ -144,23 +153,33 @@ class StatusObserver:
         self._measure_lag(now_ms())
 
     def polled(self) -> None:
-        """Measure the lag if no batch has been committed for a long time. Write the status at intervals in any case."""
+        """Measure the lag if no batch has been committed for a long time. Check at shorter intervals that Kafka answers."""
         if time.monotonic() - self._measured_at_s >= self._overdue_s:
             self._measure_lag(now_ms())
         elif time.monotonic() - self._written_at_s >= STATUS_INTERVAL_S:
-            self._write()
+            self._ask(lambda reader: reader.check(self._processed))
 
     def _measure_lag(self, at_ms: int) -> None:
         """Set the lag at this time. If Kafka does not answer, the lag does not change."""
         self._measured_at_s = time.monotonic()
+        self._ask(lambda reader: self.status.measured(*reader.read(self._processed), at_ms))
+
+    def _ask(self, question: Callable[[LagReader], object]) -> None:
+        """Ask Kafka, and write the status. Without Kafka, the query itself fails only after minutes."""
+        state, reason = PipelineState.RUNNING, ""
         try:
             if self._lag_reader is None and self._run:
                 self._lag_reader = LagReader(self._run.spark, self._run.kafka)
             if self._lag_reader:
-                self.status.measured(*self._lag_reader.read(self._processed), at_ms)
+                question(self._lag_reader)
         except (Py4JError, PySparkException, OSError) as error:
             logger.debug("cannot measure the lag: %s", failures.first_line_of(error))
-        self._write()
+            if isinstance(interruption := failures.unexpected(error), DependencyUnavailable):
+                state, reason = PipelineState.WAITING, str(interruption)
+        if {state, self.status.state} == {PipelineState.RUNNING, PipelineState.WAITING}:
+            self.report(state, reason)
+        else:
+            self._write()
 
     def _write(self, *, wait: bool = False) -> None:
         self._written_at_s = time.monotonic()

@@ -50,6 +50,10 @@ class LagReader:
             private_spark.properties(spark, {**kafka, **SETTINGS})
         )
 
+    def check(self, position: NextOffsets) -> None:
+        """Raise the exception of Kafka's client if Kafka does not answer."""
+        self._consumer.endOffsets([self._partition_type(*partition) for partition in position])
+
     def read(self, position: NextOffsets) -> Lag:
         """Return the lag of a pipeline that has processed all records before `position`.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -17,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Source, checkpoint, private_spark, runner, session
+from kafkasse.pipelines import Source, application, checkpoint, private_spark, runner, session
 from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.lag import Lag, LagReader
@@ -281,6 +283,41 @@ def named(orders: DataFrame, names: DataFrame) -> DataFrame:
     """A query that adds the name of the order's customer, which is the order's key."""
     known = names.select("key", F.col("value").alias("name"))
     return orders.select("key", "value").join(known, "key").select("key", F.col("name").alias("value"))
+
+
+@pytest.mark.parametrize("mode", ["realtime", "microbatch"])
+def test_waits_while_kafka_does_not_answer(runs, broker, monkeypatch, caplog, mode):
+    """Spark itself would notice it after minutes. The test stops the broker after the first commit."""
+    monkeypatch.setattr(application, "STATUS_INTERVAL_S", 1.0)
+    pipeline = runs.pipeline(copy, mode=mode, commit_interval_s=MIN_COMMIT_INTERVAL_S if mode == "realtime" else None)
+    stop, states = StopRequests(), []
+
+    class Observer(application.StatusObserver):
+        def report(self, state: PipelineState, reason: str) -> None:
+            super().report(state, reason)
+            states.append((state.value, reason))
+            if state is PipelineState.WAITING:
+                os.kill(broker.pid, signal.SIGCONT)
+            elif len(states) == 3:
+                stop.signals.put(15)
+
+        def progressed(self, progress: dict[str, Any]) -> None:
+            super().progressed(progress)
+            if len(states) == 1:
+                os.kill(broker.pid, signal.SIGSTOP)
+
+    observer = Observer(pipeline, None, Mock())
+    run = runs.of(pipeline)
+    observer.use(run)
+    runs.topics.send((b"a", b"1"))
+
+    try:
+        runner.Attempt(run, stop, observer, drains=False).start()
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+
+    assert [("running", ""), ("waiting", "Kafka does not respond"), ("running", "")] == states
+    assert "WARNING" in {record.levelname for record in caplog.records if "state=waiting" in record.getMessage()}
 
 
 def test_a_topic_can_be_a_side_table(runs):
