@@ -143,7 +143,7 @@ bench: setup ## run the benchmarks
 
 ##@ Before a release
 
-# The commit of the last release. `make upgrade RELEASED=HEAD~5` tests another one.
+# The commit of the last release. `make upgrade RELEASED=HEAD~5` starts from another one.
 RELEASED ?= a258b20c
 OLD = build/released/$(RELEASED)
 upgrade: setup ## upgrade servers and a pipeline from the last release to this checkout, and go back, while clients read

@@ -261,7 +261,8 @@ def _member(document: Any, name: str) -> bytes | None:
     if not isinstance(document, dict):
         raise LookupError(f"is not an object, so it has no {name!r}")
     if name not in document:
-        raise LookupError(f"has no {name!r}, only {one_line(', '.join(document))}")
+        others = one_line(", ".join(document))
+        raise LookupError(f"has no {name!r}, only {others}" if others else f"has no {name!r}")
     value = document[name]
     if isinstance(value, (dict, list)):
         raise LookupError(f"has an object or array in {name!r}, which cannot be a key")

@@ -25,7 +25,7 @@ class TopicWatch:
         matching: returns the existing topics that match the patterns of the streams; it may block.
 
     Attributes:
-        silent_since: when the first refresh without an answer began; inf if the cluster has answered the last one.
+        silent_since: when the first refresh that has no answer yet began; inf if there is none.
     """
 
     def __init__(

@@ -100,7 +100,7 @@ class StatusObserver:
     """Keeps the status of the pipeline, and publishes it: in the log, in the metrics and in the status topic.
 
     Attributes:
-        is_rebuilding: whether this is the new version of a rebuild. The topic has the status of the old version.
+        is_rebuilding: whether this is the new version of a rebuild. Then the topic gets only its end.
     """
 
     def __init__(self, pipeline: Pipeline, topic: str | None, ready: Callable[[], None]) -> None:
@@ -153,7 +153,7 @@ class StatusObserver:
         self._measure_lag(now_ms())
 
     def polled(self) -> None:
-        """Measure the lag if no batch has been committed for a long time. Check at shorter intervals that Kafka answers."""
+        """Measure the lag if no batch has been committed for a long time. Otherwise, check at intervals that Kafka answers."""
         if time.monotonic() - self._measured_at_s >= self._overdue_s:
             self._measure_lag(now_ms())
         elif time.monotonic() - self._written_at_s >= STATUS_INTERVAL_S:
@@ -165,7 +165,7 @@ class StatusObserver:
         self._ask(lambda reader: self.status.measured(*reader.read(self._processed), at_ms))
 
     def _ask(self, question: Callable[[LagReader], object]) -> None:
-        """Ask Kafka, and write the status. Without Kafka, the query itself fails only after minutes."""
+        """Ask Kafka, and publish whether it answers. The query itself would fail only after minutes."""
         state, reason = PipelineState.RUNNING, ""
         try:
             if self._lag_reader is None and self._run:

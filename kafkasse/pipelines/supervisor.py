@@ -5,7 +5,7 @@ STARTING ─▶ RUNNING ─▶ DRAINING ─▶ STOPPED      a stop request; with
    │ └─ RESTARTING ─▶ FAILED                    a crash; a crash loop
    └─── WAITING                                 Kafka, Spark's slots or the schema registry are not available
 
-While Kafka does not answer, a query that has not failed yet is WAITING too, and then RUNNING again.
+While Kafka does not answer, a query is WAITING even if it has not failed; afterwards, it is RUNNING again.
 """
 
 from __future__ import annotations

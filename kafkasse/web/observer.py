@@ -71,7 +71,7 @@ class Observer:
             self.metrics.count("gaps", route=route, reason=gap["reason"])
 
     def failed(self, request_id: str, error: BaseException) -> None:
-        """Log an error that nothing expected, unless the same line of code has just raised one, and how often it has."""
+        """Log an unexpected error and its count, unless the same line of code has just raised one."""
         raised_by = traceback.extract_tb(error.__traceback__)[-1]
         subject = f"{type(error).__name__} {raised_by.filename}:{raised_by.lineno}"
         self._failures[subject] += 1

@@ -152,7 +152,7 @@ def test_the_access_log_contains_no_tokens(guarded):
 
 
 def test_a_key_file_that_is_not_valid_is_in_the_metrics(guarded):
-    """Until it is valid again: the old keys stay in effect, so that no client notices it."""
+    """Until it is valid again: the old keys stay in effect, so no client notices."""
     (key, _), _ = guarded.created
     valid = guarded.keys.read_text()
     guarded.server.expect("guards.partners.api_keys.file: .* The last valid content stays in effect")

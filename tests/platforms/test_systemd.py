@@ -69,8 +69,8 @@ def test_systemd_waits_until_the_streams_have_ended(gunicorn):
     assert int(setting("LimitNOFILE")) >= 2 * max_streams
 
 
-def test_the_unit_of_a_pipeline_runs_it_until_it_has_committed():
-    """systemd does not start a run again that a rebuild has replaced, whose exit code is 0."""
+def test_systemd_waits_until_a_pipeline_has_committed():
+    """systemd does not restart a run that a rebuild has replaced: its exit code is 0."""
     _, *words = shlex.split(setting("ExecStart", PIPELINE).replace("%i", "x").replace("$PIPELINE_OPTIONS", "--rebuild"))
     context = pipeline.run.make_context("run", words[2:])
 

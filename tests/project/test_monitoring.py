@@ -179,7 +179,7 @@ REBUILD = {'state{state="starting"': "1x120", 'state{state="running"': "0x120", 
     ],
 )
 def test_the_alerts_of_pipelines_fire(root, tmp_path, names, instances):
-    """A rebuild beside the running version is no failure. Dead letters may be older than the first scrape."""
+    """A rebuild beside the running version is not a failure. Dead letters may be older than the first scrape."""
     rows = [(instance, name, values) for instance, series in instances.items() for name, values in series.items()]
     inputs = {'up{job="kafkasse",instance="a"}': "1x120"}
     for instance, name, values in rows:
@@ -191,7 +191,7 @@ def test_the_alerts_of_pipelines_fire(root, tmp_path, names, instances):
 
 
 def check_firing(root: Path, tmp_path: Path, names: list[str], series: dict[str, str]) -> None:
-    """Check that these alerts fire after 30 minutes, and no others, given the values of each series every 15 s."""
+    """Check that exactly these alerts fire after 30 minutes. Each series has a value every 15 s."""
     samples = [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in names]
     expression = 'count by (alertname) (ALERTS{alertstate="firing"})'
     expected = {"expr": expression, "eval_time": "30m", "exp_samples": samples}

@@ -186,7 +186,7 @@ def test_the_logs_have_the_request_id(start, tmp_path):
 
 
 def test_the_log_shows_the_code_that_stalls_the_event_loop(processes):
-    """With gevent's monitor, which the section of the alert names."""
+    """With gevent's monitor, which the alert's section names."""
     variables = {"GEVENT_MONITOR_THREAD_ENABLE": "1", "GEVENT_MAX_BLOCKING_TIME": "0.25"}
     with Server("tests.support.apps:stalling()", **variables) as server:
         fetch(server.port, "/stall")

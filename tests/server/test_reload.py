@@ -142,7 +142,7 @@ def test_an_invalid_file_changes_nothing(world, cluster, topic):
 
 
 def test_a_topic_that_does_not_exist_is_a_warning(world, topic):
-    """Its clients get 404. The other routes work, and the server does not wait for Kafka. A pattern needs no topic yet."""
+    """There is only one warning, because a pattern needs no topic yet. A pattern needs no topic yet."""
     missing = topic[:-1]
     world.configure(old={"path": "/old", "topics": [topic]}, new={"path": "/new", "topics": [missing, f"{topic}.*"]})
 

@@ -108,7 +108,7 @@ def test_an_error_of_the_server_has_one_traceback_in_an_interval(caplog):
     ] == [(record.message, record.exc_info is not None) for record in caplog.records]
 
 
-def test_the_line_of_an_error_counts_those_without_a_line(caplog, monkeypatch):
+def test_a_logged_error_counts_those_not_logged(caplog, monkeypatch):
     """The next line after the interval has the number of all failures at this line of code. Rejections hide no error."""
     seconds = [0.0]
     monkeypatch.setattr("kafkasse.web.observer.LimitedLog", partial(LimitedLog, lambda: seconds[0]))

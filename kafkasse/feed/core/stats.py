@@ -39,7 +39,7 @@ class RouteStats:
             last set to 0.
         readers: the number of open readers in each reader_states.ReaderState.
         catching_up: the readers with a cursor of their own, as the keys of a dict.
-        silent_since: since when the cluster has not answered; see TopicWatch.
+        silent_since: when the cluster stopped answering; see TopicWatch.
     """
 
     events: int = 0

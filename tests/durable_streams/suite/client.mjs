@@ -1,7 +1,7 @@
 // Prints each record of a stream, and each gap, as a line of JSON, with the official client: node client.mjs URL LIVE
 // read() also runs in a browser. The client retries after temporary errors, and waits as long as Retry-After says. If a
-// response breaks off, read() continues at the last offset; after 410, where the response says. It throws other errors, such
-// as 401: let the visitor log in.
+// response breaks off, read() continues at the last offset, and after 410 at that of the response. Other errors are thrown:
+// after 401, let the visitor log in.
 import { stream } from "@durable-streams/client";
 
 export async function read(url, live, print) {

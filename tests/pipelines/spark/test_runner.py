@@ -287,7 +287,7 @@ def named(orders: DataFrame, names: DataFrame) -> DataFrame:
 
 @pytest.mark.parametrize("mode", ["realtime", "microbatch"])
 def test_waits_while_kafka_does_not_answer(runs, broker, monkeypatch, caplog, mode):
-    """Spark itself would notice it after minutes. The test stops the broker after the first commit."""
+    """Spark itself would notice only after minutes. The test stops the broker after the first commit."""
     monkeypatch.setattr(application, "STATUS_INTERVAL_S", 1.0)
     pipeline = runs.pipeline(copy, mode=mode, commit_interval_s=MIN_COMMIT_INTERVAL_S if mode == "realtime" else None)
     stop, states = StopRequests(), []

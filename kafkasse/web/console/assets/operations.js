@@ -178,7 +178,7 @@ export class Operations {
   }
 }
 
-/** A pipeline that was killed leaves its last state, so the state is shown only while the pipeline writes it. */
+/** A killed pipeline leaves its last state in the topic, so an old one is shown as silent. */
 function stateBadge(state, ageS) {
   const hasEnded = state === "stopped" || state === "failed";
   const isSilent = !hasEnded && ageS > (state === "running" ? SILENT_AFTER_S : OTHERS_SILENT_AFTER_S);
