@@ -81,6 +81,13 @@ def test_systemd_waits_until_a_pipeline_has_committed():
     assert ("on-failure", "mixed") == (setting("Restart", PIPELINE), setting("KillMode", PIPELINE))
 
 
+def test_the_units_have_different_users():
+    """DynamicUser= takes the name of the unit, which another account must not have."""
+    assert "yes" == setting("DynamicUser")
+    assert UNIT.stem != setting("User", PIPELINE)
+    assert f"useradd --system {setting('User', PIPELINE)};" in PIPELINE.read_text()
+
+
 def test_the_unit_starts_reloads_and_stops_the_server(processes, tmp_path):
     """The server reports to systemd that it is ready, ExecReload replaces the workers, and SIGTERM ends it with code 0."""
     config = tmp_path / "kafkasse.yaml"

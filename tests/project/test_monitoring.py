@@ -21,7 +21,7 @@ from tests.project.conftest import alerts
 from tests.support.waiting import TIMEOUT_S
 
 FUNCTIONS = {"sum", "max", "min", "rate", "increase", "min_over_time", "histogram_quantile", "by", "or", "label_values"}
-FUNCTIONS |= {"absent", "unless", "offset"}
+FUNCTIONS |= {"absent", "unless", "offset", "max_over_time", "last_over_time", "group", "on", "and"}
 DASHBOARDS = ("kafkasse", "pipelines")
 FROM_PROMETHEUS = {"job", "instance", "le"}
 
@@ -158,7 +158,20 @@ def test_an_alert_fires_although_a_metric_did_not_exist_before(root, tmp_path, a
     check_firing(root, tmp_path, [alert], own | ups)
 
 
+@pytest.mark.processes
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian's package prometheus) is not installed")
+@pytest.mark.parametrize(("names", "values"), [([], "0x119 1"), (["KafkasseMisconfigured"], "0x110 1x10")])
+def test_a_key_file_that_is_unusable_for_a_moment_is_not_an_alert(root, tmp_path, names, values):
+    series = {f'{PREFIX}outdated_key_files{{job="kafkasse"}}': values, 'up{job="kafkasse"}': "1x120"}
+
+    check_firing(root, tmp_path, names, series)
+
+
 RUNNING = {'state{state="running"': "1x120", "lag_seconds{": "5x120"}
+GONE = {name: f"{values.replace('120', '60')} stale" for name, values in RUNNING.items()} | {"up": "1x60 0x60"}
+# Under systemd, with Restart=on-failure and RestartSec=30.
+FAILING = {"up": "1 0 0 " * 40, 'state{state="starting"': "1 stale _ " * 40, 'state{state="running"': "0 stale _ " * 40}
+RESTARTED = {'state{state="running"': "1 1 1 stale " * 30, "lag_seconds{": "0 99 99 stale " * 30, "up": "1 1 1 0 " * 30}
 REBUILD = {'state{state="starting"': "1x120", 'state{state="running"': "0x120", "lag_seconds{": "9000x120"}
 
 
@@ -169,6 +182,12 @@ REBUILD = {'state{state="starting"': "1x120", 'state{state="running"': "0x120", 
     [
         ([], {}),
         ([], {"old": RUNNING, "new": REBUILD}),
+        ([], {"old": GONE, "new": RUNNING}),
+        ([], {"old": GONE | {"up": "1x60 stale"}}),
+        (["KafkassePipelineDown"], {"old": GONE}),
+        (["KafkassePipelineDown"], {"old": GONE, "new": GONE}),
+        (["KafkassePipelineDown"], {"old": FAILING}),
+        (["KafkassePipelineLags"], {"old": RESTARTED}),
         (["KafkassePipelineDown"], {"old": {"up": "0x120"}}),
         (["KafkassePipelineDown"], {"old": {'state{state="waiting"': "1x120", 'state{state="running"': "0x120"}}),
         (["KafkassePipelineDown", "KafkassePipelineLags"], {"new": REBUILD}),
@@ -179,8 +198,9 @@ REBUILD = {'state{state="starting"': "1x120", 'state{state="running"': "0x120", 
     ],
 )
 def test_the_alerts_of_pipelines_fire(root, tmp_path, names, instances):
-    """A rebuild beside the running version is not a failure. Dead letters may be older than the first scrape."""
-    rows = [(instance, name, values) for instance, series in instances.items() for name, values in series.items()]
+    """A version that does not run beside one that runs is not a failure. Dead letters may be older than the first scrape."""
+    all_series = {instance: {"up": "1x120"} | series for instance, series in instances.items()}
+    rows = [(instance, name, values) for instance, series in all_series.items() for name, values in series.items()]
     inputs = {'up{job="kafkasse",instance="a"}': "1x120"}
     for instance, name, values in rows:
         labels = f'job="kafkasse-pipelines",instance="{instance}"'
