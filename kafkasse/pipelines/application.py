@@ -100,7 +100,7 @@ class StatusObserver:
     """Keeps the status of the pipeline, and publishes it: in the log, in the metrics and in the status topic.
 
     Attributes:
-        is_rebuilding: whether this is the new version of a rebuild. Then the topic gets only its end.
+        is_rebuilding: whether this is the new version of a rebuild. The topic has the status of the old version.
     """
 
     def __init__(self, pipeline: Pipeline, topic: str | None, ready: Callable[[], None]) -> None:
@@ -125,9 +125,10 @@ class StatusObserver:
     def report(self, state: PipelineState, reason: str) -> None:
         """Enter a state."""
         log_state(self.status.pipeline, state, reason)
+        has_started = state is PipelineState.RUNNING and self.status.state is not PipelineState.WAITING
         self.status.enter(state, reason)
         self._write(wait=state in (PipelineState.STOPPED, PipelineState.FAILED))
-        if state is PipelineState.RUNNING:
+        if has_started:
             with suppress(OSError):  # nobody reads stdout any more
                 self._ready()
 
@@ -153,7 +154,7 @@ class StatusObserver:
         self._measure_lag(now_ms())
 
     def polled(self) -> None:
-        """Measure the lag if no batch has been committed for a long time. Otherwise, check at intervals that Kafka answers."""
+        """Measure the lag if no batch has been committed for long. Otherwise, check at intervals that Kafka answers."""
         if time.monotonic() - self._measured_at_s >= self._overdue_s:
             self._measure_lag(now_ms())
         elif time.monotonic() - self._written_at_s >= STATUS_INTERVAL_S:
@@ -166,24 +167,27 @@ class StatusObserver:
 
     def _ask(self, question: Callable[[LagReader], object]) -> None:
         """Ask Kafka, and publish whether it answers. The query itself would fail only after minutes."""
-        state, reason = PipelineState.RUNNING, ""
+        state, reason = self.status.state, self.status.reason
         try:
             if self._lag_reader is None and self._run:
                 self._lag_reader = LagReader(self._run.spark, self._run.kafka)
             if self._lag_reader:
                 question(self._lag_reader)
+            if state is PipelineState.WAITING:
+                state, reason = PipelineState.RUNNING, ""
         except (Py4JError, PySparkException, OSError) as error:
-            logger.debug("cannot measure the lag: %s", failures.first_line_of(error))
-            if isinstance(interruption := failures.unexpected(error), DependencyUnavailable):
+            logger.debug("cannot ask Kafka: %s", failures.first_line_of(error))
+            interruption = failures.unexpected(error)
+            if state is PipelineState.RUNNING and isinstance(interruption, DependencyUnavailable):
                 state, reason = PipelineState.WAITING, str(interruption)
-        if {state, self.status.state} == {PipelineState.RUNNING, PipelineState.WAITING}:
-            self.report(state, reason)
-        else:
+        if state is self.status.state:
             self._write()
+        else:
+            self.report(state, reason)
 
     def _write(self, *, wait: bool = False) -> None:
         self._written_at_s = time.monotonic()
-        if self._topic and (wait or not self.is_rebuilding):
+        if self._topic and not self.is_rebuilding:
             self._topic.write(self.status, wait=wait)
 
 

@@ -52,7 +52,10 @@ class LagReader:
 
     def check(self, position: NextOffsets) -> None:
         """Raise the exception of Kafka's client if Kafka does not answer."""
-        self._consumer.endOffsets([self._partition_type(*partition) for partition in position])
+        if position:
+            self._consumer.endOffsets([self._partition_type(*partition) for partition in position])
+        else:
+            self._consumer.listTopics()
 
     def read(self, position: NextOffsets) -> Lag:
         """Return the lag of a pipeline that has processed all records before `position`.

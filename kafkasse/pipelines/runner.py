@@ -37,7 +37,7 @@ class Observer(Protocol):
         """The pipeline is in another state."""
 
     def started(self, committed: NextOffsets) -> None:
-        """The query has started. The checkpoint's last commit has these offsets."""
+        """The query has started at these offsets."""
 
     def progressed(self, progress: dict[str, Any]) -> None:
         """A batch is committed. Spark describes it as JSON."""
@@ -69,9 +69,11 @@ class Attempt:
         """
         spark, pipeline, path = self.run.spark, self.run.pipeline, self.run.checkpoint()
         with listening(spark) as listener, start.started(self.run, path, self.stop) as query:
-            self.observer.started(checkpoint.last_commit(self.run.files, path))
+            self.observer.started(committed := checkpoint.last_commit(self.run.files, path))
             if not wait_until_running(spark, query, pipeline.mode, self.stop):
                 return
+            if not committed:  # the first batch has begun, so the checkpoint has its offsets
+                self.observer.started(checkpoint.start_offsets(self.run.files, path))
             self.observer.report(PipelineState.RUNNING, "")
             if self._monitor(query, listener) and self.drains:
                 self.observer.report(PipelineState.DRAINING, "")

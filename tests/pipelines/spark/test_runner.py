@@ -320,6 +320,40 @@ def test_waits_while_kafka_does_not_answer(runs, broker, monkeypatch, caplog, mo
     assert "WARNING" in {record.levelname for record in caplog.records if "state=waiting" in record.getMessage()}
 
 
+@pytest.mark.parametrize("error", [OSError("the JVM has ended"), None])
+def test_a_waiting_pipeline_runs_again_when_kafka_answers(runs, error):
+    """After another error, it is not known whether Kafka answers. `ready` is for starts only."""
+    observer = application.StatusObserver(runs.pipeline(copy), None, ready := Mock())
+    observer.report(PipelineState.WAITING, "Kafka does not respond")
+    observer._lag_reader = Mock(read=Mock(side_effect=error, return_value=Lag(0, None)))
+
+    observer.polled()
+
+    assert (PipelineState.WAITING if error else PipelineState.RUNNING) is observer.status.state
+    ready.assert_not_called()
+
+
+def test_the_lag_is_known_before_the_first_commit(runs):
+    """Its position is that of the first start."""
+    pipeline = runs.pipeline(copy)
+    runs.topics.send((b"a", b"1"), (b"b", b"1"))
+    stop, lags = StopRequests(), []
+
+    class Observer(application.StatusObserver):
+        def started(self, offsets: Any) -> None:
+            super().started(offsets)
+            lags.append(self.status.lag_records)
+
+        def polled(self) -> None:
+            stop.signals.put(15)
+
+    observer = Observer(pipeline, None, Mock())
+    observer.use(run := runs.of(pipeline))
+    runner.Attempt(run, stop, observer, drains=False).start()
+
+    assert [0, 2] == lags
+
+
 def test_a_topic_can_be_a_side_table(runs):
     """The query receives the record of each key that is the latest when the query starts."""
     topics = runs.topics
