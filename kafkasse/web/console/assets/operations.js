@@ -117,7 +117,7 @@ export class Operations {
       stream.route,
       stream.client,
       stream.visitor || "\u2013",
-      stream.state.replace("_", " "),
+      stream.state.replace("_", " ") + (stream.kafka_silent_s ? `; Kafka silent for ${duration(stream.kafka_silent_s)}` : ""),
       duration(stream.age_s),
       number.format(stream.events),
       bytes(stream.bytes),
@@ -149,11 +149,15 @@ export class Operations {
     const route = statusStream(this.#catalog());
     element("pipelines-part").hidden = route === undefined;
     if (route === undefined || this.#stream !== null) return;
-    const onState = ({ state, reason = "" }) => state === "connecting" || setText(element("pipelines-problem"), reason);
-    this.#stream = followPipelines(new URL(`.${route.path}`, root), { headers: credentials, onState }, (statuses) => {
+    const onState = ({ state, reason = "" }) => {
+      if (state !== "connecting") setText(element("pipelines-problem"), reason);
+      if (state === "stopped" && this.#stream === stream) this.#stream = null; // the visitor may sign in again
+    };
+    const stream = followPipelines(new URL(`.${route.path}`, root), { headers: credentials, onState }, (statuses) => {
       this.#statuses = statuses;
       this.#showPipelines();
     });
+    this.#stream = stream;
   }
 
   #showPipelines() {
