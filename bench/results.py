@@ -53,8 +53,8 @@ no resume, no checks and no limits:
 - **a Flask view**: no rival, but the limit of `opening`: a view that only answers, under kafkasse's worker
   (`bench/rivals/flask_app.py`)
 
-The goals were set on a faster machine, on which encoding a record took 1.3 µs (`encoding.plain`). Why kafkasse missed some of
-them even there, and what compiled code could save:
+The goals were set on a faster machine, on which encoding a record took 1.3 µs (`encoding.plain`). Why kafkasse missed some
+of them even there, and what compiled code could save:
 
 - **Opening a stream** (one process, a log in memory). The Flask view takes 0.18 ms of CPU when 500 clients connect at once,
   and 0.39 ms alone, where Starlette takes 0.16 and 0.32 ms. So kafkasse cannot open streams as fast as Starlette. It takes
@@ -73,12 +73,12 @@ them even there, and what compiled code could save:
 - **Chunks.** Encoding a record takes as long as in a stream. The rest is the requests: to parse and check them, to look up
   the position, and to compute the checksum for `ETag`. Reading the next chunk in advance could not help, because the server
   is busy all the time. With larger chunks, there would be fewer requests, but each slow client would take more memory.
-- **Long polls.** nginx checks waiting requests only every 500 ms. With 10,000 clients at 2/s, the programs probably need more
-  than the two cores.
+- **Long polls.** nginx checks waiting requests only every 500 ms. With 10,000 clients at 2/s, the programs probably need
+  more than the two cores.
 - **Fleets behind a CDN.** Their time is that of the clients and the CDN: the second time, when all chunks come from the
   cache, they take between 17 % less and 5 % longer.
-- **Pipeline.** During a commit, Spark processes no record, and then updates queue up. On the faster machine (commit a82e9062),
-  the median was 12 ms, and the 99th percentile 450 ms.
+- **Pipeline.** During a commit, Spark processes no record, and then updates queue up. On the faster machine (commit
+  a82e9062), the median was 12 ms, and the 99th percentile 450 ms.
 
 The times of the first two are from the faster machine. The shares of the next three are from samples (`perf record -e
 cpu-clock -p PID` during the same load; for chunks, samples of Python's stack) on a slower machine."""
