@@ -1,6 +1,6 @@
 """The connection of one cursor to one broker: sends the requests of a FetchSession, and delivers the responses.
 
-fetch ─▶ take a connection ─▶ send ─▶ on_response
+fetch ─▶ take a connection ─▶ send ─▶ on_response ─▶ parse
                  └──────────────┴─▶ timeout, error ─▶ on_error
 """
 
@@ -15,8 +15,15 @@ from gevent import get_hub
 from kafkasse.kafka.connection import Connection
 from kafkasse.kafka.connection_pool import ConnectionPool
 from kafkasse.kafka.cursor_core import CursorCore, CursorOptions
-from kafkasse.kafka.fetch_protocol import FetchResponse, encode_request, parse_response
+from kafkasse.kafka.fetch_protocol import (
+    MALFORMED,
+    FetchResponse,
+    encode_request,
+    parse_response,
+    parse_throttle_ms,
+)
 from kafkasse.kafka.fetch_session import FetchSession
+from kafkasse.process.event_loop import take_turn
 
 
 class BrokerNode:
@@ -27,7 +34,7 @@ class BrokerNode:
         core: returns the requests.
         pool: provides connections to the broker.
         options: how the cursor reads.
-        on_response: called in the event loop with each response. It must not block.
+        on_response: called in the event loop with the node and each response, for parse(). It must not block.
         on_error: called when the connection failed or could not be opened, with the error and with `retry_now`: True if the
             connection was an idle one from the pool. The broker may have closed such a connection long ago, so a new one may
             work at once.
@@ -39,16 +46,17 @@ class BrokerNode:
         core: CursorCore,
         pool: ConnectionPool,
         options: CursorOptions,
-        on_response: Callable[[FetchSession, FetchResponse], None],
+        on_response: Callable[[BrokerNode, memoryview], None],
         on_error: Callable[[FetchSession, Exception, bool], None],
     ) -> None:
-        self._session = session
+        self.session = session
         self._pool = pool
         self._core = core
         self._on_response = on_response
         self._on_error = on_error
         self._connection: Connection | None = None
         self._closed = False
+        self._urgent = options.tail
         self._version = 0  # of the last request
         self._received_bytes = 0  # of the response, when its progress was checked
         response_timeout_s = options.fetch.max_wait_ms / 1000 + options.timeout_s
@@ -58,10 +66,18 @@ class BrokerNode:
         """Send the next request. No request may be in flight. Opening a connection does not block."""
         if self._connection is not None:
             self._send_or_fail(self._connection)
-        elif (idle := self._pool.take_idle(self._session.broker)) is not None:
+        elif (idle := self._pool.take_idle(self.session.broker)) is not None:
             self._use(idle)
         else:
             gevent.spawn(self._connect)
+
+    def parse(self, data: memoryview) -> FetchResponse | None:
+        """Parse the last response. None: it is malformed, and `on_error` has been called."""
+        try:
+            return parse_response(self._version, data)
+        except MALFORMED as error:
+            self._fail(error)
+            return None
 
     def close(self) -> None:
         """Close the node. If a response is in flight, the connection returns to the pool when the response has arrived."""
@@ -80,10 +96,11 @@ class BrokerNode:
 
     def _connect(self) -> None:
         try:
-            connection = self._pool.take(self._session.broker)
+            connection = self._pool.take(self.session.broker)
         except Exception as error:  # noqa: BLE001 - the cursor tries another connection, whatever the error
             self._fail(error)
             return
+        take_turn(urgent=self._urgent)  # a hundred cursors may have waited for connections
         if self._closed:
             self._pool.release(connection)
         else:
@@ -101,7 +118,7 @@ class BrokerNode:
             self._fail(error)
 
     def _send(self, connection: Connection) -> None:
-        request = self._core.request(time.monotonic(), self._session, connection.version)
+        request = self._core.request(time.monotonic(), self.session, connection.version)
         self._version = request.version
         self._received_bytes = 0
         self._response_timer.again(self._check_progress, connection)
@@ -109,11 +126,10 @@ class BrokerNode:
 
     def _receive(self, data: memoryview) -> None:
         self._response_timer.stop()
-        response = parse_response(self._version, data)
-        if response.throttle_ms:
-            gevent.spawn_later(response.throttle_ms / 1000, self._on_response, self._session, response)
+        if throttle_ms := parse_throttle_ms(self._version, data):
+            gevent.spawn_later(throttle_ms / 1000, self._on_response, self, data)
         else:
-            self._on_response(self._session, response)
+            self._on_response(self, data)
 
     def _check_progress(self, connection: Connection) -> None:
         """Fail unless more bytes of the response have arrived since the last check. A large response takes many turns."""
@@ -134,5 +150,5 @@ class BrokerNode:
         if connection is not None:
             connection.close()
             if was_reused:
-                self._pool.close_idle(self._session.broker)
-        self._on_error(self._session, error, was_reused)
+                self._pool.close_idle(self.session.broker)
+        self._on_error(self.session, error, was_reused)

@@ -23,7 +23,6 @@ from kafkasse.kafka.batches import MAX_COST
 from kafkasse.kafka.broker_node import BrokerNode
 from kafkasse.kafka.connection_pool import ConnectionPool
 from kafkasse.kafka.cursor_core import Cluster, CursorCore, CursorOptions, Lookup
-from kafkasse.kafka.fetch_protocol import FetchResponse
 from kafkasse.kafka.fetch_session import FetchSession
 from kafkasse.log import Batch, Partition
 from kafkasse.process.event_loop import WakeUp, take_turn
@@ -60,7 +59,7 @@ class KafkaCursor:
         self._outages = outages
         self._core = CursorCore(cluster, options, errors, log)
         self._nodes: dict[FetchSession, BrokerNode] = {}
-        self._responses: deque[tuple[FetchSession, FetchResponse]] = deque()
+        self._responses: deque[tuple[BrokerNode, memoryview]] = deque()
         self._wakeup = WakeUp()
         self._closed = False
 
@@ -132,7 +131,11 @@ class KafkaCursor:
 
     def _process_responses(self) -> None:
         while self._responses:
-            session, response = self._responses.popleft()
+            node, data = self._responses.popleft()
+            take_turn(urgent=self._options.tail)  # the responses to hundreds of cursors may arrive at once
+            session = node.session
+            if self._nodes.get(session) is not node or (response := node.parse(data)) is None:
+                continue
             if not self._core.on_response(time.monotonic(), session, response) and session in self._nodes:
                 self._nodes.pop(session).close()
 
@@ -163,9 +166,9 @@ class KafkaCursor:
 
     # Callbacks of the nodes
 
-    def _on_response(self, session: FetchSession, response: FetchResponse) -> None:
+    def _on_response(self, node: BrokerNode, data: memoryview) -> None:
         if not self._closed:
-            self._responses.append((session, response))
+            self._responses.append((node, data))
             self._wakeup.set()
 
     def _on_error(self, session: FetchSession, error: Exception, retry_now: bool) -> None:

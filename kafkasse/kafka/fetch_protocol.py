@@ -323,6 +323,11 @@ def frame_request(version: int, correlation_id: int, client_id: bytes, body: byt
     return b"".join((_HEADER.pack(size, API_KEY, version, correlation_id, len(client_id)), client_id, tags, body))
 
 
+def parse_throttle_ms(version: int, data: memoryview) -> int:
+    """Return the throttle time of a response, without parsing the rest. Raises MALFORMED."""
+    return _LAYOUTS[version].response.unpack(data)[2]
+
+
 def parse_response(version: int, data: memoryview) -> FetchResponse:
     """Parse a complete response, without its size, to a request of this version.
 

@@ -3,6 +3,9 @@
 Run as `python -m tests.attacks.quiet_stream PORT TOPIC BOOTSTRAP_SERVERS`. It sends a record every 20 ms until its input
 ends, then prints the delays. A delay begins when the broker has acknowledged the record. So it contains the time of a
 fetch, of the server and of the processes beside them, but not the time that the broker took to store the record.
+
+A consumer reads the same records directly from the broker. Its delays show how much the broker and the other processes
+contribute.
 """
 
 from __future__ import annotations
@@ -14,11 +17,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Thread
 from typing import Any
 
-from kafka import KafkaProducer
+from kafka import KafkaConsumer, KafkaProducer
 
 from tests.attacks.kit import connect, request
+from tests.support.waiting import wait_until
 
 INTERVAL_S = 0.02
 RECORD = b'{"quiet":1}'
@@ -28,7 +33,10 @@ READY = b"ready\n"
 
 def main(port: int, topic: str, bootstrap_servers: str) -> None:
     producer = KafkaProducer(bootstrap_servers=bootstrap_servers, linger_ms=0)
-    delays_ms: list[float] = []
+    acknowledged_at: list[float] = []
+    received_at: list[float] = []
+    consumed_at: list[float] = []
+    Thread(target=consume, args=(topic, bootstrap_servers, consumed_at), daemon=True).start()
     with connect(port) as stream:
         stream.sendall(request(f"/{topic}"))
         received = b""
@@ -36,20 +44,34 @@ def main(port: int, topic: str, bootstrap_servers: str) -> None:
             received += stream.recv(65_536)
         print(READY.decode(), end="", flush=True)
         while not select.select([sys.stdin], [], [], INTERVAL_S)[0]:
-            acknowledged_at: list[float] = []
-            sent = producer.send(topic, RECORD)
-            sent.add_callback(lambda _, times=acknowledged_at: times.append(time.monotonic()))
+            sent = producer.send(topic, RECORD).add_callback(lambda _: acknowledged_at.append(time.monotonic()))
             received = b""
             while MARK not in received:
                 received += stream.recv(65_536)
-            received_at = time.monotonic()
+            received_at.append(time.monotonic())
             sent.get(30)
-            delays_ms.append(max(0.0, received_at - acknowledged_at[0]) * 1000)
-    delays_ms.sort()
-    figures = {"records": len(delays_ms)}
-    if delays_ms:
-        figures |= {"median_ms": round(delays_ms[len(delays_ms) // 2]), "longest_ms": round(delays_ms[-1])}
-    print(json.dumps(figures))
+    wait_until(lambda: len(consumed_at) == len(acknowledged_at))
+    print(
+        json.dumps(
+            {"records": len(received_at)}
+            | figures("", acknowledged_at, received_at)
+            | figures("consumer_", acknowledged_at, consumed_at)
+        )
+    )
+
+
+def consume(topic: str, bootstrap_servers: str, consumed_at: list[float]) -> None:
+    consumer = KafkaConsumer(topic, bootstrap_servers=bootstrap_servers, auto_offset_reset="earliest")
+    for _ in consumer:
+        consumed_at.append(time.monotonic())
+
+
+def figures(prefix: str, acknowledged_at: list[float], arrived_at: list[float]) -> dict[str, int]:
+    """Return the median and the longest of the delays."""
+    delays_ms = sorted(max(0.0, end - begin) * 1000 for begin, end in zip(acknowledged_at, arrived_at, strict=True))
+    if not delays_ms:
+        return {}
+    return {f"{prefix}median_ms": round(delays_ms[len(delays_ms) // 2]), f"{prefix}longest_ms": round(delays_ms[-1])}
 
 
 @contextmanager

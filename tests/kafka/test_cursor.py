@@ -9,16 +9,19 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from typing import Any
 from uuid import UUID
 
 import gevent
 import pytest
 from crc32c import crc32c
+from gevent.event import Event
 
 from kafkasse.errors import ConfigurationError, KafkasseError, TopicNotAvailable
-from kafkasse.kafka import client
+from kafkasse.kafka import broker_node, client
 from kafkasse.kafka import cursor as cursor_module
 from kafkasse.kafka.connection import Connection
+from kafkasse.kafka.connection_pool import ConnectionPool
 from kafkasse.kafka.cursor import MAX_POLL_COST, KafkaCursor
 from kafkasse.kafka.cursor_core import MAX_UNDECODED_FETCHES
 from kafkasse.kafka.decoding import MAX_SMALL_BYTES
@@ -40,13 +43,14 @@ from tests.kafka.fake_broker import (
 )
 from tests.kafka.logs import DEFAULTS, POLL_TIMEOUT_S, at, exchange, offsets, open_log, start_poll
 from tests.support.certificates import Authority
-from tests.support.turns import poll_events
+from tests.support.turns import TurnClock, poll_events
 from tests.support.waiting import wait_until
 
 TIMEOUT_S = 0.5
 NOT_LEADER, OUT_OF_RANGE, NOT_AUTHORIZED, UNSUPPORTED_COMPRESSION = 6, 1, 29, 76
 UNKNOWN_TOPIC_ID, FETCH_SESSION_ID_NOT_FOUND, FETCH_SESSION_TOPIC_ID_ERROR = 100, 70, 106
 SOON_S = 5.0
+CURSORS = 3
 TURNS = 10  # a request or a response needs fewer
 CONTROL = struct.pack(">h", 0x30)  # the attributes of a batch with a transaction marker
 LARGE = b"x" * 600_000  # more than half of max_fetch_bytes: the cursor fetches ahead
@@ -436,6 +440,60 @@ def test_waits_as_long_as_a_quota_requires(broker, opened):
 
     assert [0] == offsets(found)
     assert time.monotonic() - began_at >= 0.2
+
+
+# Many cursors: a request or a response takes milliseconds if it has thousands of partitions.
+
+
+@pytest.fixture
+def turns(monkeypatch) -> Callable[[str], list[int]]:
+    """Lets a function of broker_node.py take a whole turn of the event loop, and collects the numbers of the turns."""
+    clock = TurnClock(monkeypatch)
+
+    def turns_of(name: str) -> list[int]:
+        numbers: list[int] = []
+        call = getattr(broker_node, name)
+
+        def slow(*arguments: Any) -> Any:
+            clock.compute()
+            numbers.append(gevent.get_hub().loop.iteration)
+            return call(*arguments)
+
+        monkeypatch.setattr(broker_node, name, slow)
+        return numbers
+
+    return turns_of
+
+
+def test_the_first_requests_of_many_cursors_take_turns(broker, opened, turns, monkeypatch):
+    take, all_connected, connected = ConnectionPool.take, Event(), []
+
+    def take_together(*arguments: Any) -> Connection:
+        connection = take(*arguments)
+        connected.append(connection)
+        all_connected.wait()
+        return connection
+
+    monkeypatch.setattr(ConnectionPool, "take", take_together)
+    sent_in = turns("encode_request")
+    polls = [start_poll(opened(0)) for _ in range(CURSORS)]
+    wait_until(lambda: len(connected) == CURSORS)
+    all_connected.set()
+    for _ in polls:
+        broker.respond(partition_data(0, batch(0, b"a")))
+
+    assert [[0]] * CURSORS == [offsets(poll.get()) for poll in polls]
+    assert CURSORS == len(set(sent_in))
+
+
+def test_the_responses_to_many_cursors_take_turns(broker, opened, turns):
+    parsed_in = turns("parse_response")
+    polls = [start_poll(opened(0)) for _ in range(CURSORS)]
+    for fetch in [broker.next_fetch() for _ in polls]:
+        fetch.respond(partition_data(0, batch(0, b"a")))
+
+    assert [[0]] * CURSORS == [offsets(poll.get()) for poll in polls]
+    assert CURSORS == len(set(parsed_in))
 
 
 # Several topics in one session
