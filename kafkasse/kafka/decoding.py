@@ -8,16 +8,17 @@
 
 A partition that waits has nothing but its compressed records in memory, and costs no time.
 
-There are two such queues. Partitions with few bytes take turns with all others together, so that a record of a quiet
-partition does not wait for many partitions with large batches.
+There are two such queues. Partitions with few bytes take turns with all others together. In each queue, topics take turns
+before their partitions do. So a record of a quiet topic waits neither for many partitions with large batches nor for a topic
+with many partitions.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Container, Iterator
 
-from kafkasse.kafka.batches import UNREADABLE, BatchSlot, BatchSlots, RecordRun, decode
+from kafkasse.kafka.batches import UNREADABLE, BatchSlots, RecordRun, decode
 from kafkasse.kafka.fetch_position import FetchPosition
 from kafkasse.kafka.fetch_protocol import PartitionData
 from kafkasse.log import Partition
@@ -28,6 +29,42 @@ MAX_SMALL_BYTES = 16_384  # of the fetched records of a partition with few bytes
 def is_large(records: memoryview) -> bool:
     """Return whether a partition with these fetched records is not one with few bytes."""
     return len(records) > MAX_SMALL_BYTES
+
+
+class _Turns:
+    """Partitions that take turns: one of each topic, and then the next one of each."""
+
+    def __init__(self) -> None:
+        self._topics: OrderedDict[str, deque[FetchPosition]] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._topics)
+
+    @property
+    def first(self) -> FetchPosition:
+        return next(iter(self._topics.values()))[0]
+
+    def append(self, position: FetchPosition) -> None:
+        self._topics.setdefault(position.partition.topic, deque()).append(position)
+
+    def append_left(self, position: FetchPosition) -> None:
+        topic = position.partition.topic
+        self._topics.setdefault(topic, deque()).appendleft(position)
+        self._topics.move_to_end(topic, last=False)
+
+    def pop_left(self) -> FetchPosition:
+        topic, positions = self._topics.popitem(last=False)
+        position = positions.popleft()
+        if positions:
+            self._topics[topic] = positions
+        return position
+
+    def keep(self, positions: Container[FetchPosition]) -> None:
+        """Remove all other partitions."""
+        kept = [position for of_topic in self._topics.values() for position in of_topic if position in positions]
+        self._topics.clear()
+        for position in kept:
+            self.append(position)
 
 
 class DecodingQueue:
@@ -44,11 +81,11 @@ class DecodingQueue:
         self._slots = BatchSlots.create()
         self._runs: dict[FetchPosition, Iterator[RecordRun]] = {}
         self._fetched: dict[FetchPosition, memoryview] = {}  # the compressed records: a slice of the response's buffer
-        self._ready: deque[FetchPosition] = deque()  # those with many bytes, and all that have waited for a slot
-        self._ready_small: deque[FetchPosition] = deque()
+        self._ready = _Turns()  # those with many bytes, and all that have waited for a slot
+        self._ready_small = _Turns()
         self._turn = self._ready  # the queue of the last run
         self._keeps_turn: FetchPosition | None = None  # it has a small batch in memory
-        self._waiting: dict[BatchSlot, deque[FetchPosition]] = {slot: deque() for slot in self._slots}
+        self._waiting = {slot: _Turns() for slot in self._slots}
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -86,7 +123,7 @@ class DecodingQueue:
         ready = self._turn
         if not ready:
             return None
-        position = ready[0]
+        position = ready.first
         runs = self._runs[position]
         self._keeps_turn = None
         result: RecordRun | Exception
@@ -97,21 +134,20 @@ class DecodingQueue:
             result = error.with_traceback(None)
             error.__cause__ = error.__context__ = None
         if not isinstance(result, RecordRun) or result.is_last:
-            self._remove(ready.popleft())
+            self._remove(ready.pop_left())
         elif result.waits_for is not None:
-            self._waiting[result.waits_for].append(ready.popleft())
+            self._waiting[result.waits_for].append(ready.pop_left())
         elif result.keeps_turn:
             self._keeps_turn = position
         else:
-            ready.rotate(-1)
+            ready.append(ready.pop_left())
         return position, result
 
     def _fill_slots(self) -> None:
         """Let partitions continue that waited for a slot that is free now."""
-        if len(self._ready) + len(self._ready_small) < len(self._runs):
-            for slot, waiting in self._waiting.items():
-                if waiting and not slot.taken:
-                    self._ready.appendleft(waiting.popleft())
+        for slot, waiting in self._waiting.items():
+            if waiting and not slot.taken:
+                self._ready.append_left(waiting.pop_left())
 
     def discard(self, partitions: Container[Partition]) -> list[FetchPosition]:
         """Remove these partitions. Return the positions of those that were in the queue."""
@@ -119,18 +155,12 @@ class DecodingQueue:
         for position in discarded:
             self._remove(position)
         for positions in (self._ready, self._ready_small, *self._waiting.values()):
-            kept = [position for position in positions if position in self._runs]
-            positions.clear()
-            positions.extend(kept)
+            positions.keep(self._runs)
         return discarded
 
     def clear(self) -> None:
         """Remove all partitions."""
-        self._keeps_turn = None
-        self._runs.clear()
-        self._fetched.clear()
-        for positions in (self._ready, self._ready_small, *self._waiting.values()):
-            positions.clear()
+        self.discard({position.partition for position in self._runs})
 
     def _remove(self, position: FetchPosition) -> None:
         del self._runs[position], self._fetched[position]

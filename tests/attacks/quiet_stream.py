@@ -42,6 +42,11 @@ def main(port: int, topic: str, bootstrap_servers: str) -> None:
         received = b""
         while b"\nid: " not in received:
             received += stream.recv(65_536)
+        producer.send(topic, RECORD).get(30)  # the consumer needs a while before its first record
+        wait_until(lambda: consumed_at)
+        consumed_at.clear()
+        while MARK not in received:
+            received += stream.recv(65_536)
         print(READY.decode(), end="", flush=True)
         while not select.select([sys.stdin], [], [], INTERVAL_S)[0]:
             sent = producer.send(topic, RECORD).add_callback(lambda _: acknowledged_at.append(time.monotonic()))

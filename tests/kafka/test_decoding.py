@@ -37,11 +37,13 @@ def queue() -> DecodingQueue:
     return DecodingQueue(True, MAX_BYTES)
 
 
-def fill(queue: DecodingQueue, *partitions: bytes | memoryview) -> list[FetchPosition]:
-    """Add one partition for each argument, numbered from 0."""
+def fill(
+    queue: DecodingQueue, *partitions: bytes | memoryview, topic: str = "t", first: int = 0
+) -> list[FetchPosition]:
+    """Add one partition for each argument, numbered from `first`."""
     states = []
-    for number, data in enumerate(partitions):
-        states.append(FetchPosition(Partition("t", number)))
+    for number, data in enumerate(partitions, first):
+        states.append(FetchPosition(Partition(topic, number)))
         queue.append(states[-1], fetched(data))
     return states
 
@@ -316,3 +318,14 @@ def test_partitions_with_few_bytes_take_turns_with_the_others(queue):
     fill(queue, large, large, *[few] * 4)
 
     assert [2, 0, 3, 1, 4, 5] == turns(steps(queue))
+
+
+@pytest.mark.parametrize(
+    "data", [batch(0, b"a"), batches(2, MEDIUM), batches(2, LARGE)], ids=["few", "medium", "large"]
+)
+def test_topics_take_turns(queue, data):
+    """A topic with one partition does not wait for all partitions of another topic."""
+    fill(queue, *[data] * 3)
+    fill(queue, data, first=3, topic="u")
+
+    assert [0, 3, 1, 2] == turns(steps(queue))[:4]

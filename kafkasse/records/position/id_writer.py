@@ -137,18 +137,18 @@ class IdWriter:
         if previous is None:
             self._build_entries()
         else:
-            self._entries[partition] = self._entry(partition)
+            self._entries[self._indexes[partition]] = self._entry(partition)
 
     def forget_epoch(self, partition: Partition) -> bool:
         """Make the leader epoch of a partition unknown. Return whether it was known."""
         was_known = self.epochs.pop(partition, None) is not None
-        self._entries[partition] = self._entry(partition)
+        self._entries[self._indexes[partition]] = self._entry(partition)
         return was_known
 
     def render(self) -> str:
         """Return the ID of the current position: one line of ASCII."""
         opening, separator, closing = self._punctuation
-        return opening + separator.join(self._entries.values()) + closing
+        return opening + separator.join(self._entries) + closing
 
     def template(self, partition: Partition, leader_epoch: int = UNKNOWN_EPOCH) -> IdTemplate:
         """Return the IDs at the records of a batch. Each ID then costs one concatenation, however many partitions there are.
@@ -162,10 +162,9 @@ class IdWriter:
             writer.set(partition, 0)
             return writer.template(partition, leader_epoch)
         opening, separator, closing = self._punctuation
-        entries = list(self._entries.values())
-        index = list(self._entries).index(partition)
-        before = opening + "".join(entry + separator for entry in entries[:index])
-        after = "".join(separator + entry for entry in entries[index + 1 :]) + closing
+        index = self._indexes[partition]
+        before = opening + separator.join([*self._entries[:index], ""])
+        after = separator.join(["", *self._entries[index + 1 :]]) + closing
         epoch = None if leader_epoch == UNKNOWN_EPOCH else leader_epoch
         if self._id_type is IdType.OFFSET:
             start, end = self._layouts[partition]
@@ -210,7 +209,8 @@ class IdWriter:
             for partition in sorted(partitions):  # the compact form omits a partition that follows the previous one
                 self._layouts[partition] = layout(partition, previous, topic_id, is_partial)
                 previous = partition
-        self._entries = {partition: self._entry(partition) for partition in self._layouts}
+        self._indexes = {partition: index for index, partition in enumerate(self._layouts)}
+        self._entries = [self._entry(partition) for partition in self._layouts]
 
     def _entry(self, partition: Partition) -> str:
         if partition in self.pending:
