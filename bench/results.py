@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import io
 import json
 import math
 import os
@@ -16,6 +17,7 @@ import platform
 import resource
 import subprocess
 import sys
+import tokenize
 from collections.abc import Collection, Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -146,7 +148,12 @@ def code(root: Path = ROOT) -> dict[str, str]:
 
 def _without_comments(file: Path) -> str:
     text, skipped = file.read_text(), set()
+    lines = text.splitlines()
     if file.suffix == ".py":
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                row, column = token.start
+                lines[row - 1] = lines[row - 1][:column].rstrip()
         for node in ast.walk(ast.parse(text)):
             if (
                 isinstance(node, ast.Expr)
@@ -154,8 +161,8 @@ def _without_comments(file: Path) -> str:
                 and isinstance(node.value.value, str)
             ):
                 skipped |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    lines = (line for number, line in enumerate(text.splitlines(), 1) if number not in skipped)
-    return "\n".join(line for line in lines if line.strip() and not line.lstrip().startswith(("#", "//")))
+    code = (line for number, line in enumerate(lines, 1) if number not in skipped)
+    return "\n".join(line for line in code if line.strip() and not line.lstrip().startswith("//"))
 
 
 def write(origin: dict[str, Any], rows: list[Row], before: dict[tuple[str, str], Row]) -> None:

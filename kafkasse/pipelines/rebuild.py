@@ -14,9 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -200,16 +198,12 @@ class _Rebuild:
                 if query.exception() is None and self.pipeline.mode == "once":
                     return True
                 raise runner.failure(self.run.spark, query)
-            self._observe(listener.take())
+            runner.pass_on(self.observer, listener.take())
             self.observer.polled()
             if self.stop.wait(POLL_INTERVAL_S):
                 return False
-        self._observe(listener.take())
+        runner.pass_on(self.observer, listener.take())
         return True
-
-    def _observe(self, events: Iterable[dict[str, Any]]) -> None:
-        for progress in events:
-            self.observer.progressed(progress)
 
     def _others(self, new: str) -> list[str]:
         """Return the other checkpoints of the pipeline."""

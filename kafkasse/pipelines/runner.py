@@ -78,27 +78,28 @@ class Attempt:
             if self._monitor(query, listener) and self.drains:
                 self.observer.report(PipelineState.DRAINING, "")
                 drain(spark, query, self.stop, topics.commit_interval_s(pipeline) + DRAIN_TIMEOUT_S)
-                self._handle(listener.take_last())
+                pass_on(self.observer, listener.take_last())
 
     def _monitor(self, query: StreamingQuery, listener: Listener) -> bool:
         """Return True when a stop request arrives, or False when a query of mode `once` has ended."""
         spark, pipeline = self.run.spark, self.run.pipeline
         slots = _Slots(spark)
         while query.isActive:
-            self._handle(listener.take())
+            pass_on(self.observer, listener.take())
             self.observer.polled()
             is_active = bool(spark.sparkContext.statusTracker().getActiveJobsIds())
             slots.check(_progress(spark, query, pipeline.mode)[1] if is_active else 0)
             if self.stop.wait(POLL_INTERVAL_S):
                 return True
-        self._handle(listener.take_last())
+        pass_on(self.observer, listener.take_last())
         if query.exception() is not None or pipeline.mode != "once":
             raise failure(spark, query)
         return False
 
-    def _handle(self, events: Iterable[dict[str, Any]]) -> None:
-        for progress in events:
-            self.observer.progressed(progress)
+
+def pass_on(observer: Observer, commits: Iterable[dict[str, Any]]) -> None:
+    for progress in commits:
+        observer.progressed(progress)
 
 
 def wait_until_running(spark: SparkSession, query: StreamingQuery, mode: Mode, stop: StopRequests) -> bool:

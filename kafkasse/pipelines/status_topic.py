@@ -16,7 +16,8 @@ from kafkasse.pipelines import private_spark
 from kafkasse.pipelines.admin import COMPACTED, Admin
 from kafkasse.pipelines.status import Status
 
-MAX_BLOCK_MS = "5000"
+# A pipeline that ends waits for this producer. It must not wait for Kafka for minutes.
+LIMITS = {"max.block.ms": "5000", "request.timeout.ms": "5000", "delivery.timeout.ms": "10000"}
 SERIALIZER = "org.apache.kafka.common.serialization.StringSerializer"
 
 logger = logging.getLogger("kafkasse.pipeline")
@@ -35,8 +36,8 @@ class StatusTopic:
         with Admin(spark, kafka) as admin:
             fix = "allow the pipeline to create it, or create it with cleanup.policy=compact"
             admin.create(topic, fix, COMPACTED, partitions=1)
-        settings = {"key.serializer": SERIALIZER, "value.serializer": SERIALIZER, "max.block.ms": MAX_BLOCK_MS}
-        properties = private_spark.properties(spark, kafka | settings)
+        settings = {"key.serializer": SERIALIZER, "value.serializer": SERIALIZER}
+        properties = private_spark.properties(spark, kafka | settings | LIMITS)
         self._producer = jvm.org.apache.kafka.clients.producer.KafkaProducer(properties)
 
     def write(self, status: Status, *, wait: bool = False) -> None:

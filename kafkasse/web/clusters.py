@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from flask import request
@@ -22,7 +23,7 @@ from kafkasse.web.wsgi_server import WsgiServer
 
 MAX_STATE_AGE_S = 1.0  # of the state of a cluster for operators
 MISSING = (
-    "The route %s needs the topic %s, which does not exist or is not readable. Requests for it get 404. Check the name,"
+    "The route %s names the topic %s, which does not exist or is not readable. Requests for it get 404. Check the name,"
     " topic_prefix and the ACLs of the Kafka user: kafkasse check shows similar names."
 )
 
@@ -95,9 +96,11 @@ class Clusters:
 
     def _log_missing(self, cluster: str, existing: set[str]) -> None:
         for route in self._config.routes:
-            named = [] if route.cluster != cluster else route.topics or route.allowed
-            for topic in (topic for topic in named if topic not in existing and not is_pattern(topic)):
-                self._config.hooks.logger.warning(MISSING, route.name, topic)
+            if route.cluster == cluster:
+                named = route.topics or chain(route.allowed, *(topics for _, topics in route.groups))
+                for topic in dict.fromkeys(named):
+                    if topic not in existing and not is_pattern(topic):
+                        self._config.hooks.logger.warning(MISSING, route.name, topic)
 
     def _reach(
         self, environ: Mapping[str, Any], on_names: Callable[[str, set[str]], object] = lambda *_: None

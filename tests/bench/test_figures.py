@@ -130,7 +130,7 @@ def test_the_code_has_changed_if_more_than_comments_and_docstrings_change(tmp_pa
     module.parent.mkdir()
 
     hashes = []
-    for text in ('"""A."""\nx = 1\n', '"""B."""\n\n# why\nx = 1\n', '"""A."""\nx = 2\n'):
+    for text in ('"""A."""\nx = 1\n', '"""B."""\n\n# why\nx = 1  # here\n', '"""A."""\nx = 2\n'):
         module.write_text(text)
         hashes.append(results.code(tmp_path))
 

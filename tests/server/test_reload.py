@@ -142,12 +142,14 @@ def test_an_invalid_file_changes_nothing(world, cluster, topic):
 
 
 def test_a_topic_that_does_not_exist_is_a_warning(world, topic):
-    """There is only one warning, because a pattern needs no topic yet. A pattern needs no topic yet."""
-    missing = topic[:-1]
+    """A pattern needs no topic yet."""
+    missing, in_group = topic[:-1], topic[:-2]
     world.configure(old={"path": "/old", "topics": [topic]}, new={"path": "/new", "topics": [missing, f"{topic}.*"]})
+    with world.file.open("a") as file:
+        file.write(f"topic_groups: {{both: [{topic}, {in_group}]}}")
 
     world.reload()
 
-    warning = f"The route new needs the topic {missing}, which does not exist or is not readable."
-    wait_until(lambda: warning in world.server.log)
-    assert 1 == world.server.log.count("needs the topic")
+    wait_until(lambda: 2 == world.server.log.count("names the topic"))
+    for route, name in (("new", missing), ("topics", in_group)):
+        assert f"The route {route} names the topic {name}, which does not exist" in world.server.log

@@ -25,6 +25,8 @@ from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.lag import Lag, LagReader
 from kafkasse.pipelines.pipeline import MIN_COMMIT_INTERVAL_S
 from kafkasse.pipelines.runner import wait_until_running
+from kafkasse.pipelines.status import Status
+from kafkasse.pipelines.status_topic import StatusTopic
 from kafkasse.pipelines.supervisor import PipelineState, StopRequests
 from kafkasse.pipelines.topics import read, write
 from tests.pipelines.spark.runs import Runs, codes, copy
@@ -318,6 +320,18 @@ def test_waits_while_kafka_does_not_answer(runs, broker, monkeypatch, caplog, mo
 
     assert [("running", ""), ("waiting", "Kafka does not respond"), ("running", "")] == states
     assert "WARNING" in {record.levelname for record in caplog.records if "state=waiting" in record.getMessage()}
+
+
+@pytest.mark.timeout(60)
+def test_the_last_status_does_not_wait_minutes_for_kafka(runs, broker, fresh_name):
+    run, status = runs.of(runs.pipeline(copy)), Status("copy", 1, "realtime", ["in"], ["out"])
+    topic = StatusTopic(run.spark, run.kafka, fresh_name)
+    topic.write(status, wait=True)
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        topic.write(status, wait=True)
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("error", [OSError("the JVM has ended"), None])
