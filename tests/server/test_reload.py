@@ -146,7 +146,7 @@ def test_a_topic_that_does_not_exist_is_a_warning(world, topic):
     missing, in_group = topic[:-1], topic[:-2]
     world.configure(old={"path": "/old", "topics": [topic]}, new={"path": "/new", "topics": [missing, f"{topic}.*"]})
     with world.file.open("a") as file:
-        file.write(f"topic_groups: {{both: [{topic}, {in_group}]}}")
+        file.write(f"topic_groups: {{both: [{topic}, {in_group}]}}\nallowed_topics: ['{topic[:2]}*']\n")
 
     world.reload()
 
