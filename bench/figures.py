@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-HIGHER_IS_BETTER = ("deliveries/s", "records/s", "%")  # the units of such figures
+HIGHER_IS_BETTER = ("deliveries/s", "records/s", "times as fast", "%")  # the units of such figures
 MIN_SAMPLES_BEYOND = 1_000  # a percentile is a figure only if at least so many samples are above it
 PERCENTILES = (50, 99, 95, 90)  # the first two for which there are enough samples
 

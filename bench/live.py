@@ -18,6 +18,7 @@ from bench.testbed import RECORD_BYTES, Measured, Testbed
 TWO_WORKERS = "kafkasse, 2 workers"
 SHARED = (KAFKASSE, GO, STARLETTE)
 WARM_UP_S = 2.0
+NEW_TOPICS_S = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,10 @@ LOADS = {
         10_000, 20, (KAFKASSE, TWO_WORKERS, GO), seconds=6, goals={"p99": 100},
         limit="two cores for the server, the broker and the clients",
     ),
-    "topics": Load(200, 500, seconds=20, topics=50, goals={"p99": 4}, limit="a fetch for nearly every record"),
+    "topics": Load(
+        200, 500, (*SHARED, CONFLUENT, KAFKA_SSE), seconds=20, topics=50, goals={"p99": 4},
+        limit="a fetch for nearly every record",
+    ),
     "personal": Load(10_000, 1000, (KAFKASSE,), personal=True, limit="a fetch for nearly every record"),
     "large": Load(100, 20, (KAFKASSE, GO, STARLETTE), size=102_400, limit="the kernel's copy into each socket"),
 }  # fmt: skip
@@ -74,6 +78,20 @@ LOADS = {
 def measurements() -> Iterator[tuple[str, partial[Figures]]]:
     """Yield the name and the function of the measurement of each load."""
     yield from ((f"live.{name}", partial(measure, key=f"live.{name}", load=load)) for name, load in LOADS.items())
+    yield "live.new_topics", _new_topics
+
+
+def _new_topics(testbed: Testbed) -> Figures:
+    """Measure how long the broker pauses when many topics receive their first records. Each server gets new topics."""
+    figures = Figures()
+    for name in testbed.shuffled((KAFKASSE, GO)):
+        with testbed.topics(2 if testbed.scale.quick else 50) as topics, testbed.server(name, topics) as server:
+            testbed.open(server, topics, len(topics))
+            run = testbed.paced(server, topics, len(topics), 500, testbed.scale.seconds(NEW_TOPICS_S))
+            testbed.clients.close_all()
+        what = "50 new topics receive their first records, at 500/s: longest latency"
+        figures.append(Row("live.new_topics.longest", name, what, max(run.latencies_ms), "ms", 100, "the broker"))
+    return figures
 
 
 def measure(testbed: Testbed, key: str, load: Load) -> Figures:
@@ -114,6 +132,7 @@ def _figures(key: str, name: str, load: Load, run: Measured, clients: int) -> Fi
     return [
         row("cpu", "CPU per delivery", run.cpu_us, "µs", load.limit),
         row("cores", "server CPU", run.cpu_s / run.seconds * 100, "% of a core"),
+        row("clients", "CPU of the clients", run.delivered.cpu_s / run.seconds * 100, "% of a core"),
         row("complete", "clients that received all records", complete, "%"),
         Latencies(key, name, what, run.latencies_ms, percentiles, load.limit),
     ]

@@ -84,8 +84,8 @@ of them even there, and what compiled code could save:
 
 The times of the first two are from the faster machine. The shares of the next three are from samples (`perf record -e
 cpu-clock -p PID` during the same load; for chunks, samples of Python's stack) on a slower machine."""
-# Without commands and tools, which only start the measured processes, and without pages and sessions, which no measurement
-# uses.
+# Without commands and tools, which only start the measured processes, except the broker. Without pages and
+# sessions, which no measurement uses.
 MEASURED = (
     "kafkasse/**/*.py",
     "kafkasse/**/*.java",
@@ -93,11 +93,13 @@ MEASURED = (
     "bench/rivals/*.*s",
     "bench/rivals/*.py",
     "bench/rivals/franz/*go*",
+    "bench/requirements.txt",
     "requirements*.txt",
 )
 NOT_MEASURED = (
-    *(f"kafkasse/{folder}/" for folder in ("commands", "tools", "web/console", "web/describe", "web/page")),
+    *(f"kafkasse/{folder}/" for folder in ("commands", "tools/java", "web/console", "web/describe", "web/page")),
     "kafkasse/web/host_session.py",
+    *(f"kafkasse/tools/{module}.py" for module in ("__init__", "files", "progress", "supervised_process")),
     *(f"bench/{module}.py" for module in ("machine", "pipeline_executors", "pipeline_heap", "quoted", "results")),
 )
 # The parts of the results, by the start of their keys, and the code that only they measure.

@@ -146,11 +146,13 @@ BASELINES: dict[str, Callable[[str, Sequence[str]], AbstractContextManager[Serve
 
 
 def missing(build: bool) -> dict[str, str]:
-    """Build the baselines that need it, if `build`. Returns why baselines cannot be measured, by name."""
+    """Build the Go server, and with `build`, KafkaSSE. Returns why baselines cannot be measured, by name."""
     npm = ["npm", "install", "--no-audit", "--no-fund", "--prefix"]
     modules = KAFKA_SSE_FOLDER / "node_modules/kafka-sse"
     found = {
-        GO: _unbuilt(FRANZ, ["go", "build", "-C", str(FRANZ.parent), "-o", str(FRANZ), "."], build),
+        GO: _unbuilt(
+            FRANZ, ["go", "build", "-C", str(FRANZ.parent), "-o", str(FRANZ), "."], build or not FRANZ.exists()
+        ),
         STARLETTE: _not_installed("starlette", "uvicorn", "uvloop", "httptools", "aiokafka"),
         CONFLUENT: _not_installed("confluent_kafka"),
         KAFKA_SSE: _unbuilt(  # takes minutes

@@ -1,6 +1,6 @@
 """A baseline: a Flask app that creates one consumer of confluent-kafka, which is written in C, for each HTTP client.
 
-    gunicorn -k gthread --threads 200 bench.confluent_server:app
+    gunicorn -k gthread --threads 200 bench.rivals.confluent_app:app
 
 It reads BENCH_BOOTSTRAP_SERVERS. It implements only the part of event IDs that the benchmark needs.
 """
@@ -27,6 +27,7 @@ def stream(topic: str) -> Response:
         "bootstrap.servers": os.environ["BENCH_BOOTSTRAP_SERVERS"],
         "group.id": "unused",
         "enable.auto.commit": False,
+        "fetch.queue.backoff.ms": 10,  # with the default of 1 s, it pauses whenever 64 MB have been fetched ahead
     }
     consumer = Consumer(settings)
     found = consumer.list_topics(topic).topics[topic].partitions
@@ -55,5 +56,5 @@ def events(consumer: Consumer, topic: str, position: dict[int, int]) -> Iterator
 
 def _frame(record: Message, topic: str, position: dict[int, int]) -> str:
     position[record.partition()] = record.offset() + 1
-    entries = [{"topic": topic, "partition": each, "offset": at} for each, at in position.items()]
-    return f"id: {json.dumps(entries)}\ndata: {record.value().decode()}\n\n"
+    entries = ",".join([f'{{"topic":"{topic}","partition":{each},"offset":{at}}}' for each, at in position.items()])
+    return f"id: [{entries}]\ndata: {record.value().decode()}\n\n"
