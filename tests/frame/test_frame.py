@@ -361,9 +361,8 @@ def test_a_deserialized_message_has_no_raw_line_separators():
     assert 4 == len(frame.decode().splitlines())
 
 
-def test_the_format_value_keeps_line_separators():
-    text = json.dumps("\x85\u2028\u2029", ensure_ascii=False)
-
+@pytest.mark.parametrize("text", [json.dumps("\x85\u2028\u2029", ensure_ascii=False), '{\n  "a": 1\n}'])
+def test_the_format_value_keeps_line_separators_and_indentation(text):
     assert text == event(Record(text.encode()), "value").data
 
 
@@ -445,7 +444,7 @@ def test_a_deserializer_returns_the_message():
 
 def test_text_of_a_deserializer_is_sent_as_text():
     """As in KafkaSSE, text is not encoded as JSON, so a deserializer can return JSON that it has encoded itself."""
-    for text in ('{"a":1}', "plain text\nof two lines", ""):
+    for text in ('{"a":1}', "two lines,\n of which one is indented", ""):
         assert text == event(Record(b"x"), deserializer=lambda record, text=text: text).data
 
 
