@@ -17,8 +17,9 @@ sub vcl_recv {
     set req.http.X-Forwarded-Prefix = "/streams";
     set req.url = regsub(req.url, "^/streams/", "/");
     # Streams have no end, so other requests must not wait for them. The name of a parameter may be percent-encoded.
-    # If a guard reads a cookie, add: || req.http.Cookie ~ "(^|; )session=". Otherwise, equal requests wait for each other.
-    if (req.method != "GET" || req.http.Authorization
+    # Requests with a login must not wait for equal ones. The cookies of guards begin with __Host-, except those that a function
+    # of your app reads: add their names, such as "(^|; )(__Host-|session=)".
+    if (req.method != "GET" || req.http.Authorization || req.http.Cookie ~ "(^|; )__Host-"
         || req.url !~ "[?&]offset="
         || req.url ~ "[?&]offset=now(&|$)"  # a request that waited for another would have a later end of the log
         || req.url ~ "[?&]live=(?!long-poll(&|$))"
