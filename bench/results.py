@@ -150,7 +150,7 @@ def code(root: Path = ROOT) -> dict[str, str]:
 
 def _without_comments(file: Path) -> str:
     text, skipped = file.read_text(), set()
-    lines = text.splitlines()
+    lines = text.split("\n")
     if file.suffix == ".py":
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.COMMENT:
@@ -163,8 +163,9 @@ def _without_comments(file: Path) -> str:
                 and isinstance(node.value.value, str)
             ):
                 skipped |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    code = (line for number, line in enumerate(lines, 1) if number not in skipped)
-    return "\n".join(line for line in code if line.strip() and not line.lstrip().startswith("//"))
+    mark = None if file.suffix == ".py" else ("#", "//")
+    left = (line for number, line in enumerate(lines, 1) if number not in skipped)
+    return "\n".join(line for line in left if line.strip() and not (mark and line.lstrip().startswith(mark)))
 
 
 def write(origin: dict[str, Any], rows: list[Row], before: dict[tuple[str, str], Row]) -> None:

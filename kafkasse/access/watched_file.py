@@ -15,7 +15,7 @@ CHECK_INTERVAL_S = 1.0
 MAX_BYTES = 16 * 1024 * 1024
 
 Content = TypeVar("Content")
-watched_files: WeakSet[WatchedFile[Any]] = WeakSet()  # all of the process
+outdated_files: WeakSet[WatchedFile[Any]] = WeakSet()  # those whose last valid content stays in effect
 
 
 class WatchedFile(Generic[Content]):
@@ -33,7 +33,6 @@ class WatchedFile(Generic[Content]):
     def __init__(self, setting: str, path: str, parse: Callable[[bytes], Content], logger: logging.Logger) -> None:
         self._setting, self._path, self._parse, self._logger = setting, Path(path), parse, logger
         self.version = 0  # the number of changes so far
-        self._is_outdated = False
         try:
             self._stat = self._read_stat()
             self._content = self._read()
@@ -45,7 +44,6 @@ class WatchedFile(Generic[Content]):
         except ValueError as error:
             raise ConfigurationError(f"{setting}: {error}") from None
         self._checked_at = time.monotonic()
-        watched_files.add(self)
 
     @property
     def content(self) -> Content:
@@ -56,11 +54,6 @@ class WatchedFile(Generic[Content]):
             self._reload()
         return self._content
 
-    def is_outdated(self) -> bool:
-        """Check the file, and return whether its last valid content stays in effect."""
-        _ = self.content
-        return self._is_outdated
-
     def _reload(self) -> None:
         try:
             stat = self._read_stat()
@@ -69,16 +62,16 @@ class WatchedFile(Generic[Content]):
             self._stat = stat
             self._content = self._read()
             self.version += 1
-            self._is_outdated = False
+            outdated_files.discard(self)
         except OSError as error:
-            self._is_outdated = True
+            outdated_files.add(self)
             if self._stat != (0, 0, 0):
                 self._logger.error(
                     "%s: the file cannot be read: %s. Its last content stays in effect.", self._setting, error.strerror
                 )
             self._stat = (0, 0, 0)
         except ValueError as error:
-            self._is_outdated = True
+            outdated_files.add(self)
             self._logger.error("%s: %s The last valid content stays in effect.", self._setting, error)
 
     def _read_stat(self) -> tuple[int, int, int]:

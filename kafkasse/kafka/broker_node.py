@@ -1,6 +1,6 @@
 """The connection of one cursor to one broker: sends the requests of a FetchSession, and delivers the responses.
 
-fetch ─▶ take a connection ─▶ send ─▶ on_response ─▶ parse
+fetch ─▶ take a connection ─▶ send ─▶ on_response; the cursor then calls parse()
                  └──────────────┴─▶ timeout, error ─▶ on_error
 """
 
@@ -16,7 +16,6 @@ from kafkasse.kafka.connection import Connection
 from kafkasse.kafka.connection_pool import ConnectionPool
 from kafkasse.kafka.cursor_core import CursorCore, CursorOptions
 from kafkasse.kafka.fetch_protocol import (
-    MALFORMED,
     FetchResponse,
     encode_request,
     parse_response,
@@ -34,7 +33,7 @@ class BrokerNode:
         core: returns the requests.
         pool: provides connections to the broker.
         options: how the cursor reads.
-        on_response: called in the event loop with the node and each response, for parse(). It must not block.
+        on_response: called with the node and the bytes of each response, which parse() takes. It must not block.
         on_error: called when the connection failed or could not be opened, with the error and with `retry_now`: True if the
             connection was an idle one from the pool. The broker may have closed such a connection long ago, so a new one may
             work at once.
@@ -72,10 +71,10 @@ class BrokerNode:
             gevent.spawn(self._connect)
 
     def parse(self, data: memoryview) -> FetchResponse | None:
-        """Parse the last response. None: it is malformed, and `on_error` has been called."""
+        """Parse the last response. Return None if it is malformed; `on_error` has then been called."""
         try:
             return parse_response(self._version, data)
-        except MALFORMED as error:
+        except Exception as error:  # noqa: BLE001 - the cursor tries another connection, whatever the error
             self._fail(error)
             return None
 
@@ -100,7 +99,7 @@ class BrokerNode:
         except Exception as error:  # noqa: BLE001 - the cursor tries another connection, whatever the error
             self._fail(error)
             return
-        take_turn(urgent=self._urgent)  # a hundred cursors may have waited for connections
+        take_turn(urgent=self._urgent)  # a hundred cursors may get their connections at the same time
         if self._closed:
             self._pool.release(connection)
         else:

@@ -131,8 +131,10 @@ class KafkaCursor:
 
     def _process_responses(self) -> None:
         while self._responses:
-            node, data = self._responses.popleft()
             take_turn(urgent=self._options.tail)  # the responses to hundreds of cursors may arrive at once
+            if not self._responses:  # closed meanwhile
+                return
+            node, data = self._responses.popleft()
             session = node.session
             if self._nodes.get(session) is not node or (response := node.parse(data)) is None:
                 continue

@@ -8,9 +8,9 @@
 
 A partition that waits has nothing but its compressed records in memory, and costs no time.
 
-There are two such queues. Partitions with few bytes take turns with all others together. In each queue, topics take turns
-before their partitions do. So a record of a quiet topic waits neither for many partitions with large batches nor for a topic
-with many partitions.
+One such queue is for partitions with few bytes, another one for the rest, and the two take turns. In each of them, the
+topics take turns, and within a topic its partitions. So a record of a quiet topic waits neither for many partitions with
+large batches nor for a topic with many partitions.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def is_large(records: memoryview) -> bool:
     return len(records) > MAX_SMALL_BYTES
 
 
-class _Turns:
-    """Partitions that take turns: one of each topic, and then the next one of each."""
+class _TopicTurns:
+    """Partitions in the order of their turns: one of each topic, then another one of each topic, and so on."""
 
     def __init__(self) -> None:
         self._topics: OrderedDict[str, deque[FetchPosition]] = OrderedDict()
@@ -81,11 +81,11 @@ class DecodingQueue:
         self._slots = BatchSlots.create()
         self._runs: dict[FetchPosition, Iterator[RecordRun]] = {}
         self._fetched: dict[FetchPosition, memoryview] = {}  # the compressed records: a slice of the response's buffer
-        self._ready = _Turns()  # those with many bytes, and all that have waited for a slot
-        self._ready_small = _Turns()
+        self._ready = _TopicTurns()  # those with many bytes, and all that have waited for a slot
+        self._ready_small = _TopicTurns()
         self._turn = self._ready  # the queue of the last run
         self._keeps_turn: FetchPosition | None = None  # it has a small batch in memory
-        self._waiting = {slot: _Turns() for slot in self._slots}
+        self._waiting = {slot: _TopicTurns() for slot in self._slots}
 
     def __len__(self) -> int:
         return len(self._runs)

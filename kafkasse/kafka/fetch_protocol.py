@@ -324,7 +324,11 @@ def frame_request(version: int, correlation_id: int, client_id: bytes, body: byt
 
 
 def parse_throttle_ms(version: int, data: memoryview) -> int:
-    """Return the throttle time of a response, without parsing the rest. Raises MALFORMED."""
+    """Return the throttle time of a response, without parsing the rest.
+
+    Raises:
+        MALFORMED: the response is too short.
+    """
     return _LAYOUTS[version].response.unpack(data)[2]
 
 

@@ -98,8 +98,9 @@ class Attempt:
 
 
 def pass_on(observer: Observer, commits: Iterable[dict[str, Any]]) -> None:
-    for progress in commits:
-        observer.progressed(progress)
+    """Pass commits, as Spark describes them, to an observer."""
+    for commit in commits:
+        observer.progressed(commit)
 
 
 def wait_until_running(spark: SparkSession, query: StreamingQuery, mode: Mode, stop: StopRequests) -> bool:

@@ -16,8 +16,8 @@ from kafkasse.pipelines import private_spark
 from kafkasse.pipelines.admin import COMPACTED, Admin
 from kafkasse.pipelines.status import Status
 
-# A pipeline that ends waits for this producer. It must not wait for Kafka for minutes.
-LIMITS = {"max.block.ms": "5000", "request.timeout.ms": "5000", "delivery.timeout.ms": "10000"}
+# At its end, a pipeline waits until its last status is sent. With Kafka's defaults, it could wait for two minutes.
+LIMITS = {"max.block.ms": "5000", "request.timeout.ms": "4000", "delivery.timeout.ms": "5000", "linger.ms": "0"}
 SERIALIZER = "org.apache.kafka.common.serialization.StringSerializer"
 
 logger = logging.getLogger("kafkasse.pipeline")

@@ -23,7 +23,7 @@ from kafkasse.web.wsgi_server import WsgiServer
 
 MAX_STATE_AGE_S = 1.0  # of the state of a cluster for operators
 MISSING = (
-    "The route %s names the topic %s, which does not exist or is not readable. Requests for it get 404. Check the name,"
+    "%s names the topic %s, which does not exist or is not readable. Requests for this topic get 404. Check the name,"
     " topic_prefix and the ACLs of the Kafka user: kafkasse check shows similar names."
 )
 
@@ -97,10 +97,11 @@ class Clusters:
     def _log_missing(self, cluster: str, existing: set[str]) -> None:
         for route in self._config.routes:
             if route.cluster == cluster:
+                where = f"The route {route.name}" if route.topics else "allowed_topics or topic_groups"
                 named = route.topics or chain(route.allowed, *(topics for _, topics in route.groups))
                 for topic in dict.fromkeys(named):
                     if topic not in existing and not is_pattern(topic):
-                        self._config.hooks.logger.warning(MISSING, route.name, topic)
+                        self._config.hooks.logger.warning(MISSING, where, topic)
 
     def _reach(
         self, environ: Mapping[str, Any], on_names: Callable[[str, set[str]], object] = lambda *_: None

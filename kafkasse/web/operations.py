@@ -108,7 +108,9 @@ def list_streams(service: StreamService) -> Response:
     lines = control.stream_lines(sockets, silent) if sockets else control.registry_lines(streams)
     if "limit" in request.args:
         if not (limit := request.args["limit"]).isdecimal() or len(limit) > MAX_LIMIT_DIGITS:
-            abort(400, f"The parameter limit must be a number from 0 to {10**MAX_LIMIT_DIGITS - 1}.")
+            abort(
+                400, f"The parameter limit must be a number from 0 to {10**MAX_LIMIT_DIGITS - 1}. Example: ?limit=100"
+            )
         lines = _first(lines, int(limit))
     return Response(_json_streams(lines, silent), content_type="application/json")
 

@@ -4,8 +4,8 @@ Run as `python -m tests.attacks.quiet_stream PORT TOPIC BOOTSTRAP_SERVERS`. It s
 ends, then prints the delays. A delay begins when the broker has acknowledged the record. So it contains the time of a
 fetch, of the server and of the processes beside them, but not the time that the broker took to store the record.
 
-A consumer reads the same records directly from the broker. Its delays show how much the broker and the other processes
-contribute.
+A consumer reads the same records directly from the broker. Its delays show how much of a delay is due to the broker and the
+other processes, and not to the server.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main(port: int, topic: str, bootstrap_servers: str) -> None:
         received = b""
         while b"\nid: " not in received:
             received += stream.recv(65_536)
-        producer.send(topic, RECORD).get(30)  # the consumer needs a while before its first record
+        producer.send(topic, RECORD).get(30)  # the consumer is slow to start
         wait_until(lambda: consumed_at)
         consumed_at.clear()
         while MARK not in received:
@@ -55,7 +55,7 @@ def main(port: int, topic: str, bootstrap_servers: str) -> None:
                 received += stream.recv(65_536)
             received_at.append(time.monotonic())
             sent.get(30)
-    wait_until(lambda: len(consumed_at) == len(acknowledged_at))
+    wait_until(lambda: len(consumed_at) == len(acknowledged_at) == len(received_at))
     print(
         json.dumps(
             {"records": len(received_at)}

@@ -442,12 +442,12 @@ def test_waits_as_long_as_a_quota_requires(broker, opened):
     assert time.monotonic() - began_at >= 0.2
 
 
-# Many cursors: a request or a response takes milliseconds if it has thousands of partitions.
+# Many cursors: with thousands of partitions, a request or a response costs milliseconds of CPU time.
 
 
 @pytest.fixture
 def turns(monkeypatch) -> Callable[[str], list[int]]:
-    """Lets a function of broker_node.py take a whole turn of the event loop, and collects the numbers of the turns."""
+    """Makes a function of broker_node.py seem to take more than a turn of the event loop. Returns the turns of its calls."""
     clock = TurnClock(monkeypatch)
 
     def turns_of(name: str) -> list[int]:

@@ -142,7 +142,7 @@ def test_an_invalid_file_changes_nothing(world, cluster, topic):
 
 
 def test_a_topic_that_does_not_exist_is_a_warning(world, topic):
-    """A pattern needs no topic yet."""
+    """Each missing topic of a route or a group is one warning. A pattern is none, because it needs no topic yet."""
     missing, in_group = topic[:-1], topic[:-2]
     world.configure(old={"path": "/old", "topics": [topic]}, new={"path": "/new", "topics": [missing, f"{topic}.*"]})
     with world.file.open("a") as file:
@@ -151,5 +151,5 @@ def test_a_topic_that_does_not_exist_is_a_warning(world, topic):
     world.reload()
 
     wait_until(lambda: 2 == world.server.log.count("names the topic"))
-    for route, name in (("new", missing), ("topics", in_group)):
-        assert f"The route {route} names the topic {name}, which does not exist" in world.server.log
+    for where, name in (("The route new", missing), ("allowed_topics or topic_groups", in_group)):
+        assert f"{where} names the topic {name}, which does not exist" in world.server.log

@@ -322,7 +322,7 @@ def test_waits_while_kafka_does_not_answer(runs, broker, monkeypatch, caplog, mo
     assert "WARNING" in {record.levelname for record in caplog.records if "state=waiting" in record.getMessage()}
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(110)  # less than Kafka's default; contains the start of Spark
 def test_the_last_status_does_not_wait_minutes_for_kafka(runs, broker, fresh_name):
     run, status = runs.of(runs.pipeline(copy)), Status("copy", 1, "realtime", ["in"], ["out"])
     topic = StatusTopic(run.spark, run.kafka, fresh_name)
