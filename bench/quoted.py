@@ -36,7 +36,7 @@ MICROSECONDS = {"µs": 1.0, "ms": 1e3, "s": 1e6}
 
 def pages() -> list[Path]:
     """Return the files that may quote figures."""
-    names = ("README.md", "ARCHITECTURE.md", "docs/*.md", "kafkasse_client/README.md")
+    names = ("README.md", "ARCHITECTURE.md", "DECISIONS.md", "docs/*.md", "kafkasse_client/README.md")
     return [file for name in names for file in sorted(ROOT.glob(name))]
 
 

@@ -35,7 +35,7 @@ from tests.support.examples import is_long, register_profiles  # noqa: E402
 from tests.support.greenlets import Greenlets  # noqa: E402
 from tests.support.guard import Guard  # noqa: E402
 from tests.support.kafka import Cluster  # noqa: E402
-from tests.support.report import LongTests, Report  # noqa: E402
+from tests.support.report import LeftOut, Report  # noqa: E402
 from tests.support.schedule import Schedule  # noqa: E402
 
 gc.disable()  # until all tests are collected
@@ -53,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     output: dict[str, object] | None = getattr(config, "workeroutput", None)
     if output is None and (missing := [path for path in config.args if not Path(path.partition("::")[0]).exists()]):
         raise pytest.UsageError(f"{missing[0]} does not exist: check TEST")  # pytest-xdist would only say: no tests ran
-    config.pluginmanager.register(LongTests(output) if output is not None else Report(config, schedule))
+    config.pluginmanager.register(LeftOut(config, output) if output is not None else Report(config, schedule))
 
 
 @pytest.hookimpl(trylast=True)

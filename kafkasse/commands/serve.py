@@ -50,7 +50,9 @@ def _reject_port(ctx: click.Context, parameter: click.Parameter, port: str | Non
 @click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
 @click.option("--bootstrap-servers", metavar="HOST:PORT,...", help="Kafka's addresses (KAFKASSE_BOOTSTRAP_SERVERS).")
 @click.option(
-    "--bind", metavar="HOST:PORT", help=f"The address to listen on (KAFKASSE_BIND or PORT) [default: {BIND_DEFAULT}]"
+    "--bind",
+    metavar="HOST:PORT",
+    help=f"The address to listen on (KAFKASSE_BIND, or PORT on all addresses) [default: {BIND_DEFAULT}]",
 )
 @click.option(
     "--workers", metavar="N", type=click.IntRange(min=1), help="Worker processes (WEB_CONCURRENCY) [default: 1]"

@@ -94,6 +94,28 @@ def test_a_client_reads_many_different_chunks(attack, cluster, fresh_name):
     worker.is_bounded(Load(streams=1, catching_up=1, finite=1))
 
 
+def test_slow_clients_of_different_chunks(attack, cluster, fresh_name):
+    """Each response keeps its chunk until its client has received it. Beside them, a stream receives a new record."""
+    topic, live = cluster.create_all([f"{fresh_name}-{name}" for name in ("chunks", "live")])
+    cluster.send(topic, *records(BLOCK_OFFSETS + 1, 2_000))
+    worker, slow = attack(write_timeout_s=120), SIZES.slow_readers
+    offsets = [stream_offset.of(IdWriter({Partition(topic, 0): at}, {topic: ""})) for at in range(slow)]
+    paths = [f"/{topic}?offset={offset}" for offset in offsets]
+    with (
+        Client(worker.port, f"/{live}") as stream,
+        Crowd(worker.port, paths, reads=False, receive_buffer=4096, distinct=True) as crowd,
+    ):
+        stream.ready()
+        for client in crowd.clients:
+            assert client.read(1000)
+        cluster.send(live, b"{}")
+        stream.events(1)
+        worker.is_bounded(Load(streams=slow + 1, catching_up=slow, finite=slow))
+        reading = [gevent.spawn(client.read_all) for client in crowd.clients]
+        crowd.wait(lambda client: client.events >= BLOCK_OFFSETS - slow)
+        gevent.killall(reading)
+
+
 # Partitions without a leader.
 
 

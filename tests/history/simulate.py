@@ -100,7 +100,7 @@ def main() -> int:
     words = [sys.executable, "-m", "tests.history.simulate", "--processes", "1", "--seconds", str(args.seconds)]
     words += ["--kind", args.kind] if args.kind else []
     seeds = [(first + at * MAX_SEED // args.processes) % MAX_SEED for at in range(args.processes)]
-    print(f"the first seeds are {seeds}", flush=True)
+    print(f"the first seeds are {seeds}; --seed repeats a run", flush=True)
     running = [subprocess.Popen([*words, "--seed", str(seed)], cwd=ROOT) for seed in seeds]
     return max(process.wait() for process in running)
 

@@ -35,6 +35,7 @@ from kafkasse.commands import main
 from kafkasse.config.hooks import Hooks
 from kafkasse.log.memory import MemoryLog
 from kafkasse.process.open_streams import EndReason
+from kafkasse.records.filter import language
 from kafkasse.records.filter.expression import compile_expression
 from kafkasse.records.position import parse
 from tests.project.conftest import alerts
@@ -264,7 +265,8 @@ def test_each_block_is_checked():
     """Each block has an entry, and each entry has a block."""
     entries = [(page, part) for page, parts in TABLE.items() for part in parts]
 
-    assert [] == [block.text for block in BLOCKS if not checks(block)]
+    unchecked = [f"{block.page}: {block.text}" for block in BLOCKS if not checks(block)]
+    assert [] == unchecked, "Add them to TABLE in this module."
     assert [] == [(page, part) for page, part in entries if not any(part in block.text for block in blocks(page))]
 
 
@@ -630,7 +632,17 @@ def test_every_member_of_a_route_is_in_the_docs():
 
     members = schemas.read("config")["$defs"]["route"]["properties"].items()
     words = [word for name, member in members for word in [name, *member.get("enum", ())]]
-    assert [] == [word for word in words if f"`{word}`" not in text]
+    assert [] == [word for word in words if f"`{word}`" not in text], "Add them to docs/configuration.md."
+
+
+def test_every_kind_of_guard_and_every_function_of_an_expression_is_in_the_docs():
+    kinds = schemas.read("config")["$defs"]["guard"]["properties"]
+    functions = [*language.FUNCTIONS, *language.METHODS]
+
+    for page, words in {"access": kinds, "configuration": kinds, "routes": functions}.items():
+        text = read(f"docs/{page}.md")
+        missing = [word for word in words if not re.search(rf"`[^`]*\b{word}\b", text)]
+        assert [] == missing, f"Add them to docs/{page}.md."
 
 
 def test_every_reason_of_an_end_is_in_the_docs():

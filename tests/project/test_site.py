@@ -20,7 +20,8 @@ def test_every_page_is_in_the_navigation_once():
     links = re.findall(r"^- \[[^\]]+\]\(([^)#]+)\)", (pages.ROOT / "docs" / pages.HOME).read_text(), re.M)
     listed = Counter(pages.files()[posixpath.normpath(f"docs/{link}")] for link in links)
 
-    assert dict.fromkeys(set(pages.files().values()) - {pages.HOME}, 1) == listed
+    expected = dict.fromkeys(set(pages.files().values()) - {pages.HOME}, 1)
+    assert expected == listed, "Link each page once in the lists of docs/index.md."
 
 
 def test_each_problem_type_has_a_page():

@@ -22,6 +22,7 @@ from tests.support.waiting import wait_until
 
 APP = "tests.support.apps:polled()"
 POLLS = 200
+PLATFORM_LIMIT_S = 10
 
 
 class Response(NamedTuple):
@@ -276,6 +277,16 @@ def test_a_poll_without_records_ends_with_204(processes):
 
         assert (204, b"", False) == (response.status, response.body, response.will_close)
         assert {"content-type", "content-length", "transfer-encoding"}.isdisjoint(response.headers)
+        client.close()
+
+
+def test_a_poll_without_records_ends_before_a_platform_cuts_it(processes):
+    """Several platforms end each response after 10 s."""
+    with Server(APP) as server:
+        client = Connection(server.port).poll()
+        client.socket.settimeout(PLATFORM_LIMIT_S)
+
+        assert 204 == client.receive().status
         client.close()
 
 

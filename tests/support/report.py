@@ -21,9 +21,14 @@ from tests.support.schedule import Schedule
 
 ROOT = Path(__file__).parents[2]
 EVIDENCE = [*ROOT.glob("docs/*.md"), *ROOT.glob("tests/**/*.md")]
+OUTPUT = "left_out"  # of a process of pytest-xdist
 MAY_BE_SKIPPED = ROOT / "tests" / "may_be_skipped.toml"
 NAMED_TEST = re.compile(r"`([\w/]+\.py::)(?:Test\w+::)?(test_\w+)`")
-LONG = "long"  # the marker
+LONG, PROCESSES = "long", "processes"  # the markers
+LEFT_OUT = {
+    LONG: "that take minutes: make test-long",
+    PROCESSES: "that start Kafka, servers, browsers or Spark: make test",
+}
 
 
 def named_tests(pages: Iterable[Path]) -> set[str]:
@@ -57,7 +62,7 @@ class Report:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._passed: set[str] = set()
         self._skipped: dict[str, str] = {}  # the reasons
-        self._long: list[str] = []
+        self._left_out: dict[str, list[str]] = {}  # by their marker
         self._problems: dict[str, list[str]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -72,11 +77,11 @@ class Report:
             self._skipped[report.nodeid] = _reason(report)
 
     def pytest_deselected(self, items: Iterable[pytest.Item]) -> None:
-        self._long += [item.nodeid for item in items if item.get_closest_marker(LONG)]
+        self._left_out = _left_out(items, self._config)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        self._long = getattr(node, "workeroutput", {}).get(LONG, self._long)
+        self._left_out = getattr(node, "workeroutput", {}).get(OUTPUT, self._left_out)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -89,7 +94,7 @@ class Report:
             self._schedule.remember(self._seconds)
             if os.environ.get("CI") == "true":  # elsewhere, tools may be missing
                 self._problems["tests that docs/ or tests/**/*.md name, and that did not pass"] = without_evidence(
-                    named_tests(EVIDENCE), self._passed, self._long
+                    named_tests(EVIDENCE), self._passed, self._left_out.get(LONG, ())
                 )
         if any(self._problems.values()) and exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -102,14 +107,15 @@ class Report:
             terminalreporter.section("seconds per folder")
             for folder, taken in sorted(folders.items(), key=lambda item: -sum(item[1])):
                 terminalreporter.write_line(f"{sum(taken):7.1f} s  {len(taken):5} tests  {folder}")
-        if self._skipped or self._long:
+        if self._skipped or any(self._left_out.values()):
             terminalreporter.section("not run")
             for (module, reason), count in sorted(Counter(_modules(self._skipped)).items()):
                 terminalreporter.write_line(f"{count:5} tests  {module}: {reason}")
             if modules := sorted({module for module, _ in _modules(self._skipped)}):
                 terminalreporter.write_line(f'once everything is installed: make test TEST="{" ".join(modules)}"')
-            if self._long:
-                terminalreporter.write_line(f"{len(self._long):5} tests that take minutes: make test-long")
+            for marker, names in self._left_out.items():
+                if names:
+                    terminalreporter.write_line(f"{len(names):5} tests {LEFT_OUT[marker]}")
         for problem, names in self._problems.items():
             if names:
                 terminalreporter.section(problem, red=True)
@@ -130,14 +136,23 @@ class Report:
         )
 
 
-class LongTests:
-    """In a process of pytest-xdist: sends the names of the long tests to the controller, which collects no tests itself."""
+class LeftOut:
+    """In a process of pytest-xdist: sends the names of tests to the controller, which collects no tests itself."""
 
-    def __init__(self, output: dict[str, object]) -> None:
-        self._output = output
+    def __init__(self, config: pytest.Config, output: dict[str, object]) -> None:
+        self._config, self._output = config, output
 
     def pytest_deselected(self, items: Iterable[pytest.Item]) -> None:
-        self._output[LONG] = [item.nodeid for item in items if item.get_closest_marker(LONG)]
+        self._output[OUTPUT] = _left_out(items, self._config)
+
+
+def _left_out(items: Iterable[pytest.Item], config: pytest.Config) -> dict[str, list[str]]:
+    """Return the names of the tests that the option -m leaves out, by their marker; those that have both are long."""
+    names: dict[str, list[str]] = {marker: [] for marker in LEFT_OUT if f"not {marker}" in config.option.markexpr}
+    for item in items:
+        if marker := next((marker for marker in names if item.get_closest_marker(marker)), ""):
+            names[marker].append(item.nodeid)
+    return names
 
 
 def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
