@@ -52,7 +52,7 @@ def _reject_port(ctx: click.Context, parameter: click.Parameter, port: str | Non
 @click.option(
     "--bind",
     metavar="HOST:PORT",
-    help=f"The address to listen on (KAFKASSE_BIND, or PORT on all addresses) [default: {BIND_DEFAULT}]",
+    help=f"The address to listen on (KAFKASSE_BIND; or set PORT to listen on all addresses) [default: {BIND_DEFAULT}]",
 )
 @click.option(
     "--workers", metavar="N", type=click.IntRange(min=1), help="Worker processes (WEB_CONCURRENCY) [default: 1]"

@@ -95,7 +95,7 @@ def test_a_client_reads_many_different_chunks(attack, cluster, fresh_name):
 
 
 def test_slow_clients_of_different_chunks(attack, cluster, fresh_name):
-    """Each response keeps its chunk until its client has received it. Beside them, a stream receives a new record."""
+    """Each response keeps its chunk until its client has received it. Meanwhile, a stream receives a new record."""
     topic, live = cluster.create_all([f"{fresh_name}-{name}" for name in ("chunks", "live")])
     cluster.send(topic, *records(BLOCK_OFFSETS + 1, 2_000))
     worker, slow = attack(write_timeout_s=120), SIZES.slow_readers

@@ -214,6 +214,7 @@ def test_a_measurement_that_fails_does_not_end_the_run(monkeypatch, capsys):
     monkeypatch.setattr(__main__, "Testbed", lambda *args: nullcontext())
     monkeypatch.setattr(__main__.signal, "signal", lambda *args: None)
     monkeypatch.setattr(__main__.results, "origin", dict)
+    monkeypatch.setattr(__main__.servers, "missing", lambda build: {})
     monkeypatch.setattr("sys.argv", ["bench", "--quick"])
 
     assert 1 == __main__.main()

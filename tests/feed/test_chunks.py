@@ -202,7 +202,7 @@ def test_clients_at_different_positions_request_the_same_offsets_later():
     ],
 )
 def test_a_shared_cache_answers_most_requests_of_clients_that_return(monkeypatch, weights, behind, share, for_each):
-    """1,000 clients were cut off at different positions, and return later. docs/cdn.md contains these figures."""
+    """1,000 clients were cut off at different positions, and return later. docs/cdn.md quotes some of these figures."""
     monkeypatch.setattr(core, "BLOCK_OFFSETS", 1000)
     clients, partitions = 1_000, [Partition("t", number) for number in range(len(weights))]
     ends = dict.fromkeys(partitions, 0)

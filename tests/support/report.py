@@ -21,7 +21,7 @@ from tests.support.schedule import Schedule
 
 ROOT = Path(__file__).parents[2]
 EVIDENCE = [*ROOT.glob("docs/*.md"), *ROOT.glob("tests/**/*.md")]
-OUTPUT = "left_out"  # of a process of pytest-xdist
+OUTPUT = "left_out"  # the key in pytest-xdist's `workeroutput`
 MAY_BE_SKIPPED = ROOT / "tests" / "may_be_skipped.toml"
 NAMED_TEST = re.compile(r"`([\w/]+\.py::)(?:Test\w+::)?(test_\w+)`")
 LONG, PROCESSES = "long", "processes"  # the markers
@@ -62,7 +62,7 @@ class Report:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._passed: set[str] = set()
         self._skipped: dict[str, str] = {}  # the reasons
-        self._left_out: dict[str, list[str]] = {}  # by their marker
+        self._left_out: dict[str, list[str]] = {}  # test IDs by marker
         self._problems: dict[str, list[str]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -137,7 +137,7 @@ class Report:
 
 
 class LeftOut:
-    """In a process of pytest-xdist: sends the names of tests to the controller, which collects no tests itself."""
+    """In a process of pytest-xdist: sends the names of deselected tests to the controller, which collects none."""
 
     def __init__(self, config: pytest.Config, output: dict[str, object]) -> None:
         self._config, self._output = config, output
@@ -147,7 +147,7 @@ class LeftOut:
 
 
 def _left_out(items: Iterable[pytest.Item], config: pytest.Config) -> dict[str, list[str]]:
-    """Return the names of the tests that the option -m leaves out, by their marker; those that have both are long."""
+    """Return the names of the tests that -m leaves out, by marker. A test with both markers counts as long."""
     names: dict[str, list[str]] = {marker: [] for marker in LEFT_OUT if f"not {marker}" in config.option.markexpr}
     for item in items:
         if marker := next((marker for marker in names if item.get_closest_marker(marker)), ""):
