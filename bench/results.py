@@ -87,8 +87,8 @@ of them even there, and what compiled code could save:
   a82e9062), the median was 12 ms, and the 99th percentile 450 ms.
 
 The times of *Opening a stream* and *Catch-up* are from the faster machine, those of *Many clients: latency* from this one.
-The shares of *Few clients*, *Many clients: CPU* and *Chunks* are from samples (`perf record -e cpu-clock -p PID` during the same
-load; for chunks, samples of Python's stack) on a slower machine."""
+The shares of *Few clients*, *Many clients: CPU* and *Chunks* are from samples (`perf record -e cpu-clock -p PID` during the
+same load; for chunks, samples of Python's stack) on a slower machine."""
 BEFORE_TEXT = "*Before*: measured before the work on these goals, on another machine with two cores."
 BEFORE = {
     "catch_up.cpu": 2.9, "catch_up.ratio": 2.5, "idle.10000.memory": 6.9, "live.1000x200.p99": 42, "live.10000x20.p99": 298,
