@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import pytest
 
+from kafkasse.web.finite_reads import LONG_POLL_S
 from tests.server.conftest import metric
 from tests.support.client import READ_TIMEOUT_S, fetch
 from tests.support.kafka import Cluster
@@ -282,7 +283,7 @@ def test_a_poll_without_records_ends_with_204(processes):
 
 def test_a_poll_without_records_ends_before_a_platform_cuts_it(processes):
     """Several platforms end each response after 10 s."""
-    with Server(APP) as server:
+    with Server(APP, LONG_POLL_S=str(LONG_POLL_S)) as server:
         client = Connection(server.port).poll()
         client.socket.settimeout(PLATFORM_LIMIT_S)
 
