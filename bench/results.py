@@ -86,6 +86,10 @@ of them even there, and what compiled code could save:
 - **Pipeline.** During a commit, Spark processes no record, and then updates queue up. On the faster machine (commit
   a82e9062), the median was 12 ms, and the 99th percentile 450 ms.
 
+The clients are not the limit of any load: the rows *CPU of the clients* contain what all their processes use. In
+`catch_up.500.event`, the ID in each event contains 500 offsets and is longer than the record, so a record costs three times
+as much as in `catch_up`.
+
 The times of *Opening a stream* and *Catch-up* are from the faster machine, those of *Many clients: latency* from this one.
 The shares of *Few clients*, *Many clients: CPU* and *Chunks* are from samples (`perf record -e cpu-clock -p PID` during the
 same load; for chunks, samples of Python's stack) on a slower machine."""
