@@ -118,9 +118,11 @@ def test_one_request_replaces_an_outdated_response_to_a_long_poll(site):
     assert 2 == site.requests()[path]
 
 
-def test_requests_from_now_on_do_not_wait_for_each_other(site):
-    """A request that waited would begin at a later end of the log, and miss the record that the first one receives."""
-    polls = [gevent.spawn(site.get, "/t?offset=now&live=long-poll") for _ in range(CLIENTS)]
+@pytest.mark.parametrize("login", [{}, {"Cookie": "__Host-token=x"}], ids=["from now on", "with a login"])
+def test_requests_with_responses_of_their_own_do_not_wait_for_each_other(site, login):
+    """A request from now on that waited would begin at a later end of the log, and miss the record of the first one."""
+    offset = site.read_to_end()[1] if login else "now"
+    polls = [gevent.spawn(site.get, f"/t?offset={offset}&live=long-poll", **login) for _ in range(CLIENTS)]
 
     wait_until(lambda: site.open_reads() == CLIENTS)
     fetch(site.server.port, "/-/append", "POST")

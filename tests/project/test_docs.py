@@ -161,7 +161,8 @@ TABLE = {
         "./wheels/": "project/test_packaging.py::test_the_docs_name_the_wheel",
         'pip install "../kafkasse/kafkasse_client': CLIENT,
         'pip install ../kafkasse "../kafkasse/kafkasse_client': CAT,
-        "pip install --no-deps": CAT,
+        "pip install --no-deps ../kafkasse ../": CAT,
+        "pip install --no-deps ../kafkasse\n": "project/test_packaging.py::test_pipelines_need_only_the_listed_packages",
     },
     "docs/javascript.md": {
         "npm pack": "javascript/test_javascript.py::test_the_npm_package_contains_the_modules_and_their_types",

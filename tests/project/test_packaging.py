@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
+import subprocess
 import sys
 import tarfile
 import tomllib
@@ -22,10 +24,15 @@ from packaging.utils import canonicalize_name
 from trove_classifiers import classifiers
 
 import kafkasse
+from tests.commands.run import run_words
+from tests.pipelines.topics import topics
 from tests.project.compat import PYTHONS
 from tests.project.conftest import link, pip
 from tests.support.client import Client, fetch
+from tests.support.process_group import end_group
 from tests.support.server import Server
+
+__all__ = ["topics"]
 
 CLIENT = "kafkasse_client"  # the folder and the package
 OF_EACH_SDIST = {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", ".gitignore"}
@@ -350,6 +357,31 @@ def test_cat_needs_only_the_client_click_and_requests(wheel, client_wheel, greet
     data = run(tmp_path / "venv/bin/kafkasse", "cat", url, "--max", "2").splitlines()
 
     assert ['{"hello": "world"', '{"hello": "you"'] == [line.partition(',"_kafka"')[0] for line in data]
+
+
+def test_pipelines_need_only_the_listed_packages(root, wheel, topics, run, tmp_path):
+    """A pipeline runs on a machine that has no package of the server."""
+    listed = re.search(
+        r"only runs pipelines:.*?pip install (?!--)(.*?)\n```", (root / "docs/install.md").read_text(), re.S
+    )
+    assert listed
+    venv.create(tmp_path / "venv")
+    link(_closure(map(Requirement, shlex.split(listed[1].replace("\\\n", "")))), tmp_path / "venv")
+    run(*pip(tmp_path / "venv"), "install", "--quiet", "--no-index", "--no-deps", wheel)
+    (tmp_path / "large.yaml").write_text(
+        "pipelines: {large: {source: {topic: orders, schema: {properties: {amount: {type: integer}}}}, "
+        "query: {where: amount > 100}, sink: large}}"
+    )
+    topics.send((b"1", b'{"amount": 100}'), (b"2", b'{"amount": 101}'))
+
+    program, words = tmp_path / "venv/bin/kafkasse", run_words(topics, name=f"{tmp_path}/large.yaml:large")
+    with subprocess.Popen([program, "pipeline", *words], cwd=tmp_path, process_group=0) as process:
+        try:
+            results = dict(topics.read(lambda latest: len(latest) == 2))
+        finally:
+            end_group(process)
+
+    assert {"1": None, "2": b'{"amount":101}'} == results
 
 
 def test_cat_without_the_client_says_what_to_install(installed, run):

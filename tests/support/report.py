@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import guard
 from tests.support.schedule import Schedule
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +25,7 @@ EVIDENCE = [*ROOT.glob("docs/*.md"), *ROOT.glob("tests/**/*.md")]
 OUTPUT = "left_out"  # the key in pytest-xdist's `workeroutput`
 MAY_BE_SKIPPED = ROOT / "tests" / "may_be_skipped.toml"
 NAMED_TEST = re.compile(r"`([\w/]+\.py::)(?:Test\w+::)?(test_\w+)`")
-LONG, PROCESSES = "long", "processes"  # the markers
+LONG, PROCESSES = "long", guard.NAME  # the markers
 LEFT_OUT = {
     LONG: "that take minutes: make test-long",
     PROCESSES: "that start Kafka, servers, browsers or Spark: make test",
