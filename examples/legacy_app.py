@@ -1,10 +1,10 @@
 """An existing app with pages, a login, a logout and its own error pages, and the streams of its customers' orders.
 
-    gunicorn --worker-class kafkasse.server.worker.Worker legacy_app:app
+    SECRET_KEY=… gunicorn --worker-class kafkasse.server.worker.Worker legacy_app:app
 
 Each customer reads only the records whose key is the customer's name. Without a login, a stream gets a 401 instead of a
-redirect, because a script cannot follow one to a page. The streams end at the logout, and when the login expires. What was
-added to the app is marked with `kafkasse`. All other requests still use its error pages, and the streams do not change the
+redirect, because a script cannot follow one to a page. The streams end at the logout, at the login of another customer in
+the same browser, and when the login expires. What was added to the app is marked with `kafkasse`. All other requests still use its error pages, and the streams do not change the
 session.
 """
 
@@ -22,7 +22,7 @@ LIFETIME_S = 8 * 60 * 60
 
 app = Flask(__name__)
 app.config["SESSION_COOKIE_SAMESITE"] = "Lax"  # pages of other origins cannot use the session
-app.secret_key = os.environ.get("SECRET_KEY", "for development only")
+app.secret_key = os.environ["SECRET_KEY"]  # create one with: python -c 'import secrets; print(secrets.token_hex())'
 
 
 @app.before_request
@@ -42,19 +42,18 @@ def user() -> str:
 def login() -> str | Response:
     """Log in anyone who enters a name."""
     if request.method == "POST":
+        before = user()
         session["user"], session["expires_at"] = request.form["user"], time.time() + LIFETIME_S
-        return redirect(url_for("orders"))
+        return ending_streams(before, redirect(url_for("orders")))
     return '<form method="post"><label>Name <input name="user"></label> <button>Log in</button></form>'
 
 
 @app.route("/logout", methods=["POST"])
 def logout() -> Response:
-    """Log out, and end the streams in the user's other tabs (kafkasse)."""
-    name = user()
+    """Log out."""
+    before = user()
     session.clear()
-    response = redirect(url_for("login"))
-    response.call_on_close(lambda: kafkasse.end_streams(name))  # when the browser has the new cookie
-    return response
+    return ending_streams(before, redirect(url_for("login")))
 
 
 @app.route("/")
@@ -78,6 +77,13 @@ def failed(error: Exception) -> tuple[str, int]:
 
 
 # kafkasse
+
+
+def ending_streams(name: str, response: Response) -> Response:
+    """Return the response. When the browser has its cookie, the streams in all tabs of the user end."""
+    if name:
+        response.call_on_close(lambda: kafkasse.end_streams(name))
+    return response
 
 
 def customer(_: Request) -> kafkasse.Visitor | None:

@@ -58,19 +58,24 @@ def sign_in():
     name = request.form["name"]
     if not check_password_hash(_read_users().get(name, UNKNOWN), request.form["password"]):
         return render_template("login.html", error="The name or the password is wrong."), 403
+    before = session.get("customer")
     session.clear()
     session.update(customer=name, expires_at=time.time() + LIFETIME_S)
-    return redirect(url_for("orders"))
+    return _ending_streams(before, redirect(url_for("orders")))
 
 
 @pages.post("/logout")
 def sign_out():
-    """Sign the customer out, and end the streams in the customer's other tabs."""
-    name = session.get("customer")
+    """Sign the customer out."""
+    before = session.get("customer")
     session.clear()
-    response = redirect(url_for("login.sign_in"))
+    return _ending_streams(before, redirect(url_for("login.sign_in")))
+
+
+def _ending_streams(name, response):
+    """Return the response. When the browser has its cookie, the streams in all tabs of the customer end."""
     if name:
-        response.call_on_close(lambda: kafkasse.end_streams(name))  # when the browser has the new cookie
+        response.call_on_close(lambda: kafkasse.end_streams(name))
     return response
 
 

@@ -126,6 +126,14 @@ class Config:
         from kafkasse.config import whole_topics  # imported here for the same reason as in routes()
 
         yield from whole_topics.warnings(self.routes)
+        for route in self.routes:
+            if route.access and self.route.routes.get(route.name, {}).get("shared_cache_s"):
+                reason = "caches never store chunks of a route with guards"
+                yield f"routes.{route.name}.shared_cache_s has no effect, because {reason}: remove it."
+        for cluster in ("", *self.kafka.clusters):
+            if setting := kafka.unused(self.kafka_settings(cluster)):
+                where = f"clusters.{cluster}" if cluster else "kafka"
+                yield f"{where}.{setting} has no effect without sasl_mechanism: OAUTHBEARER. Add this setting, or remove {setting}."
 
     def archive(self, cluster: str = "") -> str:
         """Return the directory of the archive of a cluster, or "" if there is none."""

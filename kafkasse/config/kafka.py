@@ -121,9 +121,12 @@ def _problems_of_objects(settings: Mapping[str, Any]) -> Iterator[tuple[str, str
     if provider is not None and not callable(provider) and not callable(getattr(provider, "token", None)):
         rest = "must be a function that returns a token, or an object with a method token() that returns one."
         yield "sasl_oauth_token_provider", rest
-    elif provider is not None and settings.get("sasl_mechanism") != "OAUTHBEARER":
-        rest = "has no effect without OAUTHBEARER. Example: security_protocol: SASL_SSL, sasl_mechanism: OAUTHBEARER"
-        yield "sasl_oauth_token_provider", rest
+
+
+def unused(settings: Mapping[str, Any]) -> str:
+    """Return the name of a setting that another one makes useless, or ""."""
+    name = "sasl_oauth_token_provider"
+    return name if settings.get(name) is not None and settings.get("sasl_mechanism") != "OAUTHBEARER" else ""
 
 
 def _problems_of_servers(servers: str | list[str]) -> Iterator[tuple[str, str]]:

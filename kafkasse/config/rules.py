@@ -205,8 +205,6 @@ def _problems_of_route(route: Values, general: Values) -> Iterator[tuple[str, st
     """Yield, for each setting of a route that cannot work, its name and the rest of a sentence that starts with the name."""
     if problem := _problem_of_path(route["path"]):
         yield "path", problem
-    if route.get("shared_cache_s") and _has_guards(route, general):
-        yield "shared_cache_s", "has no effect, because caches never store chunks of a route with guards: remove it."
     if "cluster" in route and route["cluster"] not in general["clusters"]:
         known = list(general["clusters"])
         suggestion = names.suggestion(route["cluster"], known) if known else ". There are none."

@@ -60,7 +60,6 @@ def route(**members: Any) -> dict[str, Any]:
         (route(access=[{"claims": {}}]), "routes.r.access[0] needs guard."),
         (route(access=[{"guard": "a", "clams": {}}]), "routes.r.access[0].clams is not a setting"),
         (route(access=[{"guard": "a", "claims": {"x": "y"}}]), "routes.r.access[0].claims.x must be a list of values"),
-        (route(access=["a"], shared_cache_s=9), "routes.r.shared_cache_s has no effect, because caches never store"),
         ({"access": ["a"]}, "access[0] is a, which is not one of the guards. They are: none."),
         ({"guards": GUARDS, "access": ["a"], "public": True}, "public cannot be true if access is set: remove one"),
     ],

@@ -228,3 +228,20 @@ def test_settings_of_the_open_route_from_the_environment():
     route = Config.load({f"KAFKASSE_{name}": text for name, text in variables.items()}).routes[-1]
 
     assert (("a", "events.*"), True, IdType.BOTH) == (route.allowed, route.compact_ids, route.id_type)
+
+
+def test_warns_of_settings_without_effect_that_an_earlier_release_accepted():
+    """They are not errors, so that an upgrade does not stop a server."""
+    mine = {"path": "/me", "topics": ["orders"], "access": ["login"], "shared_cache_s": 60}
+    news = {"path": "/news", "topics": ["news"], "access": "public", "shared_cache_s": 60}
+    config = Config(
+        guards={"login": lambda _: None},
+        routes={"mine": mine, "news": news},
+        clusters={"eu": {"bootstrap_servers": "eu.example:9092", "sasl_oauth_token_provider": str}},
+    )
+
+    assert [
+        "routes.mine.shared_cache_s has no effect, because caches never store chunks of a route with guards: remove it.",
+        "clusters.eu.sasl_oauth_token_provider has no effect without sasl_mechanism: OAUTHBEARER. Add this setting, or "
+        "remove sasl_oauth_token_provider.",
+    ] == list(config.warnings())

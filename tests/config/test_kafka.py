@@ -84,7 +84,6 @@ def test_addresses_that_are_not_valid(problems, servers):
         ({"security_protocol": "SSL", "ssl_certfile": __file__},
          f"kafka.ssl_certfile names the file '{__file__}', which does not contain a certificate in PEM form"),
         ({"ssl_context": 5}, "kafka.ssl_context must be an ssl.SSLContext, not a value of type int."),
-        ({"sasl_oauth_token_provider": str}, "kafka.sasl_oauth_token_provider has no effect without OAUTHBEARER."),
         ({"sasl_oauth_token_provider": 5}, "kafka.sasl_oauth_token_provider must be a function that returns a token"),
         ({"ssl_cafile": __file__}, "kafka.ssl_cafile has no effect while security_protocol is PLAINTEXT."),
     ],

@@ -139,15 +139,19 @@ def _copy(tree: Path, source: str, target: Path) -> None:
 def test_an_existing_app_streams_to_each_customer_their_own_records(tree, web_venv, start, cluster, fresh_name):
     """The app is examples/legacy_app.py, started by the command that it shows, without kafkasse's gunicorn.conf.py.
 
-    Without a login, a page redirects, and a stream gets a 401 that asks for no token. A logout ends the streams of this
-    customer, and the cookie that the browser has then opens no stream. `make compat` runs this with the packages of an
-    older app.
+    Without a login, a page redirects, and a stream gets a 401 that asks for no token. A logout, and a login of someone else
+    in the same browser, end the streams of this customer, and the cookie that the browser has after a logout opens no stream.
+    `make compat` runs this with the packages of an older app.
     """
     prefix = f"{fresh_name}."
     topic = cluster.create(f"{prefix}orders")
     for customer, order in (("ada", b"1"), ("grace", b"2"), ("ada", b"3")):
         cluster.send(topic, order, key=customer.encode())
-    variables = {"KAFKASSE_BOOTSTRAP_SERVERS": cluster.bootstrap_servers, "KAFKASSE_TOPIC_PREFIX": prefix}
+    variables = {
+        "KAFKASSE_BOOTSTRAP_SERVERS": cluster.bootstrap_servers,
+        "KAFKASSE_TOPIC_PREFIX": prefix,
+        "SECRET_KEY": "s",
+    }
     home = Path(PYTHON).parents[1] if "SERVER_PYTHON" in os.environ else web_venv
     server = start(LEGACY_APP, tree / "examples", home, PYTHONPATH=str(tree), KAFKASSE_PUBLIC="false", **variables)
     site = f"http://127.0.0.1:{server.port}"
@@ -174,6 +178,8 @@ def test_an_existing_app_streams_to_each_customer_their_own_records(tree, web_ve
         of_ada.rest()
         cluster.send(topic, b"4", key=b"grace")
         later = of_grace.events(1)
+        grace.post(f"{site}/login", data={"user": "ada"})
+        of_grace.rest()
     after = ada.get(f"{site}{path}")
 
     assert (302, "/login") == (page.status_code, page.headers["Location"].removeprefix(site))
