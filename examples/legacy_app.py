@@ -4,8 +4,8 @@
 
 Each customer reads only the records whose key is the customer's name. Without a login, a stream gets a 401 instead of a
 redirect, because a script cannot follow one to a page. The streams end at the logout, at the login of another customer in
-the same browser, and when the login expires. What was added to the app is marked with `kafkasse`. All other requests still use its error pages, and the streams do not change the
-session.
+the same browser, and when the login expires. What was added to the app is marked with `kafkasse`. All other requests still
+use its error pages, and the streams do not change the session.
 """
 
 from __future__ import annotations

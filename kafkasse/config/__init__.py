@@ -133,7 +133,8 @@ class Config:
         for cluster in ("", *self.kafka.clusters):
             if setting := kafka.unused(self.kafka_settings(cluster)):
                 where = f"clusters.{cluster}" if cluster else "kafka"
-                yield f"{where}.{setting} has no effect without sasl_mechanism: OAUTHBEARER. Add this setting, or remove {setting}."
+                remedy = f"Add this setting, or remove {setting}."
+                yield f"{where}.{setting} has no effect without sasl_mechanism: OAUTHBEARER. {remedy}"
 
     def archive(self, cluster: str = "") -> str:
         """Return the directory of the archive of a cluster, or "" if there is none."""

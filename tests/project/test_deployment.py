@@ -140,8 +140,8 @@ def test_an_existing_app_streams_to_each_customer_their_own_records(tree, web_ve
     """The app is examples/legacy_app.py, started by the command that it shows, without kafkasse's gunicorn.conf.py.
 
     Without a login, a page redirects, and a stream gets a 401 that asks for no token. A logout, and a login of someone else
-    in the same browser, end the streams of this customer, and the cookie that the browser has after a logout opens no stream.
-    `make compat` runs this with the packages of an older app.
+    in the same browser, end the streams of this customer, and the cookie that the browser has after a logout opens no
+    stream. `make compat` runs this with the packages of an older app.
     """
     prefix = f"{fresh_name}."
     topic = cluster.create(f"{prefix}orders")
