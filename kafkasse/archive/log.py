@@ -28,6 +28,7 @@ from weakref import WeakSet
 import gevent
 from gevent.lock import RLock
 from gevent.threadpool import ThreadPool
+from gevent.util import wrap_errors
 
 from kafkasse.archive import parquet
 from kafkasse.archive.directory import ArchiveDirectory, NotAnArchive
@@ -180,8 +181,8 @@ class ArchiveReader:
         try:
             if self._threads is None:
                 self._threads = ThreadPool(MAX_THREADS)
-            with timeout:
-                result: Result | Exception = self._threads.apply(self._outcome, (call,))
+            with timeout:  # gevent would print the traceback of an error in a thread
+                result: Result | Exception = self._threads.apply(wrap_errors(Exception, self._checked), (call,))
             if isinstance(result, Exception):
                 raise result
             return result
@@ -195,18 +196,13 @@ class ArchiveReader:
             self._hung_at = time.monotonic()
             raise self._unavailable(f"no answer within {READ_TIMEOUT_S:g} s") from error
 
-    def _outcome(self, call: Callable[[], Result]) -> Result | Exception:
-        """Return `call()`, or the error that it raises. gevent would print the traceback of an error in a thread."""
+    def _checked(self, call: Callable[[], Result]) -> Result:
+        """Return `call()`."""
         try:
             return call()
-        except FileNotFoundError as error:
-            try:
-                self._directory.check()
-            except NotAnArchive as missing:  # the whole archive, not only one file
-                return missing
-            return error
-        except Exception as error:  # noqa: BLE001 - the caller raises it
-            return error
+        except FileNotFoundError:
+            self._directory.check()  # the whole archive may be missing, not only one file
+            raise
 
     def _unavailable(self, problem: str = "") -> ArchiveUnavailable:
         self.totals[UNAVAILABLE_ERRORS] += 1

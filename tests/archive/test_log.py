@@ -439,7 +439,7 @@ def test_a_file_system_that_hangs_delays_no_one_for_long(log, archived, monkeypa
 
     assert {AT: OffsetRange(0, 10, 0)} == log.offset_ranges([AT])
     calls: list[Any] = []
-    monkeypatch.setattr(log.reader, "_outcome", calls.append)
+    monkeypatch.setattr(log.reader, "_checked", calls.append)
     assert [] == offsets(log, 0, 1)
     assert [] == calls
 

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import gevent
 from gevent.threadpool import ThreadPool
+from gevent.util import wrap_errors
 
 from kafkasse.process.loop_thread import loop_thread
 from kafkasse.records.registry.wire_format import SchemaId
@@ -136,17 +137,11 @@ class RegistryClient:
             return self._send(path, parameters)
         # gevent has not patched the sockets of this process, so a request would block the event loop.
         self._threads = self._threads or ThreadPool(MAX_THREADS)
-        outcome: tuple[int, bytes] | Exception = self._threads.apply(self._outcome, (path, parameters))
+        send = wrap_errors(Exception, self._send)  # gevent would print the traceback of an error in a thread
+        outcome: tuple[int, bytes] | Exception = self._threads.apply(send, (path, parameters))
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
-
-    def _outcome(self, path: str, parameters: Mapping[str, str]) -> tuple[int, bytes] | Exception:
-        """Return an exception instead of raising it, because gevent would print it."""
-        try:
-            return self._send(path, parameters)
-        except Exception as error:  # noqa: BLE001 - raised by the caller
-            return error
 
     def _send(self, path: str, parameters: Mapping[str, str]) -> tuple[int, bytes]:
         settings = self._settings
