@@ -52,12 +52,7 @@ class Tickets:
     """
 
     def __init__(
-        self,
-        secret: bytes,
-        purpose: str,
-        folder: Path,
-        clock: Callable[[], float] = time.time,
-        is_shared: bool = False,
+        self, secret: bytes, purpose: str, folder: Path, clock: Callable[[], float] = time.time, is_shared: bool = False
     ) -> None:
         key = hmac.digest(secret, purpose.encode(), "sha256")
         self._fernet = Fernet(base64.urlsafe_b64encode(key))

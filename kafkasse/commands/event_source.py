@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 
 def events(
-    url: str,
-    last_event_id: str,
-    headers: Mapping[str, str],
-    token_file: Path | None,
-    report: Callable[[str], None],
+    url: str, last_event_id: str, headers: Mapping[str, str], token_file: Path | None, report: Callable[[str], None]
 ) -> Generator[Event, None, None]:
     """Yield each event of a stream once, except `error` events. Reconnect after every interruption.
 

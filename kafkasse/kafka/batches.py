@@ -18,13 +18,7 @@ from kafka.errors import CorruptRecordError
 from kafka.record.default_records import DefaultRecordBatch as PythonDecoder
 
 from kafkasse.kafka.client import lenient_records
-from kafkasse.kafka.compression import (
-    PIECE_BYTES,
-    DecompressedTooLarge,
-    LargeBlock,
-    block_bytes,
-    decompress,
-)
+from kafkasse.kafka.compression import PIECE_BYTES, DecompressedTooLarge, LargeBlock, block_bytes, decompress
 from kafkasse.kafka.errors import OldMessageFormat, message
 from kafkasse.kafka.fetch_protocol import PartitionData
 from kafkasse.log import UNKNOWN_EPOCH, Record

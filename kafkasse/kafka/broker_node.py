@@ -15,12 +15,7 @@ from gevent import get_hub
 from kafkasse.kafka.connection import Connection
 from kafkasse.kafka.connection_pool import ConnectionPool
 from kafkasse.kafka.cursor_core import CursorCore, CursorOptions
-from kafkasse.kafka.fetch_protocol import (
-    FetchResponse,
-    encode_request,
-    parse_response,
-    parse_throttle_ms,
-)
+from kafkasse.kafka.fetch_protocol import FetchResponse, encode_request, parse_response, parse_throttle_ms
 from kafkasse.kafka.fetch_session import FetchSession
 from kafkasse.process.event_loop import take_turn
 

@@ -46,13 +46,7 @@ class KafkaCursor:
         outages: receives the failures of connections.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        pool: ConnectionPool,
-        options: CursorOptions,
-        outages: errors.Outages,
-    ) -> None:
+    def __init__(self, cluster: Cluster, pool: ConnectionPool, options: CursorOptions, outages: errors.Outages) -> None:
         self._cluster = cluster
         self._pool = pool
         self._options = options

@@ -16,11 +16,7 @@ from kafkasse.pipelines.pipeline import Pipeline
 from kafkasse.pipelines.queries.topn import topn
 
 TOPN = Pipeline(
-    "topn",
-    "countries",
-    partial(topn, n=3),
-    "topn",
-    summary="the running Top 3 countries by size, per continent",
+    "topn", "countries", partial(topn, n=3), "topn", summary="the running Top 3 countries by size, per continent"
 )
 
 ENTRY_POINTS = "kafkasse.pipelines"  # the group in which packages register pipelines

@@ -65,10 +65,7 @@ SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
 }
 # Keep a local JVM small and quick to start. With spark-submit, the user decides.
-LOCAL_SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.driver.memory": "512m",
-}
+LOCAL_SETTINGS = {"spark.ui.enabled": "false", "spark.driver.memory": "512m"}
 # Hadoop's own classes start a process for each new file and for each renamed file, so a commit starts dozens of processes.
 # The executors of a cluster cannot use kafkasse's classes, because they open their first file before they have its jar.
 SINGLE_JVM_SETTINGS = {

@@ -89,10 +89,7 @@ def _supervise(parent: int, pid_descriptor: int, scratch: str, command: list[str
     os.set_inheritable(pid_descriptor, False)
     # The caller's command, with the descriptors that the caller passed on. Its process group includes all its children.
     child = subprocess.Popen(  # noqa: S603
-        command,
-        close_fds=False,
-        process_group=0,
-        preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+        command, close_fds=False, process_group=0, preexec_fn=_end_with_parent if sys.platform == "linux" else None
     )
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())
     with os.fdopen(pid_descriptor, "wb") as pid_pipe:

@@ -128,11 +128,7 @@ class ClientSocket:
     )
 
     def __init__(
-        self,
-        client: socket.socket,
-        write_timeout_s: float,
-        stream: Resumable,
-        coding: Coding = IDENTITY,
+        self, client: socket.socket, write_timeout_s: float, stream: Resumable, coding: Coding = IDENTITY
     ) -> None:
         self.socket: socket.socket = _PlainSocket(client.family, client.type, client.proto, client.detach())
         self.socket.setblocking(False)

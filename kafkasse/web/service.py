@@ -19,26 +19,14 @@ from werkzeug.exceptions import HTTPException
 
 from kafkasse.access import Guards, Visitor
 from kafkasse.config import Config
-from kafkasse.errors import (
-    UNEXPECTED,
-    InvalidParameter,
-    KafkasseError,
-    Unauthorized,
-)
+from kafkasse.errors import UNEXPECTED, InvalidParameter, KafkasseError, Unauthorized
 from kafkasse.feed import Feeds, Reader
 from kafkasse.feed.chunks import Chunk, Start
 from kafkasse.feed.shared_chunks import ReadWaits, SharedChunks, SharedRead
 from kafkasse.feed.start import resolve
 from kafkasse.log import Log, Partition, Topic
 from kafkasse.process.limits import StreamLimits, TrustedProxies, subscriber
-from kafkasse.process.open_streams import (
-    OPENED_KEY,
-    PARK_KEY,
-    EndReason,
-    StreamEnd,
-    StreamInfo,
-    streams,
-)
+from kafkasse.process.open_streams import OPENED_KEY, PARK_KEY, EndReason, StreamEnd, StreamInfo, streams
 from kafkasse.process.stream_services import stream_services
 from kafkasse.process.telemetry import request_id, traces
 from kafkasse.records.encoder import Encoder
@@ -86,11 +74,7 @@ if TYPE_CHECKING:  # its packages are optional
 
 GUARD_RETRY_S = "5"  # after a guard of the application has failed
 # werkzeug's redirects to a path with other slashes repeat the Host header, which a client can forge.
-RULE_OPTIONS: Mapping[str, Any] = {
-    "methods": ALL_METHODS,
-    "provide_automatic_options": False,
-    "merge_slashes": False,
-}
+RULE_OPTIONS: Mapping[str, Any] = {"methods": ALL_METHODS, "provide_automatic_options": False, "merge_slashes": False}
 
 
 class Opening(NamedTuple):
@@ -234,11 +218,7 @@ class StreamService:
         self._parse(target.route, parameters.pop("topics", ""), parameters, is_finite_read(current_request()))
 
     def respond(
-        self,
-        route: Route,
-        topics: str,
-        parameters: Mapping[str, str],
-        on_open: Callable[[], object] = lambda: None,
+        self, route: Route, topics: str, parameters: Mapping[str, str], on_open: Callable[[], object] = lambda: None
     ) -> Response:
         """Identify the visitor, parse the request, select the records, check the topics, and open the stream.
 

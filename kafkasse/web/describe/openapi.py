@@ -167,15 +167,12 @@ def _stream(stream: StreamDescription) -> dict[str, Any]:
             "text/event-stream": {"itemSchema": _server_sent_event(stream)},
             "application/x-ndjson": {"itemSchema": ref(_line_name(stream))},
             "application/json": {"schema": _chunk(stream)},
-        },
+        }
     }
 
 
 def _response(description: str, *headers: str) -> dict[str, Any]:
-    return {
-        "description": description,
-        "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in headers},
-    }
+    return {"description": description, "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in headers}}
 
 
 def _line_name(stream: StreamDescription) -> str:
