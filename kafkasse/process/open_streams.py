@@ -65,6 +65,16 @@ class StreamInfo(NamedTuple):
         requested_at = time.monotonic() if requested_at is None else requested_at
         return cls(f"{os.getpid()}-{next(_numbers)}", request_id, route, client, visitor, time.time(), requested_at)
 
+    def status(
+        self, state: str, events: int, size: int, lag: int | None = None, silent_s: int | None = None
+    ) -> dict[str, Any]:
+        """Return the current status of the stream for operators."""
+        known = self._asdict()
+        del known["requested_at"]  # a monotonic time means nothing to operators
+        age_s = round(time.time() - self.opened_at, 1)
+        sent = {"events": events, "bytes": size}
+        return {**known, "age_s": age_s, "state": state, **sent, "lag_records": lag, "kafka_silent_s": silent_s}
+
 
 class StreamEnd(NamedTuple):
     """How a stream ended."""

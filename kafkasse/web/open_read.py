@@ -140,11 +140,7 @@ class OpenRead:
 
     def status(self) -> dict[str, Any]:
         """Return the current status of the read for operators."""
-        known = self.info._asdict()
-        del known["requested_at"]  # a monotonic time means nothing to operators
-        age_s = round(time.time() - self.info.opened_at, 1)
-        sent = {"events": self._records, "bytes": self._bytes}
-        return {**known, "age_s": age_s, "state": FINITE_READ, **sent, "lag_records": None, "kafka_silent_s": None}
+        return self.info.status(FINITE_READ, self._records, self._bytes)
 
     def close(self) -> None:
         """Release everything. May be called twice, and by any thread that serves requests."""

@@ -168,19 +168,9 @@ class Stream:
 
     def status(self) -> dict[str, Any]:
         """Return the current status of the stream for operators."""
-        reader, info = self.reader, self.info
-        events, sent_bytes = reader.totals()
-        known = info._asdict()
-        del known["requested_at"]  # a monotonic time means nothing to operators
-        return {
-            **known,
-            "age_s": round(time.time() - info.opened_at, 1),
-            "state": reader.state.name.lower(),
-            "events": events,
-            "bytes": sent_bytes,
-            "lag_records": reader.lag(),
-            "kafka_silent_s": int(max(0.0, time.monotonic() - reader.stats.silent_since)),
-        }
+        reader = self.reader
+        silent_s = int(max(0.0, time.monotonic() - reader.stats.silent_since))
+        return self.info.status(reader.state.name.lower(), *reader.totals(), reader.lag(), silent_s)
 
     def close(self) -> None:
         """Release everything. May be called twice, and before the stream was iterated."""
