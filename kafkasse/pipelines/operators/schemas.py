@@ -2,50 +2,26 @@
 
 from __future__ import annotations
 
-from pyspark.sql.types import ArrayType, IntegerType, LongType, MapType, StringType, StructType
+from pyspark.sql.types import ArrayType, DataType, IntegerType, LongType, MapType, StringType, StructField, StructType
 
-POSITION = MapType(IntegerType(), LongType())
+TEXT, NUMBER = StringType(), LongType()
+
+
+def _struct(**fields: DataType) -> StructType:
+    return StructType([StructField(name, type_) for name, type_ in fields.items()])
+
+
+POSITION = MapType(IntegerType(), NUMBER)
 # The state cannot contain maps with other keys than text.
-STORED_POSITION = ArrayType(StructType().add("partition", IntegerType()).add("offset", LongType()))
-
+STORED_POSITION = ArrayType(_struct(partition=IntegerType(), offset=NUMBER))
 # See OrderKey.java.
-ORDER_KEY = StructType()
-for name in ("rank", "prefix_1", "prefix_2", "rest_1", "rest_2"):
-    ORDER_KEY.add(name, LongType())
-
+ORDER_KEY = _struct(rank=NUMBER, prefix_1=NUMBER, prefix_2=NUMBER, rest_1=NUMBER, rest_2=NUMBER)
 # A change of a key: its row before and after. `step` is the difference to the key's previous version.
-CHANGE = (
-    StructType()
-    .add("key", StringType())
-    .add("before", StringType())
-    .add("after", StringType())
-    .add("version", LongType())
-    .add("position", POSITION)
-    .add("step", LongType())
-)
+CHANGE = _struct(key=TEXT, before=TEXT, after=TEXT, version=NUMBER, position=POSITION, step=NUMBER)
 # The state of a key. `row` is null if the key was removed.
-KEY_STATE = (
-    StructType()
-    .add("order", LongType())
-    .add("sequence", LongType())
-    .add("version", LongType())
-    .add("position", STORED_POSITION)
-    .add("row", StringType())
-)
-MEMBER = StructType().add("key", StringType()).add("rank", LongType()).add("item", StringType())
+KEY_STATE = _struct(order=NUMBER, sequence=NUMBER, version=NUMBER, position=STORED_POSITION, row=TEXT)
+MEMBER = _struct(key=TEXT, rank=NUMBER, item=TEXT)
 # The state of a group, apart from its members. `candidates` are its first members.
-GROUP_STATE = (
-    StructType()
-    .add("size", LongType())
-    .add("version", LongType())
-    .add("position", STORED_POSITION)
-    .add("candidates", ArrayType(MEMBER))
-)
+GROUP_STATE = _struct(size=NUMBER, version=NUMBER, position=STORED_POSITION, candidates=ArrayType(MEMBER))
 # The top n of a group.
-RESULT = (
-    StructType()
-    .add("group", StringType())
-    .add("items", ArrayType(StringType()))
-    .add("version", LongType())
-    .add("position", POSITION)
-)
+RESULT = _struct(group=TEXT, items=ArrayType(TEXT), version=NUMBER, position=POSITION)
