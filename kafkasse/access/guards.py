@@ -50,7 +50,6 @@ class Guards:
         guards usually ignore tokens.
 
         Args:
-            names: names of guards.
             error: "invalid_token" or "insufficient_scope"; "" if the request contains no token.
             description: a sentence without quotes, or "".
         """

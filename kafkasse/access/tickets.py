@@ -62,11 +62,7 @@ class Tickets:
         self._window = 0
 
     def issue(self, visitor: Visitor, path: str) -> str:
-        """Return a ticket for a visitor and a path.
-
-        Raises:
-            BadRequest: the visitor's claims are too large.
-        """
+        """Return a ticket for a visitor and a path. Raise BadRequest if the visitor's claims are too large."""
         expires_at = None if visitor.expires_at == float("inf") else visitor.expires_at
         who = visitor.guard, visitor.name, dict(visitor.claims), expires_at, visitor.key_hash
         data = json.dumps([secrets.token_hex(16), path, *who], separators=(",", ":")).encode()

@@ -20,11 +20,7 @@ NEEDS_PYARROW = 'The setting archive needs the package pyarrow. Install it with:
 
 
 def check_packages() -> None:
-    """Load the packages that an archive needs.
-
-    Raises:
-        ConfigurationError: pyarrow is not installed.
-    """
+    """Load the packages that an archive needs. Raise ConfigurationError if pyarrow is not installed."""
     try:
         import kafkasse.archive.log  # noqa: F401 - takes 0.1 s; in the first request, it would block the event loop
     except ModuleNotFoundError as error:
@@ -37,7 +33,6 @@ def with_archive(log: Log, path: str, topic_prefix: str = "") -> Log:
     """Return the log of a cluster with its archive in a directory. The directory is read when a client needs it.
 
     Args:
-        log: the cluster.
         path: the directory of the archive; "" if the cluster has none.
         topic_prefix: the prefix that the names of topics have in Kafka.
 

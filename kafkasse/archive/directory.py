@@ -51,9 +51,7 @@ class TopicDirectory:
     """The archive of one incarnation of a topic.
 
     Args:
-        path: the directory.
         topic: the name of the topic in Kafka.
-        topic_id: the topic ID.
     """
 
     def __init__(self, path: Path, topic: str, topic_id: str) -> None:
@@ -196,21 +194,13 @@ class TopicDirectory:
 
 
 class ArchiveDirectory:
-    """An archive of any number of topics.
-
-    Args:
-        path: the directory.
-    """
+    """An archive of any number of topics."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
 
     def create(self) -> None:
-        """Mark the directory as an archive.
-
-        Raises:
-            NotAnArchive: it contains other files.
-        """
+        """Mark the directory as an archive. Raise NotAnArchive if it contains other files."""
         self.path.mkdir(parents=True, exist_ok=True)
         if (self.path / MARKER).exists():
             return self.check()

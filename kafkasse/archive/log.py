@@ -70,7 +70,6 @@ class ArchiveReader:
     """Reads an archive in threads, for all clients of a process. A call blocks its greenlet at most for READ_TIMEOUT_S.
 
     Args:
-        directory: the archive.
         topic_prefix: the prefix that the names of topics have in Kafka.
 
     Attributes:
@@ -218,10 +217,6 @@ class ArchiveReader:
 
 class ArchivedLog:
     """Implements log.Log.
-
-    Args:
-        log: the cluster.
-        reader: its archive.
 
     Attributes:
         recent: the cluster without its archive. Snapshots read it, because reading the whole archive would take too long.

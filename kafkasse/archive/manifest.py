@@ -26,7 +26,6 @@ class Entry:
     """The offsets `[start, end)` of a partition.
 
     Attributes:
-        partition: the number of the partition.
         start, end: the offsets. Some have no record: those of transaction markers, and of records that Kafka compacted or
             that were erased.
         epoch: the leader epoch of the records, or UNKNOWN_EPOCH.
@@ -62,7 +61,6 @@ class Manifest:
         topic: the name of the topic in Kafka.
         topic_id: the topic ID, 22 characters in base64url.
         version: the number of the newest commit that it contains; 0 if there is none.
-        partitions: the entries of each partition.
     """
 
     topic: str
@@ -114,11 +112,7 @@ class Manifest:
                     yield partition, before.end, after.start
 
     def append(self, entries: Iterable[Entry]) -> Manifest:
-        """Return the manifest with more entries.
-
-        Raises:
-            InvalidManifest: an offset is archived already.
-        """
+        """Return the manifest with more entries. Raise InvalidManifest if an offset is archived already."""
         return self._with([*self, *entries])
 
     def replace(self, old: Iterable[Entry], new: Iterable[Entry]) -> Manifest:
@@ -174,11 +168,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
-        """Parse a manifest.
-
-        Raises:
-            InvalidManifest: the text is not a manifest, or its entries overlap.
-        """
+        """Parse a manifest. Raise InvalidManifest if the text is not a manifest, or its entries overlap."""
         try:
             # The hook lets other threads run. Otherwise, a text of 10 MB would block the event loop for 0.1 s.
             parsed = json.loads(text, object_hook=_entry_or_members)

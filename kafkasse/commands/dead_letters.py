@@ -50,7 +50,6 @@ def replay(topic: str, kafka: Mapping[str, Any] | None, dry_run: bool) -> None:
 
     Args:
         kafka: settings of kafka-python's client that override those of kafkasse, if there are any.
-        dry_run: whether to list the dead letters instead of replaying them.
 
     Raises:
         CommandError: Kafka does not complete the replay.

@@ -236,7 +236,6 @@ def json_rows(lines: Iterable[str], key: str | None) -> Iterator[Row]:
     """Yield each JSON line unchanged and skip empty lines.
 
     Args:
-        lines: the file's lines.
         key: the member that becomes the record's key, or None. If the member is null, the record has no key.
 
     Raises:

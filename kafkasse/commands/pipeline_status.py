@@ -30,7 +30,6 @@ def show(topic: str, kafka: Mapping[str, Any] | None, as_json: bool) -> None:
 
     Args:
         kafka: settings of kafka-python's client that override those of kafkasse, if there are any.
-        as_json: whether to print JSON.
     """
     settings = Config.load(kafka=kafka).kafka_settings()
     with (

@@ -42,7 +42,6 @@ class KafkaCursor:
     Args:
         cluster: answers the lookups.
         pool: provides connections.
-        options: how to read.
         outages: receives the failures of connections.
     """
 

@@ -170,7 +170,6 @@ class CursorCore:
 
     Args:
         cluster: the cluster. The core calls only the methods that do not wait.
-        options: how to read.
         errors: what Kafka's errors mean.
         log: receives what happens.
 

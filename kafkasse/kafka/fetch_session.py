@@ -27,7 +27,6 @@ class FetchSession:
     """The partitions that a cursor reads from one broker. One request is in flight at a time.
 
     Args:
-        broker: the broker.
         use_session: keep a fetch session.
 
     Attributes:

@@ -59,7 +59,6 @@ class KafkaLog:
     """Implements log.Log.
 
     Args:
-        settings: the settings of the adapter.
         client_settings: the settings of kafka-python's client, such as servers, security and timeouts.
 
     Raises:

@@ -119,7 +119,6 @@ class Admin:
 
         Args:
             fix: the end of the error message: what the user can do.
-            settings: the settings of the topic.
             partitions: the number of partitions, or None for the brokers' default.
 
         Raises:

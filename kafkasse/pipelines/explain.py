@@ -51,8 +51,6 @@ class Explanation:
     """What `kafkasse pipeline check` reports.
 
     Attributes:
-        plan: Spark's plan of the query.
-        stateful: the stateful stages of the plan.
         rejections: why a mode rejects the query, or None if it accepts it.
     """
 

@@ -21,7 +21,6 @@ class CheckpointManifest:
     """The pipeline, the settings and the versions that wrote a checkpoint.
 
     Args:
-        pipeline: the name of the pipeline.
         settings: the settings on which the state depends; see Pipeline.settings.
         generation: see contract.records().
         created_at_ms: when the checkpoint was created, in milliseconds since the epoch.
@@ -38,11 +37,7 @@ class CheckpointManifest:
 
     @classmethod
     def parse(cls, text: str, checkpoint: str) -> CheckpointManifest:
-        """Parse the content of the file.
-
-        Raises:
-            CommandError: the content is not a manifest.
-        """
+        """Parse the content of the file. Raise CommandError if the content is not a manifest."""
         try:
             return cls(**json.loads(text))
         except (TypeError, ValueError) as error:

@@ -17,8 +17,6 @@ class Run:
     """A run of a pipeline.
 
     Args:
-        spark: the session.
-        pipeline: the query and its topics.
         kafka: settings of the Kafka clients, including `bootstrap.servers`.
         directory: the directory of the checkpoints, which all machines of Spark can access.
     """

@@ -117,11 +117,7 @@ def session(
 
 
 class Sessions:
-    """The Spark session of a pipeline. A session whose JVM or context has ended is replaced at its next use.
-
-    Args:
-        arguments: the arguments of session().
-    """
+    """A session with the arguments of session(). If its JVM or context has ended, the next use replaces it."""
 
     def __init__(self, *arguments: Any) -> None:
         self._arguments = arguments

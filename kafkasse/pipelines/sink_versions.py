@@ -26,9 +26,6 @@ TAIL_RECORDS = 100
 def written_versions(spark: SparkSession, kafka: dict[str, str], topics: list[str], time_ms: int) -> DataFrame | None:
     """Return the highest version of each key that was written since a time, or None if there is none.
 
-    Args:
-        time_ms: in milliseconds since the epoch.
-
     Returns:
         Rows of `written_topic`, `written_key`, `written_version` and `written_of_partitions`: the highest version by source
         partition, of records that were computed from one partition.
@@ -52,7 +49,6 @@ def check_generation(written: DataFrame, generation: int, checkpoint: str) -> No
 
     Args:
         written: the result of written_versions().
-        generation: that of the checkpoint.
 
     Raises:
         CommandError: a newer checkpoint has written to a sink.

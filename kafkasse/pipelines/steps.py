@@ -48,7 +48,6 @@ class DeclaredSource:
     """How to parse the records of a source.
 
     Args:
-        fields: the fields of each record.
         key: the field that must equal the record's key, or None.
         framed: whether values start with the ID of a schema, as the serializers of schema registries write them.
         avro: how to decode values in Avro, or None if they are JSON.
@@ -80,8 +79,6 @@ class DeclaredQuery:
 
     Args:
         queries: a query for each sink, as the YAML file defines it.
-        sources: the sources by name.
-        tables: the side tables by name.
         paths: the path of each query in the YAML file.
         error: returns the error for a path and a reason.
     """

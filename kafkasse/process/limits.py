@@ -26,7 +26,6 @@ class StreamLimits:
     """Counts the open streams of one blueprint, or of one of its routes, in one process. Clients are those of subscriber().
 
     Args:
-        max_per_client: the maximum for one client.
         whole: the limits of the blueprint, if these are the limits of a route. They count the same streams.
     """
 

@@ -255,11 +255,7 @@ def can_give_away(response: Any, environ: Mapping[str, Any]) -> bool:
 
 
 def send_error(client: Any, response: str) -> None:
-    """Send a whole response to a request that gunicorn could not parse.
-
-    Raises:
-        OSError: the client has left.
-    """
+    """Send a whole response to a request that gunicorn could not parse. Raise OSError if the client has left."""
     util.write_nonblock(client, response.encode("latin-1"))
 
 

@@ -32,7 +32,6 @@ class SupervisedProcess:
     children in order.
 
     Args:
-        command: the program and its arguments.
         scratch: a directory that the supervisor removes if this process dies; "" for none.
         popen: more arguments for Popen, such as the output, the environment and the descriptors to pass on.
     """

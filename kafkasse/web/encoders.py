@@ -41,7 +41,6 @@ class Encoders:
         """Return the encoder for a selection of a route in a wire format.
 
         Args:
-            address: the address of the client.
             drop_idle: drops the feeds of one of these encoders if it has no readers, and returns it.
 
         Raises:

@@ -76,7 +76,6 @@ class Source:
 
     Attributes:
         key: equal for all clients that have selected the same records, and only for them.
-        address: the address of the client.
         max_age_s: how long a shared cache may keep a chunk that stays the same. 0: it must not keep any chunk.
         opened: ends a read that waits when the access of the visitor ends.
         describe: completes a position, and describes its topics.
@@ -107,8 +106,6 @@ class Source:
 
         Args:
             offset: the offset as the client sent it.
-            position: the position of the offset.
-            topics: the topics of the position.
             since: see Chunks.resolve().
             must_wait: at the end of the log, wait for records.
 

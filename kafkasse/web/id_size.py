@@ -47,8 +47,6 @@ def check_offset_size(
     """Check that the server would accept the request lines with the offsets of a finite read.
 
     Args:
-        position: the position of the client.
-        topics: the topics of the position.
         other_bytes: the length of the request line without the offset.
         max_bytes: of a request line.
         limit: the name of the limit.

@@ -35,7 +35,6 @@ class Answer(NamedTuple):
         status: such as "200 OK".
         headers: are added to those of the app.
         replaced: the names of headers of the app that the response does not have, in lower case.
-        body: its parts.
     """
 
     status: str

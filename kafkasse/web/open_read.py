@@ -28,8 +28,6 @@ class OpenRead:
     """A finite read, from its request until its response was sent or discarded. Create it in the event loop.
 
     Args:
-        info: describes the read.
-        visitor: who reads.
         registry: contains the read as long as it is open.
         unauthorized: returns the error with this detail for a visitor whose access has ended.
         on_end: called in the event loop when the read is closed.

@@ -65,7 +65,6 @@ class BlueprintUrls:
         has_catalog: whether responses link to the documents of the catalog.
 
     Attributes:
-        blueprint: the blueprint.
         name: the name under which an app has registered it.
     """
 

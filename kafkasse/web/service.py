@@ -119,7 +119,6 @@ class StreamService:
         has_catalog: see BlueprintUrls.
 
     Attributes:
-        routes: the routes by name.
         tickets: issues tickets; None if the configuration does not use them.
         may_operate: whether the visitor may use the endpoints for operators, or None if this address does not have them. The
             attribute is None if the app has no such endpoints.

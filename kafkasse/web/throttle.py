@@ -37,7 +37,6 @@ class RejectionThrottle:
         """Wait until a rejection of a request from `address` may be sent.
 
         Args:
-            address: the address of the client.
             may_wait: whether a request that waits occupies no thread of the server.
 
         Raises:

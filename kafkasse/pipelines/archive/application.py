@@ -44,14 +44,11 @@ class ArchiveOptions:
     """The options of `kafkasse archive run`.
 
     Attributes:
-        bootstrap_servers: Kafka's addresses.
         directory: the directory of the archive, which Spark's executors can access too.
         topics: the names and patterns of the topics.
         interval_s: how long to wait after each commit that contained all records.
         once: end as soon as all records are archived that the topics contain now.
         properties: the content of the file --kafka-config.
-        master: where Spark runs.
-        log_level: the level of Spark's log.
     """
 
     bootstrap_servers: str

@@ -110,10 +110,6 @@ class Committed(NamedTuple):
 def archive(spark: SparkSession, kafka: Mapping[str, str], directory: TopicDirectory) -> Committed:
     """Archive the next records of a topic, as one commit.
 
-    Args:
-        spark: the session that copies the records.
-        directory: where to archive the topic.
-
     Raises:
         CommandError: another process archives the same topic.
         Crashed: the log was truncated while Spark read it. Another attempt may succeed.
@@ -292,11 +288,7 @@ def _describe(segment: ArchiveRange, staged: Path) -> list[Written]:
 
 
 def _check_complete(plan: Plan, files: Mapping[ArchiveRange, Sequence[Written]]) -> None:
-    """Check that the files contain the first and the last record of each partition.
-
-    Raises:
-        Crashed: they do not.
-    """
+    """Check that the files contain the first and the last record of each partition. Raise Crashed if they do not."""
     for partition, (first, last) in plan.seen.items():
         written = [
             file for segment, of_segment in files.items() if segment.partition == partition for file in of_segment

@@ -32,11 +32,7 @@ mode: ContextVar[Mode] = ContextVar("mode", default="realtime")
 
 @contextmanager
 def recording(query_mode: Mode) -> Iterator[RecordedState]:
-    """Record the fields in the state of each operator that is added to a query in the block, and its settings.
-
-    Args:
-        query_mode: the mode in which the query will run.
-    """
+    """Record the fields in the state of each operator that is added to a query in the block, and its settings."""
     recorded: RecordedState = {}
     tokens = _recorded.set(recorded), mode.set(query_mode)
     try:

@@ -65,11 +65,7 @@ def _version(home: Path) -> int:
 
 
 def java_executable() -> Path:
-    """Return the path of the `java` program.
-
-    Raises:
-        CommandError: there is none.
-    """
+    """Return the path of the `java` program. Raise CommandError if there is none."""
     path = java_home() / "bin" / "java"
     if not os.access(path, os.X_OK):
         raise CommandError(
