@@ -13,16 +13,15 @@ relative, so that it works under any prefix, including one that only a proxy kno
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from flask import Response, current_app, request, send_from_directory
 
 from kafkasse.errors import KafkasseError
-from kafkasse.web.pages import CLIENT, HEADERS, PAGE
+from kafkasse.web.pages import CLIENT, PAGE, add_headers
 from kafkasse.web.pages import NAME as DEMO
+from kafkasse.web.responder import json_response
 from kafkasse.web.service import StreamService
 
 FILES = Path(__file__).parent / "console"
@@ -51,25 +50,24 @@ class Console:
         )
         response.set_etag(hashlib.sha256(response.data).hexdigest()[:32])
         response.make_conditional(request)
-        return _as_file(response)
+        return add_headers(response)
 
     def file(self) -> Response:
         """Return a script or a style."""
         name = (request.view_args or {})["file"]
         folder = SHARED[name].parent if name in SHARED else FILES / "assets"
-        return _as_file(send_from_directory(folder, name))
+        return add_headers(send_from_directory(folder, name))
 
     def features(self) -> Response:
         """Return what this server offers to the visitor, such as tickets and the endpoints for operators."""
         operate = self._service.may_operate
-        return _json(
-            {
-                "guards": bool(self._service.config.access.guards),
-                "tickets": self._service.tickets is not None,
-                "operations": operate() if operate else None,
-                "demo": DEMO in current_app.blueprints,
-            }
-        )
+        features = {
+            "guards": bool(self._service.config.access.guards),
+            "tickets": self._service.tickets is not None,
+            "operations": operate() if operate else None,
+            "demo": DEMO in current_app.blueprints,
+        }
+        return json_response(features)
 
     def check(self) -> Response:
         """Return the problem of a request for a stream, such as an invalid filter, or null.
@@ -80,14 +78,5 @@ class Console:
         try:
             self._service.check_query(CHECK_PATH)
         except KafkasseError as error:
-            return _json({"problem": error.problem()})
-        return _json({"problem": None})
-
-
-def _as_file(response: Response) -> Response:
-    response.headers.update(HEADERS)
-    return response
-
-
-def _json(value: Any) -> Response:
-    return Response(json.dumps(value) + "\n", content_type="application/json")
+            return json_response({"problem": error.problem()})
+        return json_response({"problem": None})

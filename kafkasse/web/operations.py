@@ -24,6 +24,7 @@ from kafkasse.process import control, runtime
 from kafkasse.process.open_streams import OPERATIONS_KEY, streams
 from kafkasse.route import Route
 from kafkasse.web.headers import CorsPolicy
+from kafkasse.web.responder import json_response
 from kafkasse.web.service import StreamService
 
 MAX_LIMIT_DIGITS = 9
@@ -76,7 +77,7 @@ def add_operations(app: Flask, service: StreamService) -> None:
 
 def health(service: StreamService) -> Response:
     """Report that the event loop runs. Neither Kafka nor a shutdown matters, because a restart would not help."""
-    return Response(json.dumps({"status": "ok", "streams": len(streams)}) + "\n", content_type="application/json")
+    return json_response({"status": "ok", "streams": len(streams)})
 
 
 def ready(service: StreamService) -> Response:
@@ -85,7 +86,7 @@ def ready(service: StreamService) -> Response:
         service.clusters.check_ready()
     except KafkasseError as error:
         return service.responder.problem_response(error)
-    return Response('{"status": "ok"}\n', content_type="application/json")
+    return json_response({"status": "ok"})
 
 
 def metrics(service: StreamService) -> Response:
@@ -95,10 +96,7 @@ def metrics(service: StreamService) -> Response:
 
 def status(service: StreamService) -> Response:
     """Return the process IDs of the workers, and whether each Kafka cluster answers."""
-    workers = runtime.worker_pids() or [os.getpid()]
-    return Response(
-        json.dumps({"workers": workers, "clusters": service.clusters.states()}) + "\n", content_type="application/json"
-    )
+    return json_response({"workers": runtime.worker_pids() or [os.getpid()], "clusters": service.clusters.states()})
 
 
 def list_streams(service: StreamService) -> Response:

@@ -37,7 +37,7 @@ def pages() -> Blueprint:
     blueprint.add_url_rule("/about", "about", _about)
     client = partial(send_from_directory, CLIENT.parent, CLIENT.name)
     blueprint.add_url_rule(f"/-/page/{CLIENT.name}", "client", client)
-    blueprint.after_request(_add_headers)
+    blueprint.after_request(add_headers)
     return blueprint
 
 
@@ -48,6 +48,7 @@ def _about() -> Any:
     return response
 
 
-def _add_headers(response: Response) -> Response:
+def add_headers(response: Response) -> Response:
+    """Add the headers of a file of a page."""
     response.headers.update(HEADERS)
     return response

@@ -193,6 +193,11 @@ def _has_foreign_cause(error: BaseException) -> bool:
     return cause is not None and (not isinstance(cause, KafkasseError) or _has_foreign_cause(cause))
 
 
+def json_response(value: Any) -> Response:
+    """Return a value as JSON, with status 200."""
+    return Response(json.dumps(value) + "\n", content_type="application/json")
+
+
 def _problem(error: KafkasseError, problem_types: str, own_id: str) -> Response:
     problem = error.problem(problem_types) | {"request_id": own_id}
     body = json.dumps(problem, ensure_ascii=False) + "\n"

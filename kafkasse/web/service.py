@@ -103,12 +103,6 @@ class Endpoint:
     settings: WebSettings  # the general settings, overridden by those of the route
     limits: StreamLimits
 
-    @classmethod
-    def of(cls, route: Route, config: Config, whole: StreamLimits) -> Endpoint:
-        """Return the endpoint of a route of a configuration."""
-        settings = config.web_of(route)
-        return cls(settings, StreamLimits(settings.max_streams, settings.max_streams_per_client, whole))
-
 
 class StreamService:
     """The state behind one blueprint: its configuration, counters, feeds and open streams.
@@ -143,7 +137,11 @@ class StreamService:
         self.clusters = Clusters(config, open_log, self.observer, self._server)
         self._shared_chunks = SharedChunks(finite_reads.MAX_READ_S)
         self.limits = StreamLimits(web.max_streams, web.max_streams_per_client)
-        self._endpoints = {name: Endpoint.of(route, config, self.limits) for name, route in self.routes.items()}
+        self._endpoints = {}
+        for route in config.routes:
+            own = config.web_of(route)
+            limits = StreamLimits(own.max_streams, own.max_streams_per_client, self.limits)
+            self._endpoints[route.name] = Endpoint(own, limits)
         self._guards = Guards(config.access.guards, config.hooks.logger)
         self.tickets = open_tickets(config, name)
         self._identifier = Identifier(self._guards, self.tickets)
