@@ -29,6 +29,7 @@ BATCH_RECORDS = 500
 POLL_TIMEOUT_MS = 1000
 GROUP_PREFIX = "kafkasse-replay-"  # of the consumer group that holds the position, and of the transactional ID
 MAX_REQUEST_BYTES = 33_000_000
+CONSUMER = {"enable_auto_commit": False, "isolation_level": "read_committed", "max_poll_records": BATCH_RECORDS}
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -56,7 +57,7 @@ def replay(topic: str, kafka: Mapping[str, Any] | None, dry_run: bool) -> None:
     """
     settings = Config.load(kafka=kafka).kafka_settings()
     try:
-        with closing(connected(KafkaConsumer, settings, **_consumer_settings(topic))) as consumer:
+        with closing(connected(KafkaConsumer, settings, group_id=f"{GROUP_PREFIX}{topic}", **CONSUMER)) as consumer:
             if dry_run:
                 _list(_Letters(consumer, topic))
             else:
@@ -68,15 +69,6 @@ def replay(topic: str, kafka: Mapping[str, Any] | None, dry_run: bool) -> None:
             f"Kafka did not complete the replay ({type(error).__name__}: {error}). Call the command again: it continues"
             " after the last complete batch"
         ) from error
-
-
-def _consumer_settings(topic: str) -> dict[str, Any]:
-    return {
-        "group_id": f"{GROUP_PREFIX}{topic}",
-        "enable_auto_commit": False,
-        "isolation_level": "read_committed",
-        "max_poll_records": BATCH_RECORDS,
-    }
 
 
 class _Letters:

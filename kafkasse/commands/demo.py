@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from http.client import HTTPConnection, HTTPException
 from math import inf
 from pathlib import Path
@@ -82,7 +83,8 @@ def command(port: int, rate: float) -> None:
             jars.fetch(group)
         click.echo("Starting Kafka ...")
         with EmbeddedBroker() as broker:
-            _create_topics(broker.bootstrap_servers)
+            with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
+                admin.create_topics(TOPICS, wait_for_metadata=True)
             with Processes(broker) as processes:
                 _run(processes, port, rate)
     except KeyboardInterrupt:
@@ -90,12 +92,6 @@ def command(port: int, rate: float) -> None:
     except SystemExit:
         click.echo(STOPPED)
         raise
-
-
-def _create_topics(bootstrap_servers: str) -> None:
-    admin = KafkaAdminClient(bootstrap_servers=bootstrap_servers)
-    admin.create_topics(TOPICS, wait_for_metadata=True)
-    admin.close()
 
 
 def _run(processes: Processes, port: int, rate: float) -> None:

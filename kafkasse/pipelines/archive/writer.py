@@ -151,7 +151,7 @@ def make_plan(manifest: Manifest, offsets: KafkaOffsets) -> Plan:
             seen[partition] = first, last
             segments += _segments(manifest, offsets, partition, start, end, first, last)
         elif start < end:  # only transaction markers and records that Kafka compacted
-            segments.append(ArchiveRange(partition, start, end, _epoch(manifest, partition), _day(manifest, partition)))
+            segments.append(ArchiveRange(partition, start, end, *_last(manifest, partition)))
     return Plan(manifest, segments, seen, is_complete)
 
 
@@ -162,7 +162,7 @@ def _start(
     while True:
         archived = manifest.end(partition)
         start = max(available.start, archived if archived is not None else available.start)
-        epoch = _epoch(manifest, partition) if archived == start else UNKNOWN_EPOCH
+        epoch = _last(manifest, partition)[0] if archived == start else UNKNOWN_EPOCH
         try:
             if start > available.end:
                 raise Truncated(available.end)
@@ -172,14 +172,10 @@ def _start(
             manifest = manifest.truncate(partition, min(truncated.end, start - 1))
 
 
-def _epoch(manifest: Manifest, partition: int) -> int:
+def _last(manifest: Manifest, partition: int) -> tuple[int, str]:
+    """Return the leader epoch and the day at the end of a partition of the archive."""
     entries = manifest.partitions.get(partition)
-    return entries[-1].epoch if entries else UNKNOWN_EPOCH
-
-
-def _day(manifest: Manifest, partition: int) -> str:
-    entries = manifest.partitions.get(partition)
-    return entries[-1].day if entries else _day_of(0)
+    return (entries[-1].epoch, entries[-1].day) if entries else (UNKNOWN_EPOCH, _day_of(0))
 
 
 def _segments(
@@ -188,7 +184,7 @@ def _segments(
     """Yield the segments of the offsets `[start, end)`, whose first and last records are known."""
     epochs = {record.offset: record.epoch for record in offsets.epoch_starts(partition, first, last)}
     epochs = {start: first.epoch} | {at: epoch for at, epoch in epochs.items() if at > first.offset}
-    days = {start: max(_day(manifest, partition), _day_of(first.timestamp))}
+    days = {start: max(_last(manifest, partition)[1], _day_of(first.timestamp))}
     while len(days) < MAX_DAYS:
         later = offsets.at_time(partition, _midnight_after(days[max(days)]))
         if later is None or later.offset >= end or later.timestamp > _now_ms():
