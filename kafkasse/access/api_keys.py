@@ -53,11 +53,7 @@ class ApiKeys:
         return self._file.version
 
     def identify(self, token: str) -> Visitor:
-        """Return the owner of a key. Its claim `sub` is the name in the file.
-
-        Raises:
-            InvalidToken: the key is not in the file.
-        """
+        """Return the owner of a key, whose claim `sub` is the name in the file. Raise InvalidToken if it is not there."""
         if not token.startswith(PREFIX):
             raise InvalidToken("The token is not an API key.")
         if _KEY.fullmatch(token):

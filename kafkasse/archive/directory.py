@@ -48,11 +48,7 @@ class Conflict(Exception):
 
 
 class TopicDirectory:
-    """The archive of one incarnation of a topic.
-
-    Args:
-        topic: the name of the topic in Kafka.
-    """
+    """The archive of one incarnation of a topic. `topic` is its name in Kafka."""
 
     def __init__(self, path: Path, topic: str, topic_id: str) -> None:
         self.path = path
@@ -244,11 +240,7 @@ class ArchiveDirectory:
         return directories[0] if directories else None
 
     def topics(self) -> Iterator[TopicDirectory]:
-        """Yield all incarnations of all topics, in alphabetical order.
-
-        Raises:
-            NotAnArchive: the directory of the archive cannot be read.
-        """
+        """Yield all incarnations of all topics in alphabetical order. Raise NotAnArchive if the directory is unreadable."""
         self.check()
         for path in sorted(self.path.glob("topic=*")):
             yield from self._incarnations(path.name.removeprefix("topic="))

@@ -172,11 +172,7 @@ def _read_row_group(path: Path, footer: Footer, number: int) -> pa.Table:
 
 
 def find_timestamp(path: Path, entry: Entry, timestamp_ms: int) -> int | None:
-    """Return the first offset of a file with a timestamp at or after `timestamp_ms`, or None.
-
-    Raises:
-        DamagedFile, OSError: see read().
-    """
+    """Return the first offset of a file with a timestamp at or after `timestamp_ms`, or None. Raises as read()."""
     footer = _checked_footer(path, entry)
     at = _int64(timestamp_ms * 1000)
     for number in range(len(footer.starts)):
@@ -213,11 +209,7 @@ def describe(path: Path) -> tuple[int, int, int, int]:
 
 
 def count_key(path: Path, key: bytes) -> int:
-    """Return how many records of a file have a key, including those after the end of its entry.
-
-    Raises:
-        DamagedFile, OSError: see read().
-    """
+    """Return how many records of a file have a key, including those after the end of its entry. Raises as read()."""
     with _damage(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
         groups = (
             file.read_row_group(number, columns=["key"], use_threads=False) for number in range(file.num_row_groups)
@@ -226,11 +218,7 @@ def count_key(path: Path, key: bytes) -> int:
 
 
 def tables(path: Path, entry: Entry) -> Iterator[pa.Table]:
-    """Yield the row groups of a file, without records after the end of the entry.
-
-    Raises:
-        DamagedFile, OSError: see read().
-    """
+    """Yield the row groups of a file, without records after the end of the entry. Raises as read()."""
     _checked_footer(path, entry)
     with _damage(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
         for number in range(file.num_row_groups):

@@ -190,11 +190,7 @@ def _topics(directory: Path, topic: str | None) -> Iterable[TopicDirectory]:
 
 @contextmanager
 def _readable(directory: TopicDirectory) -> Iterator[None]:
-    """Translate the errors of an archive.
-
-    Raises:
-        CommandError: the archive is damaged, or another process changes it.
-    """
+    """Raise CommandError instead of the errors of an archive that is damaged, or that another process changes."""
     from kafkasse.archive.directory import Conflict
     from kafkasse.archive.manifest import InvalidManifest
 

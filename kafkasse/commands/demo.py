@@ -200,11 +200,7 @@ class Processes:
         return self._started[-1]
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Wait until `condition()` is true.
-
-        Raises:
-            CommandError: a process or the broker has stopped, or the timeout has passed.
-        """
+        """Wait until `condition()` is true. Raise CommandError if a process or the broker stops, or at the timeout."""
         deadline_s = time.monotonic() + timeout_s
         while not condition():
             for part in self._started:

@@ -80,11 +80,7 @@ def configuration(file: Path | None, config: Path | None) -> Path | None:
 
 
 def client_properties(kafka_config: Path | None) -> str:
-    """Return the content of the file that --kafka-config names, or "" without the option.
-
-    Raises:
-        CommandError: the file cannot be read.
-    """
+    """Return the content of the file --kafka-config, or "" without it. Raise CommandError if it cannot be read."""
     try:
         return kafka_config.read_text(encoding="utf-8") if kafka_config else ""
     except (OSError, UnicodeError) as error:

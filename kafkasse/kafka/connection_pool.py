@@ -37,11 +37,7 @@ class ConnectionPool:
         return self._idle[broker].pop() if self._idle[broker] else None
 
     def take(self, broker: Broker) -> Connection:
-        """Return an idle connection, or open a new one.
-
-        Raises:
-            kafka.errors.KafkaError, OSError: the connection failed.
-        """
+        """Return an idle connection, or open a new one. Raise KafkaError or OSError if that fails."""
         if (idle := self.take_idle(broker)) is not None:
             return idle
         sock, versions = self._client.connect(broker)

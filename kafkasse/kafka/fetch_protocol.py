@@ -324,20 +324,12 @@ def frame_request(version: int, correlation_id: int, client_id: bytes, body: byt
 
 
 def parse_throttle_ms(version: int, data: memoryview) -> int:
-    """Return the throttle time of a response, without parsing the rest.
-
-    Raises:
-        MALFORMED: the response is too short.
-    """
+    """Return the throttle time of a response, without parsing the rest. Raises MALFORMED if the response is too short."""
     return _LAYOUTS[version].response.unpack(data)[2]
 
 
 def parse_response(version: int, data: memoryview) -> FetchResponse:
-    """Parse a complete response, without its size, to a request of this version.
-
-    Raises:
-        MALFORMED: the bytes are not a Fetch response.
-    """
+    """Parse a complete response, without its size, to a request of this version. Raises MALFORMED if it is not one."""
     layout = _LAYOUTS[version]
     if layout.has_topic_ids and (response := _parse_single(data)) is not None:
         return response

@@ -52,11 +52,7 @@ def find(name: str) -> Pipeline:
 
 
 def of_file(path: Path) -> list[Pipeline]:
-    """Return the pipelines of a YAML file.
-
-    Raises:
-        CommandError: see Definitions.
-    """
+    """Return the pipelines of a YAML file. Raise CommandError as Definitions does."""
     definitions = Definitions(path)
     return [definitions.pipeline(name) for name in definitions.names]
 

@@ -57,11 +57,7 @@ def remove_unfinished(files: Files, checkpoint: str) -> None:
 
 
 def check_logs(files: Files, checkpoint: str) -> None:
-    """Check the files that Spark reads first. A power failure can damage them.
-
-    Raises:
-        CommandError: a file is damaged.
-    """
+    """Check the files that Spark reads first. A power failure can damage them. Raise CommandError if one is damaged."""
     for directory in ("offsets", "commits"):
         batches = sorted(int(name) for name in files.names(f"{checkpoint}/{directory}") if name.isdecimal())
         for batch in batches[-2:]:

@@ -38,11 +38,7 @@ class SchemaUnavailable(CommandError):
 
 
 class Definitions:
-    """The pipelines of a file.
-
-    Raises:
-        CommandError: the file cannot be read, is not YAML, or does not match the schema.
-    """
+    """The pipelines of a file. Raise CommandError if it cannot be read, is not YAML, or does not match the schema."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

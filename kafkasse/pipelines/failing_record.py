@@ -99,11 +99,7 @@ def _is_at(partition: int, offset: int) -> Column:
 
 
 class _Search:
-    """The search in the only source of a pipeline.
-
-    Attributes:
-        skipped: the records that the query does not read.
-    """
+    """The search in the only source of a pipeline. `skipped` has the records that the query does not read."""
 
     def __init__(self, run: Run, checkpoint: str) -> None:
         self._run = run

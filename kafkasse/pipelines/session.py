@@ -125,11 +125,7 @@ class Sessions:
 
     @contextmanager
     def use(self) -> Iterator[SparkSession]:
-        """Provide the session, and start it if necessary.
-
-        Raises:
-            CommandError, Crashed, Stopped: see session().
-        """
+        """Provide the session, and start it if necessary. Raises as session()."""
         if self._opened is None:
             stack = ExitStack()
             self._opened = stack.enter_context(session(*self._arguments)), stack

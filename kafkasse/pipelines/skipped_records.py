@@ -29,11 +29,7 @@ class Skipped:
 
     @classmethod
     def parse(cls, text: str | None) -> Skipped:
-        """Parse the content of the file. None: the file does not exist.
-
-        Raises:
-            CommandError: the content is damaged.
-        """
+        """Parse the content of the file. None: it does not exist. Raise CommandError if the content is damaged."""
         try:
             return cls(
                 frozenset(

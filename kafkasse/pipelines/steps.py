@@ -354,11 +354,7 @@ _REVERSIBLE = {
 
 
 def reversible(aggregate: str) -> str:
-    """Return an aggregate that takes the rows with the SIGN -1 back.
-
-    Raises:
-        CommandError: the aggregate cannot take a row back.
-    """
+    """Return an aggregate that takes the rows with the SIGN -1 back. Raise CommandError if that is impossible."""
     call = re.fullmatch(r"\s*(count|sum|avg)\s*\((.+)\)\s*", aggregate, re.IGNORECASE | re.DOTALL)
     if call is None or not _is_one_expression(call[2]) or re.match(r"\s*distinct\b", call[2], re.IGNORECASE):
         raise CommandError(

@@ -96,11 +96,7 @@ class OpenStream(Protocol):
 
 
 class StreamRegistry:
-    """The open streams of a process.
-
-    Attributes:
-        stopping: the process is stopping, so it opens no more streams.
-    """
+    """The open streams of a process. When it is stopping (`stopping`), it opens no more streams."""
 
     def __init__(self) -> None:
         self.stopping = False

@@ -157,11 +157,7 @@ class ClientSocket:
         return b"%x\r\n%b\r\n" % (len(data), data)
 
     def send_chunk(self, data: bytes) -> None:
-        """Send `data` as a chunk, without a copy of it: a slow client may take long to accept a chunk.
-
-        Raises:
-            ClientGone: see send_all().
-        """
+        """Send `data` as a chunk, without a copy: a slow client may take long to accept it. Raises as send_all()."""
         head = b"%x\r\n" % len(data)
         try:
             sent = 0 if self._has_vanished() else self.socket.sendmsg((head, data, b"\r\n"))
@@ -210,11 +206,7 @@ class ClientSocket:
         return self._is_gone
 
     def send_unsent(self) -> None:
-        """Send the bytes that try_send() kept.
-
-        Raises:
-            ClientGone: see send_all().
-        """
+        """Send the bytes that try_send() kept. Raises as send_all()."""
         unsent, self._unsent = self._unsent, b""
         self.send_all(unsent)
 

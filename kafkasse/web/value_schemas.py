@@ -22,11 +22,7 @@ RETRY_S = 10.0
 
 
 class ValueSchemas:
-    """The schemas of the topics of all routes.
-
-    Attributes:
-        version: a number that changes when a schema changes.
-    """
+    """The schemas of the topics of all routes. `version` changes when a schema changes."""
 
     def __init__(self, registries: Mapping[str, SchemaRegistry]) -> None:
         self.version = 0

@@ -38,11 +38,7 @@ class Removed(Exception):
 
 
 class Truncated(Exception):
-    """The log was truncated.
-
-    Args:
-        end: the first offset at which the log differs from the one before.
-    """
+    """The log was truncated: `end` is the first offset at which it differs from the one before."""
 
     def __init__(self, end: int) -> None:
         super().__init__(f"the log was truncated at offset {end}")
@@ -50,11 +46,7 @@ class Truncated(Exception):
 
 
 class KafkaOffsets:
-    """Asks Kafka about one topic. Close it with the `with` statement.
-
-    Args:
-        spark: the session whose JVM contains Kafka's client.
-    """
+    """Asks Kafka about one topic, with the client in the session's JVM. Close it with the `with` statement."""
 
     def __init__(self, spark: SparkSession, kafka: Mapping[str, str], topic: str) -> None:
         jvm = private_spark.java(spark)
