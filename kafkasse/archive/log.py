@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 from weakref import WeakSet
@@ -338,27 +338,16 @@ class ArchivedLog:
         return self.reader.manifest(partition.topic, self.topic_id(partition.topic), since, MAX_LOOKUP_S)
 
 
+@dataclass(slots=True, eq=False)
 class _PartitionState:
-    """A partition of a cursor.
+    """A partition of a cursor."""
 
-    Attributes:
-        offset: the next offset.
-        epoch: the leader epoch of the record before `offset`, or UNKNOWN_EPOCH.
-        topic_id: the ID of the topic to which the offset belongs.
-        path: the file that was read last, or "".
-        until: the offset where Kafka begins, while the partition is read from the archive. None: it is read from Kafka.
-        retry_at: when to read the archive again after it was not available.
-    """
-
-    __slots__ = ("epoch", "offset", "path", "retry_at", "topic_id", "until")
-
-    def __init__(self, offset: int, epoch: int, topic_id: str) -> None:
-        self.offset = offset
-        self.epoch = epoch
-        self.topic_id = topic_id
-        self.path = ""
-        self.until: int | None = None
-        self.retry_at = 0.0
+    offset: int  # the next one
+    epoch: int  # the leader epoch of the record before `offset`, or UNKNOWN_EPOCH
+    topic_id: str  # of the topic to which the offset belongs
+    path: str = ""  # the file that was read last
+    until: int | None = None  # where Kafka begins, while the partition is read from the archive; None: read from Kafka
+    retry_at: float = 0.0  # when to read the archive again after it was not available
 
 
 class ArchiveCursor:

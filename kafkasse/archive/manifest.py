@@ -25,28 +25,19 @@ class InvalidManifest(Exception):
 class Entry:
     """The offsets `[start, end)` of a partition.
 
-    Attributes:
-        start, end: the offsets. Some have no record: those of transaction markers, and of records that Kafka compacted or
-            that were erased.
-        epoch: the leader epoch of the records, or UNKNOWN_EPOCH.
-        day: the UTC day under which the records are filed, such as 2026-11-22.
-        first: the offset of the first record in the file.
-        records: the number of records in the file.
-        max_timestamp: the highest timestamp of the records, in milliseconds since the epoch.
-        size: the size of the file in bytes.
-        path: the file, relative to the directory of the topic; "" if there is no record.
+    Some have no record: those of transaction markers, and of records that Kafka compacted or that were erased.
     """
 
     partition: int
     start: int
     end: int
-    epoch: int
-    day: str
-    first: int = -1
-    records: int = 0
-    max_timestamp: int = -1
-    size: int = 0
-    path: str = ""
+    epoch: int  # the leader epoch of the records, or UNKNOWN_EPOCH
+    day: str  # the UTC day under which the records are filed, such as 2026-11-22
+    first: int = -1  # the offset of the first record in the file
+    records: int = 0  # the number of records in the file
+    max_timestamp: int = -1  # the highest timestamp of the records, in milliseconds since the epoch
+    size: int = 0  # the size of the file in bytes
+    path: str = ""  # the file, relative to the directory of the topic; "" if there is no record
 
     def without_records(self, end: int | None = None) -> Entry:
         """Return an entry that accounts for the same offsets, or for those before `end`, and has no file."""
@@ -55,17 +46,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The files of one archived topic.
+    """The files of one archived topic."""
 
-    Attributes:
-        topic: the name of the topic in Kafka.
-        topic_id: the topic ID, 22 characters in base64url.
-        version: the number of the newest commit that it contains; 0 if there is none.
-    """
-
-    topic: str
-    topic_id: str
-    version: int = 0
+    topic: str  # the name of the topic in Kafka
+    topic_id: str  # 22 characters in base64url
+    version: int = 0  # the number of the newest commit that it contains; 0 if there is none
     partitions: Mapping[int, Sequence[Entry]] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Entry]:

@@ -94,24 +94,18 @@ class BatchSlots(NamedTuple):
 
 
 class RecordRun(NamedTuple):
-    """Records of one leader epoch in offset order, and the offset after them. `records` may be empty.
-
-    Attributes:
-        cost: their number, plus one for each 512 bytes.
-        is_last: the response has no more records of this partition.
-        keeps_turn: a small batch is in memory. The caller must decode it completely before it decodes another partition.
-        waits_for: the slot that the next batch waits for, or None. Until it is free, the next runs have no records.
-        block: a block that the next run decompresses, unless a thread has done so, or None.
-    """
+    """Records of one leader epoch in offset order, and the offset after them. `records` may be empty."""
 
     records: Sequence[Record]
     next_offset: int
     epoch: int
-    cost: int = 0
-    is_last: bool = False
+    cost: int = 0  # their number, plus one for each 512 bytes
+    is_last: bool = False  # the response has no more records of this partition
+    # A small batch is in memory. The caller must decode it completely before it decodes another partition.
     keeps_turn: bool = False
+    # The slot that the next batch waits for, or None. Until it is free, the next runs have no records.
     waits_for: BatchSlot | None = None
-    block: LargeBlock | None = None
+    block: LargeBlock | None = None  # a block that the next run decompresses, unless a thread has done so, or None
 
 
 class BatchTooLarge(Exception):

@@ -61,20 +61,14 @@ _SESSION_ERRORS = (70, 71, 106)  # the broker has evicted the session, or does n
 
 
 class CursorOptions(NamedTuple):
-    """How a cursor reads.
+    """How a cursor reads."""
 
-    Attributes:
-        fetch: the fields that all its Fetch requests share.
-        tail: the cursor stays at the end of its partitions. It uses fetch sessions, and fetches only while it is polled, so
-            that records accumulate in between. Other cursors fetch ahead while responses are large.
-        timeout_s: how long to wait for a response, in addition to `fetch.max_wait_ms`.
-        max_decompressed_bytes: the maximum decompressed size of a batch. Larger batches are reported as unreadable.
-    """
-
-    fetch: FetchOptions
+    fetch: FetchOptions  # the fields that all its Fetch requests share
+    # The cursor stays at the end of its partitions. It uses fetch sessions, and fetches only while it is polled, so that
+    # records accumulate in between. Other cursors fetch ahead while responses are large.
     tail: bool
-    timeout_s: float
-    max_decompressed_bytes: int
+    timeout_s: float  # how long to wait for a response, in addition to `fetch.max_wait_ms`
+    max_decompressed_bytes: int  # the maximum decompressed size of a batch. Larger batches are reported as unreadable.
 
 
 class Cluster(Protocol):

@@ -79,20 +79,13 @@ def short_topic_id(topic_id: bytes) -> str:
 
 
 class FetchOptions(NamedTuple):
-    """The fields of a Fetch request that do not depend on its partitions.
+    """The fields of a Fetch request that do not depend on its partitions."""
 
-    Attributes:
-        max_wait_ms: how long the broker may hold the request while it has no records.
-        max_bytes: of the response. The first batch may be larger.
-        max_partition_bytes: of each partition in the response, likewise.
-        isolation_level: 0 for read_uncommitted, 1 for read_committed.
-        rack: the rack of this process. The leader may name a replica in this rack to read from. "": read from leaders only.
-    """
-
-    max_wait_ms: int
-    max_bytes: int
-    max_partition_bytes: int
-    isolation_level: int
+    max_wait_ms: int  # how long the broker may hold the request while it has no records
+    max_bytes: int  # of the response. The first batch may be larger.
+    max_partition_bytes: int  # of each partition in the response, likewise
+    isolation_level: int  # 0 for read_uncommitted, 1 for read_committed
+    # The rack of this process. The leader may name a replica in this rack to read from. "": read from leaders only.
     rack: str = ""
 
     def for_request(self, may_redirect: bool, max_bytes: int) -> FetchOptions:
@@ -120,44 +113,29 @@ class FetchPartition(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """A request of one version.
-
-    Attributes:
-        options: the fields that do not depend on the partitions.
-        session: NO_SESSION, NEW_SESSION, or the ID and the epoch of a session. Ignored before version 7.
-        partitions: in a session, those that are new, or have a new offset or another `max_partition_bytes`; otherwise all.
-        forgotten: (topic, partition) of partitions to remove from the session.
-    """
+    """A request of one version."""
 
     version: int
-    options: FetchOptions
-    session: tuple[int, int]
+    options: FetchOptions  # the fields that do not depend on the partitions
+    session: tuple[int, int]  # NO_SESSION, NEW_SESSION, or the ID and the epoch of a session. Ignored before version 7.
+    # In a session, those that are new, or have a new offset or another `max_partition_bytes`; otherwise all.
     partitions: Sequence[FetchPartition]
-    forgotten: Sequence[tuple[bytes, int]] = ()
+    forgotten: Sequence[tuple[bytes, int]] = ()  # (topic, partition) of partitions to remove from the session
 
 
 class PartitionData(NamedTuple):
-    """One partition of a Fetch response.
+    """One partition of a Fetch response."""
 
-    Attributes:
-        topic: as in the request.
-        error_code: Kafka's error code; 0 for success.
-        records: record batches. The last batch may be incomplete.
-        aborted: (producer ID, first offset) of each aborted transaction in `records`.
-        diverging: if the log was truncated, a leader epoch and its end offset on this broker. What the cursor has read
-            agrees with the log at most up to that offset. Otherwise None.
-        replica: the node ID of the replica to read from instead of this broker, or NO_REPLICA.
-        stable_end: Kafka's last stable offset: all records before it can be read at each isolation level. -1 if it is
-            unknown.
-    """
-
-    topic: bytes
+    topic: bytes  # as in the request
     partition: int
-    error_code: int
-    records: memoryview
-    aborted: Sequence[tuple[int, int]]
+    error_code: int  # Kafka's error code; 0 for success
+    records: memoryview  # record batches. The last batch may be incomplete.
+    aborted: Sequence[tuple[int, int]]  # (producer ID, first offset) of each aborted transaction in `records`
+    # If the log was truncated, a leader epoch and its end offset on this broker. What the cursor has read agrees with the
+    # log at most up to that offset. Otherwise None.
     diverging: tuple[int, int] | None
-    replica: int = NO_REPLICA
+    replica: int = NO_REPLICA  # the node ID of the replica to read from instead of this broker, or NO_REPLICA
+    # Kafka's last stable offset: all records before it can be read at each isolation level. -1 if it is unknown.
     stable_end: int = -1
 
 

@@ -48,15 +48,11 @@ class Added:
 
 @dataclass(slots=True, eq=False)
 class NeedsLeader:
-    """Waits until its leader is found.
-
-    Attributes:
-        retry_at: when to look up the leader.
-        older_epoch_since: when the metadata first reported an older epoch than that of the last leader; inf if it has not.
-    """
+    """Waits until its leader is found."""
 
     position: FetchPosition
-    retry_at: float
+    retry_at: float  # when to look up the leader
+    # When the metadata first reported an older epoch than that of the last leader; inf if it has not.
     older_epoch_since: float = math.inf
 
 
@@ -77,16 +73,11 @@ class Fetching:
 
 @dataclass(slots=True, eq=False)
 class Decoding:
-    """Has records that are not decoded yet. Until then it is in no request.
-
-    Attributes:
-        session: where the records are from.
-        is_large: see decoding.is_large().
-    """
+    """Has records that are not decoded yet. Until then it is in no request."""
 
     position: FetchPosition
-    session: FetchSession
-    is_large: bool
+    session: FetchSession  # where the records are from
+    is_large: bool  # see decoding.is_large()
 
 
 @dataclass(slots=True, eq=False)

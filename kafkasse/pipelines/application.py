@@ -59,24 +59,17 @@ logger = logging.getLogger("kafkasse.pipeline")
 
 @dataclass(frozen=True)
 class PipelineOptions:
-    """The options of `kafkasse pipeline run`.
-
-    Args:
-        properties: the content of the file --kafka-config.
-        spark: Spark settings that override those of the pipeline.
-        metrics_bind: HOST:PORT of the metrics. None: no metrics are served.
-        status_topic: the topic for the status. None: the status is not written.
-    """
+    """The options of `kafkasse pipeline run`."""
 
     bootstrap_servers: str
-    properties: str = ""
+    properties: str = ""  # the content of the file --kafka-config
     checkpoint: str | None = None
     master: str | None = None
     log_level: str = "OFF"
     rebuild: bool = False
-    spark: Mapping[str, str] = field(default_factory=dict)
-    metrics_bind: str | None = None
-    status_topic: str | None = None
+    spark: Mapping[str, str] = field(default_factory=dict)  # Spark settings that override those of the pipeline
+    metrics_bind: str | None = None  # HOST:PORT of the metrics. None: no metrics are served.
+    status_topic: str | None = None  # the topic for the status. None: the status is not written.
 
 
 def run(pipeline: Pipeline, options: PipelineOptions, stop: StopRequests, ready: Callable[[], None]) -> None:

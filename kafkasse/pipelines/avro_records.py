@@ -28,20 +28,13 @@ FLOATING = ["number", "string"]  # the type of a number that may be "NaN"
 
 @dataclass(frozen=True)
 class AvroSource:
-    """How to decode the records of a source.
+    """How to decode the records of a source."""
 
-    Args:
-        schema: the Avro schema of the pipeline. Values of other versions are converted to it.
-        registry: the address of the schema registry.
-        username, password_file: the login at the registry, or None.
-        ca_file: a PEM file with the authorities to trust, or None for those that the JVM trusts.
-    """
-
-    schema: str
-    registry: str
-    username: str | None = None
+    schema: str  # the Avro schema of the pipeline. Values of other versions are converted to it.
+    registry: str  # the address of the schema registry
+    username: str | None = None  # the login at the registry
     password_file: str | None = None
-    ca_file: str | None = None
+    ca_file: str | None = None  # a PEM file with the authorities to trust, or None for those that the JVM trusts
 
 
 def decoded(records: DataFrame, source: AvroSource) -> tuple[Column, Column]:

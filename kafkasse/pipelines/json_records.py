@@ -17,19 +17,12 @@ from kafkasse.pipelines import rejected_records
 
 @dataclass(frozen=True)
 class Type:
-    """The type of a field.
+    """The type of a field."""
 
-    Args:
-        name: for messages, with its article.
-        sql: the type of the column, as Spark SQL writes it.
-        variant: a regular expression for the types that schema_of_variant() returns for valid values.
-        required: whether each object must have the field. Otherwise, the field may be absent or null.
-    """
-
-    name: str
-    sql: str
-    variant: str
-    required: bool = True
+    name: str  # for messages, with its article
+    sql: str  # the type of the column, as Spark SQL writes it
+    variant: str  # a regular expression for the types that schema_of_variant() returns for valid values
+    required: bool = True  # whether each object must have the field. Otherwise, the field may be absent or null.
 
 
 # How the text of some types starts. Spark makes a time of today out of a time without a date, and infinity out of 1e999.

@@ -26,15 +26,11 @@ SETTINGS = CONSUMER | {
 
 
 class Lag(NamedTuple):
-    """The records that are not processed.
+    """The records that are not processed."""
 
-    Attributes:
-        records: how many offsets the sources have from the first of these records. They include markers of transactions.
-        oldest_ms: the timestamp of the oldest record in milliseconds since the epoch; None: unknown.
-    """
-
+    # How many offsets the sources have from the first of these records. They include markers of transactions.
     records: int
-    oldest_ms: int | None
+    oldest_ms: int | None  # the timestamp of the oldest record in milliseconds since the epoch; None: unknown
 
 
 class LagReader:

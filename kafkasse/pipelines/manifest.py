@@ -18,21 +18,15 @@ RecordedState = dict[str, dict[str, Any]]  # {"1": {"fields": {"item.price": "do
 
 @dataclass(frozen=True)
 class CheckpointManifest:
-    """The pipeline, the settings and the versions that wrote a checkpoint.
-
-    Args:
-        settings: the settings on which the state depends; see Pipeline.settings.
-        generation: see contract.records().
-        created_at_ms: when the checkpoint was created, in milliseconds since the epoch.
-        state: the fields in the state of each operator, and its settings; None if the checkpoint has not been used yet.
-    """
+    """The pipeline, the settings and the versions that wrote a checkpoint."""
 
     pipeline: str
-    settings: dict[str, Any]
-    generation: int
-    created_at_ms: int
+    settings: dict[str, Any]  # the settings on which the state depends; see Pipeline.settings
+    generation: int  # see contract.records()
+    created_at_ms: int  # when the checkpoint was created, in milliseconds since the epoch
     kafkasse: str
     spark: str
+    # The fields in the state of each operator, and its settings; None if the checkpoint has not been used yet.
     state: RecordedState | None = None
 
     @classmethod

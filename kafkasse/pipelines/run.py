@@ -14,17 +14,12 @@ from kafkasse.pipelines.pipeline import Pipeline
 
 @dataclass(frozen=True)
 class Run:
-    """A run of a pipeline.
-
-    Args:
-        kafka: settings of the Kafka clients, including `bootstrap.servers`.
-        directory: the directory of the checkpoints, which all machines of Spark can access.
-    """
+    """A run of a pipeline."""
 
     spark: SparkSession
     pipeline: Pipeline
-    kafka: dict[str, str]
-    directory: str
+    kafka: dict[str, str]  # settings of the Kafka clients, including `bootstrap.servers`
+    directory: str  # the directory of the checkpoints, which all machines of Spark can access
 
     @property
     def files(self) -> Files:

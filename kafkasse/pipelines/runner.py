@@ -48,17 +48,12 @@ class Observer(Protocol):
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt to run a pipeline until a stop request arrives, or until a query of mode `once` has ended.
-
-    Args:
-        observer: receives the states STARTING, RUNNING and DRAINING, and the progress.
-        drains: whether to wait for the next commit before the query ends, so that the next run repeats nothing.
-    """
+    """One attempt to run a pipeline until a stop request arrives, or until a query of mode `once` has ended."""
 
     run: Run
     stop: StopRequests
-    observer: Observer
-    drains: bool
+    observer: Observer  # receives the states STARTING, RUNNING and DRAINING, and the progress
+    drains: bool  # whether to wait for the next commit before the query ends, so that the next run repeats nothing
 
     def start(self) -> None:
         """Run the query.

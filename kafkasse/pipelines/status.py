@@ -19,23 +19,7 @@ COMMIT_STEPS = ("walCommit", "commitOffsets")
 
 @dataclass
 class Status:
-    """The status of a pipeline since this process started. The names are those of the JSON record.
-
-    Attributes:
-        since: when the pipeline entered its state.
-        reason: why it waits, restarts or has failed.
-        restarts: how often it was restarted after a crash.
-        commits: how many batches were committed.
-        lag_records: records of the sources that were not processed when the lag was measured.
-        lag_s: how old the oldest of them was, according to its timestamp in Kafka.
-        records_per_s: records read per second in the last batch.
-        batch_s, commit_s: how long the last batch and its commit took.
-        state_rows, state_bytes: the size of the state, and the memory that it uses.
-        late_rows: rows that the state dropped because they were later than the watermark. Spark first aggregates the
-            records of a batch, so a row may stand for several records.
-        dead_letters: how many records became dead letters in this process.
-        dead_letter_topic: the topic with the dead letters of this and of earlier processes.
-    """
+    """The status of a pipeline since this process started. The names are those of the JSON record."""
 
     pipeline: str
     version: int
@@ -43,23 +27,25 @@ class Status:
     sources: list[str]
     sinks: list[str]
     state: PipelineState = PipelineState.STARTING
-    reason: str = ""
-    since: str = ""
-    restarts: int = 0
-    commits: int = 0
+    reason: str = ""  # why it waits, restarts or has failed
+    since: str = ""  # when the pipeline entered its state
+    restarts: int = 0  # after a crash
+    commits: int = 0  # how many batches were committed
     batch: int = -1
     input_records: int = 0
     output_records: int = 0
-    dead_letters: int = 0
-    lag_records: int = 0
-    lag_s: float = 0.0
-    records_per_s: float = 0.0
-    batch_s: float = 0.0
-    commit_s: float = 0.0
+    dead_letters: int = 0  # how many records became dead letters in this process
+    lag_records: int = 0  # records of the sources that were not processed when the lag was measured
+    lag_s: float = 0.0  # how old the oldest of them was, according to its timestamp in Kafka
+    records_per_s: float = 0.0  # records read per second in the last batch
+    batch_s: float = 0.0  # how long the last batch took
+    commit_s: float = 0.0  # how long its commit took
     state_rows: int = 0
-    state_bytes: int = 0
+    state_bytes: int = 0  # the memory that the state uses
+    # Rows that the state dropped because they were later than the watermark. Spark first aggregates the records of a batch,
+    # so a row may stand for several records.
     late_rows: int = 0
-    dead_letter_topic: str = ""
+    dead_letter_topic: str = ""  # with the dead letters of this and of earlier processes
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> Status:

@@ -45,48 +45,33 @@ FieldPath = tuple[str | int, ...]  # of a value in the YAML file
 
 @dataclass(frozen=True)
 class DeclaredSource:
-    """How to parse the records of a source.
-
-    Args:
-        key: the field that must equal the record's key, or None.
-        framed: whether values start with the ID of a schema, as the serializers of schema registries write them.
-        avro: how to decode values in Avro, or None if they are JSON.
-    """
+    """How to parse the records of a source."""
 
     fields: Mapping[str, Type]
-    key: str | None = None
+    key: str | None = None  # the field that must equal the record's key, or None
+    # Whether values start with the ID of a schema, as the serializers of schema registries write them.
     framed: bool = False
-    avro: AvroSource | None = None
+    avro: AvroSource | None = None  # how to decode values in Avro, or None if they are JSON
 
 
 @dataclass(frozen=True)
 class DeclaredTable:
-    """A side table: a file, or the topic that the query receives under the table's name.
+    """A side table: a file, or the topic that the query receives under the table's name."""
 
-    Args:
-        format: `csv`, `parquet`, or None for a topic.
-        fields: the columns of a topic or of a CSV file.
-    """
-
-    format: str | None = None
+    format: str | None = None  # `csv`, `parquet`, or None for a topic
     path: str | None = None
-    fields: Mapping[str, Type] | None = None
+    fields: Mapping[str, Type] | None = None  # the columns of a topic or of a CSV file
 
 
 @dataclass(frozen=True)
 class DeclaredQuery:
-    """The queries of all sinks. A call with the rows of each source returns the rows of each sink.
+    """The queries of all sinks. A call with the rows of each source returns the rows of each sink."""
 
-    Args:
-        queries: a query for each sink, as the YAML file defines it.
-        paths: the path of each query in the YAML file.
-        error: returns the error for a path and a reason.
-    """
-
-    queries: Mapping[str, Mapping[str, Any]]
+    queries: Mapping[str, Mapping[str, Any]]  # a query for each sink, as the YAML file defines it
     sources: Mapping[str, DeclaredSource]
     tables: Mapping[str, DeclaredTable]
-    paths: Mapping[str, FieldPath] = field(default_factory=dict, repr=False)
+    paths: Mapping[str, FieldPath] = field(default_factory=dict, repr=False)  # the path of each query in the YAML file
+    # Returns the error for a path and a reason.
     error: Callable[[FieldPath, str], CommandError] = field(default=lambda _, reason: CommandError(reason), repr=False)
 
     @property

@@ -72,27 +72,20 @@ def next_cursor(read_at: float, sent: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The records that a client has selected on a route, and how to read them.
-
-    Attributes:
-        key: equal for all clients that have selected the same records, and only for them.
-        max_age_s: how long a shared cache may keep a chunk that stays the same. 0: it must not keep any chunk.
-        opened: ends a read that waits when the access of the visitor ends.
-        describe: completes a position, and describes its topics.
-        may_park: the client of a long poll may wait without a greenlet.
-    """
+    """The records that a client has selected on a route, and how to read them."""
 
     feeds: Feeds
     shared: SharedChunks
     route: Route
     encoder: Encoder
     selector: Selector | None
-    key: Hashable
+    key: Hashable  # equal for all clients that have selected the same records, and only for them
     address: str
-    max_age_s: int
-    opened: OpenRead
+    max_age_s: int  # how long a shared cache may keep a chunk that stays the same. 0: it must not keep any chunk.
+    opened: OpenRead  # ends a read that waits when the access of the visitor ends
+    # Completes a position, and describes its topics.
     describe: Callable[[Position], tuple[Position, Mapping[str, Topic]]]
-    may_park: bool = False
+    may_park: bool = False  # the client of a long poll may wait without a greenlet
 
     def chunk(
         self,

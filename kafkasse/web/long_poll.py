@@ -29,17 +29,11 @@ _SENT_LATER = b"date:", b"connection:", b"transfer-encoding:"
 
 
 class Answer(NamedTuple):
-    """What a response to a long poll contains in addition to the headers of the app.
+    """What a response to a long poll contains in addition to the headers of the app."""
 
-    Attributes:
-        status: such as "200 OK".
-        headers: are added to those of the app.
-        replaced: the names of headers of the app that the response does not have, in lower case.
-    """
-
-    status: str
-    headers: Mapping[str, str]
-    replaced: Set[str]
+    status: str  # such as "200 OK"
+    headers: Mapping[str, str]  # added to those of the app
+    replaced: Set[str]  # the names of headers of the app that the response does not have, in lower case
     body: Sequence[bytes]
 
 

@@ -41,22 +41,14 @@ NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of a topic in a cluster before Kafka 2.8
 
 @dataclass(frozen=True)
 class ArchiveOptions:
-    """The options of `kafkasse archive run`.
-
-    Attributes:
-        directory: the directory of the archive, which Spark's executors can access too.
-        topics: the names and patterns of the topics.
-        interval_s: how long to wait after each commit that contained all records.
-        once: end as soon as all records are archived that the topics contain now.
-        properties: the content of the file --kafka-config.
-    """
+    """The options of `kafkasse archive run`."""
 
     bootstrap_servers: str
-    directory: Path
-    topics: Sequence[str]
-    interval_s: float
-    once: bool = False
-    properties: str = ""
+    directory: Path  # the directory of the archive, which Spark's executors can access too
+    topics: Sequence[str]  # the names and patterns of the topics
+    interval_s: float  # how long to wait after each commit that contained all records
+    once: bool = False  # end as soon as all records are archived that the topics contain now
+    properties: str = ""  # the content of the file --kafka-config
     master: str | None = None
     log_level: str = "OFF"
 

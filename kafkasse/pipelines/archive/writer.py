@@ -79,32 +79,20 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What a commit will contain.
+    """What a commit will contain."""
 
-    Attributes:
-        manifest: the newest manifest, without the offsets that Kafka lost in a truncation.
-        segments: what to archive, in the order of partitions and offsets.
-        seen: the first and the last record of each partition with records.
-        is_complete: whether Kafka holds no more committed records now.
-    """
-
-    manifest: Manifest
-    segments: Sequence[ArchiveRange]
-    seen: Mapping[int, tuple[Seen, Seen]]
-    is_complete: bool
+    manifest: Manifest  # the newest manifest, without the offsets that Kafka lost in a truncation
+    segments: Sequence[ArchiveRange]  # what to archive, in the order of partitions and offsets
+    seen: Mapping[int, tuple[Seen, Seen]]  # the first and the last record of each partition with records
+    is_complete: bool  # whether Kafka holds no more committed records now
 
 
 class Committed(NamedTuple):
-    """What a commit contained.
-
-    Attributes:
-        lost: the number of offsets that Kafka removed before they were archived.
-        is_complete: see Plan.
-    """
+    """What a commit contained."""
 
     records: int
-    lost: int
-    is_complete: bool
+    lost: int  # the number of offsets that Kafka removed before they were archived
+    is_complete: bool  # see Plan
 
 
 def archive(spark: SparkSession, kafka: Mapping[str, str], directory: TopicDirectory) -> Committed:
