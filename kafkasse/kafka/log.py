@@ -11,10 +11,10 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from contextlib import suppress
 from typing import Any, TypeVar
 
 import gevent
+from gevent.monkey import is_module_patched
 from kafka import errors as kafka_errors
 from kafka.admin import OffsetSpec
 from kafka.protocol.consumer import IsolationLevel
@@ -384,12 +384,8 @@ def check_patched() -> None:
     Raises:
         ConfigurationError: gevent has not patched. The message says how to do it.
     """
-    with suppress(ImportError):
-        from gevent import monkey
-
-        if monkey.is_module_patched("socket") and monkey.is_module_patched("selectors"):
-            return
-    raise ConfigurationError(
-        "gevent must patch the standard library first. Run the app with"
-        " `gunicorn --worker-class kafkasse.server.worker.Worker MODULE:APP`."
-    )
+    if not (is_module_patched("socket") and is_module_patched("selectors")):
+        raise ConfigurationError(
+            "gevent must patch the standard library first. Run the app with"
+            " `gunicorn --worker-class kafkasse.server.worker.Worker MODULE:APP`."
+        )

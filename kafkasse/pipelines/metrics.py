@@ -103,14 +103,11 @@ def _handler(status: Status) -> type[BaseHTTPRequestHandler]:
         timeout = REQUEST_TIMEOUT_S
 
         def do_GET(self) -> None:
+            code, body = 404, b"the paths are /-/metrics and /-/ready\n"
             if self.path == "/-/metrics":
-                self._answer(200, generate_latest(_StatusCollector(status)))
+                code, body = 200, generate_latest(_StatusCollector(status))
             elif self.path == "/-/ready":
-                self._answer(200 if status.state in READY_STATES else 503, f"{status.state.value}\n".encode())
-            else:
-                self._answer(404, b"the paths are /-/metrics and /-/ready\n")
-
-        def _answer(self, code: int, body: bytes) -> None:
+                code, body = 200 if status.state in READY_STATES else 503, f"{status.state.value}\n".encode()
             self.send_response(code)
             self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
