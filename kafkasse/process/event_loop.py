@@ -20,11 +20,12 @@ MAX_TURN_S = 0.01  # for the pieces of all greenlets together, in one turn of th
 
 
 class _Turns:
-    """Admits pieces of computation for MAX_TURN_S in each turn of the event loop. Later pieces wait in a queue."""
+    """Admits pieces of computation for MAX_TURN_S in each turn of the event loop. Later pieces wait in a queue, urgent ones first."""
 
     def __init__(self, hub: Any) -> None:
         self.hub = hub
-        self._waiting: deque[Waiter] = deque()
+        self._urgent: deque[Waiter] = deque()
+        self._waiting: deque[Waiter] = deque()  # the others
         self._turn = -1  # the number of the turn in which the last piece was admitted
         self._began_at = 0.0  # when the first piece of that turn was admitted
         # A timer fires after the event loop has polled for I/O. A callback, as in gevent.sleep(0), may run before that.
@@ -38,21 +39,18 @@ class _Turns:
         return now - self._began_at < MAX_TURN_S
 
     def take(self, urgent: bool) -> None:
-        if self.has_time() and (urgent or not self._waiting):
+        if self.has_time() and not self._urgent and (urgent or not self._waiting):
             return
         waiter = Waiter(self.hub)
-        if urgent:
-            self._waiting.appendleft(waiter)
-        else:
-            self._waiting.append(waiter)
+        (self._urgent if urgent else self._waiting).append(waiter)
         if not self._timer.active:
             self._timer.start(self._admit_waiting)
         waiter.get()
 
     def _admit_waiting(self) -> None:
-        while self._waiting and self.has_time():
-            self._waiting.popleft().switch(None)
-        if self._waiting:
+        while (waiting := self._urgent or self._waiting) and self.has_time():
+            waiting.popleft().switch(None)
+        if waiting:
             self._timer.start(self._admit_waiting)
 
 
@@ -66,8 +64,8 @@ def take_turn(urgent: bool = False) -> None:
     A piece should take about a millisecond. The call may switch greenlets.
 
     Args:
-        urgent: continue before the greenlets that already wait. Use it for work that many clients wait for, or that frees
-            memory when it ends.
+        urgent: continue before those that wait and are not urgent. Use it for work that many clients wait for, or that
+            frees memory when it ends.
     """
     global _turns
     hub = get_hub()

@@ -52,6 +52,17 @@ def test_an_urgent_greenlet_is_next(pieces):
     assert order.index("UU") <= 1
 
 
+def test_urgent_greenlets_take_turns_in_order(pieces):
+    """Also while others arrive: none of hundreds of tails waits for the later calls of the rest."""
+    waiting = [gevent.spawn(pieces, name, 1) for name in "xy"]
+    waiting += [gevent.spawn(pieces, name, 3, urgent=True) for name in "abc"]
+    pieces("x", 1)  # this turn has no time for the others
+
+    gevent.joinall(waiting)
+
+    assert "xabcabcabcxy" == "".join(name for _, name in pieces.done)
+
+
 def test_short_pieces_share_a_turn(pieces):
     pieces("a", 10, turns=0.2)
 
