@@ -105,6 +105,7 @@ def on_starting(server: Any) -> None:
     gunicorn_internals.handle_signal(server, "int", partial(_interrupt, server))
     gunicorn_internals.handle_signal(server, "usr2", partial(_start_second_master, server))
     gunicorn_internals.keep_workers(server)
+    gunicorn_internals.halt_if_no_worker_starts(server)
     gunicorn_internals.restart_as_module(server)
 
 

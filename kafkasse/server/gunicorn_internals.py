@@ -17,8 +17,10 @@ from functools import partial
 from ipaddress import ip_address
 from typing import Any
 
+import gevent
 from gevent.server import StreamServer
 from gunicorn import http, sock, util
+from gunicorn.errors import HaltServer
 from gunicorn.glogging import SafeAtoms
 from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, ParseException
 from gunicorn.workers.ggevent import GeventWorker
@@ -52,7 +54,8 @@ NAMES = {
     "gunicorn.glogging.Logger": "atoms_wrapper_class access reopen_files",
     "gunicorn.util": "parse_address write_nonblock",
     "gunicorn.config.Config": "address is_ssl logger_class worker_class_str",
-    "gunicorn.arbiter.Arbiter": "START_CTX WORKERS handle_hup handle_int handle_usr2 spawn_workers",
+    "gunicorn.errors": "HaltServer",
+    "gunicorn.arbiter.Arbiter": "START_CTX WORKERS handle_hup handle_int handle_usr2 reap_workers spawn_workers",
     "gunicorn.app.base.Application": "reload wsgi",
     "gunicorn.workers.base.Worker": "init_process load_wsgi handle_exit notify handle_error",
     "gunicorn.workers.ggevent.GeventWorker": "server_class patch handle handle_request handle_quit run",
@@ -288,6 +291,31 @@ def keep_workers(arbiter: Any) -> None:
             arbiter.log.error("A worker cannot be started: %s", error)
 
     arbiter.spawn_workers = spawn_workers
+
+
+def halt_if_no_worker_starts(arbiter: Any) -> None:
+    """Make the master end if its first workers cannot load the app, and log the reason, with all versions of gunicorn.
+
+    Before version 24, gunicorn reaps its workers in a handler of SIGCHLD. gevent calls the handler in a greenlet, so the
+    exception that ends the master would end only this greenlet, and the master would listen without any worker. In all
+    versions, a second worker that fails would raise this exception again while the master ends, before it logs the reason.
+    """
+    reap, main = arbiter.reap_workers, gevent.getcurrent()
+    is_halting = False
+
+    def reap_workers() -> None:
+        nonlocal is_halting
+        try:
+            reap()
+        except HaltServer as error:
+            if not is_halting:
+                is_halting = True
+                if gevent.getcurrent() is main:
+                    raise
+                gevent.kill(main, error)
+            reap_workers()  # the other workers also fail, while the master ends
+
+    arbiter.reap_workers = reap_workers
 
 
 def restart_as_module(arbiter: Any) -> None:

@@ -39,6 +39,19 @@ def origins(processes: None) -> Iterator[Server]:
         yield server
 
 
+# The start.
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_the_server_ends_if_its_first_workers_cannot_load_the_app(workers):
+    """A master without workers would accept connections and never answer. `make compat` runs this with an old gunicorn."""
+    server = Server("broken:app", WEB_CONCURRENCY=workers)
+    code = server.wait()
+
+    assert (3, True) == (code, "Reason: Worker failed to boot." in server.log)
+
+
 # Kafka.
 
 
