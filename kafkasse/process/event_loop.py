@@ -20,7 +20,7 @@ MAX_TURN_S = 0.01  # for the pieces of all greenlets together, in one turn of th
 
 
 class _Turns:
-    """Admits pieces of computation for MAX_TURN_S in each turn of the event loop. Later pieces wait in a queue, urgent ones first."""
+    """Admits pieces of computation for MAX_TURN_S in each turn of the event loop. Later ones wait, urgent ones in front."""
 
     def __init__(self, hub: Any) -> None:
         self.hub = hub
