@@ -39,10 +39,12 @@ from kafkasse.log import (
     UNKNOWN_EPOCH,
     Batch,
     Cursor,
+    Epochs,
     Log,
     OffsetAndEpoch,
     OffsetOutOfRange,
     OffsetRange,
+    Offsets,
     Partition,
     Record,
     Topic,
@@ -298,7 +300,7 @@ class ArchivedLog:
                     return offset
         return None
 
-    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, OffsetAndEpoch]:
+    def epoch_ends(self, epochs: Epochs) -> dict[Partition, OffsetAndEpoch]:
         ends = self.recent.epoch_ends(epochs)
         for partition, end in ends.items():
             with suppress(ArchiveUnavailable):
@@ -307,14 +309,14 @@ class ArchivedLog:
                     ends[partition] = OffsetAndEpoch(archived, UNKNOWN_EPOCH)
         return ends
 
-    def recreated(self, epochs: Mapping[Partition, int]) -> Set[Partition]:
+    def recreated(self, epochs: Epochs) -> Set[Partition]:
         return self.recent.recreated(epochs)
 
     def cursor(
         self,
-        offsets: Mapping[Partition, int],
+        offsets: Offsets,
         tail: bool = False,
-        epochs: Mapping[Partition, int] | None = None,
+        epochs: Epochs | None = None,
         topic_ids: Mapping[str, str] | None = None,
     ) -> ArchiveCursor:
         cursor = ArchiveCursor(self, offsets, tail, epochs, topic_ids)
@@ -356,9 +358,9 @@ class ArchiveCursor:
     def __init__(
         self,
         archived_log: ArchivedLog,
-        offsets: Mapping[Partition, int],
+        offsets: Offsets,
         tail: bool,
-        epochs: Mapping[Partition, int] | None,
+        epochs: Epochs | None,
         topic_ids: Mapping[str, str] | None,
     ) -> None:
         self._log = archived_log
@@ -376,12 +378,7 @@ class ArchiveCursor:
         """Whether the cursor reads a partition from the archive."""
         return bool(self._archived)
 
-    def seek(
-        self,
-        offsets: Mapping[Partition, int],
-        epochs: Mapping[Partition, int] | None = None,
-        topic_ids: Mapping[str, str] | None = None,
-    ) -> None:
+    def seek(self, offsets: Offsets, epochs: Epochs | None = None, topic_ids: Mapping[str, str] | None = None) -> None:
         for partition, offset in offsets.items():
             before = self._partitions.get(partition)
             # The offsets of a partition that the cursor reads still belong to the same topic.

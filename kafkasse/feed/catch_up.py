@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 import gevent
 
@@ -13,7 +13,7 @@ from kafkasse.feed.core.versions import Versions
 from kafkasse.feed.lookup import BackgroundLookups, known_offset_ranges
 from kafkasse.feed.topic_watch import TopicWatch, partitions_of
 from kafkasse.feed.versions import without_outdated
-from kafkasse.log import Log, OffsetOutOfRange, OffsetRange, Partition, PartitionsFailed
+from kafkasse.log import Log, OffsetOutOfRange, OffsetRange, Offsets, Partition, PartitionsFailed
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Selector
@@ -125,6 +125,6 @@ class CatchUp(CatchUpCore):
             pending = dict(self.ids.pending)
             self._add(self._lookups.get("pending partitions", lambda: self._log.offsets_at(pending)) or {})
 
-    def _add(self, starts: Mapping[Partition, int]) -> None:
+    def _add(self, starts: Offsets) -> None:
         self._cursor.seek(starts, topic_ids=self.ids.topic_ids)
         self.add_partitions(starts)

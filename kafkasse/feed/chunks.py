@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from types import MappingProxyType
@@ -29,14 +29,16 @@ from kafkasse.log import (
     TRUNCATED,
     Batch,
     Cursor,
+    Epochs,
     Gap,
     Log,
     OffsetAndEpoch,
     OffsetOutOfRange,
-    OffsetRange,
+    Offsets,
     Partition,
     PartitionsFailed,
-    Topic,
+    Ranges,
+    Topics,
 )
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records.encoder import MAX_PIECE_BYTES, Encoder
@@ -93,7 +95,7 @@ class TopicsChanged(Exception):
         topics: the new descriptions of the topics.
     """
 
-    def __init__(self, topics: Mapping[str, Topic]) -> None:
+    def __init__(self, topics: Topics) -> None:
         super().__init__()
         self.topics = topics
 
@@ -116,10 +118,10 @@ class Start(NamedTuple):
     """
 
     ids: IdWriter
-    offset_ranges: Mapping[Partition, OffsetRange]
+    offset_ranges: Ranges
     marks: Marks = MappingProxyType({})
     looked_up_at: float = 0.0
-    topics: Mapping[str, Topic] = MappingProxyType({})
+    topics: Topics = MappingProxyType({})
     is_remembered: bool = False
 
     @classmethod
@@ -128,7 +130,7 @@ class Start(NamedTuple):
         start: ResolvedPosition,
         marks: Marks = MappingProxyType({}),
         looked_up_at: float = 0.0,
-        topics: Mapping[str, Topic] = MappingProxyType({}),
+        topics: Topics = MappingProxyType({}),
     ) -> Start:
         """Return the start at a position whose partitions all have a known offset."""
         ids = IdWriter(start.offsets, start.topic_ids, start.partial_topics, epochs=start.epochs)
@@ -187,7 +189,7 @@ class Chunks:
         log: Log,
         epoch_ends: EpochEnds,
         offset_ranges: OffsetRanges,
-        describe: Callable[[Collection[str]], Mapping[str, Topic]],
+        describe: Callable[[Collection[str]], Topics],
         slots: CatchUpSlots,
         timeout_s: float,
     ) -> None:
@@ -201,12 +203,7 @@ class Chunks:
         self._cursors: Unused[BufferedCursor] = Unused(MAX_CURSORS, lambda buffered: buffered.cursor.close())
 
     def resolve(
-        self,
-        position: Position,
-        topics: Mapping[str, Topic],
-        start_at: StartAt,
-        since: int | None = None,
-        offset: str = "",
+        self, position: Position, topics: Topics, start_at: StartAt, since: int | None = None, offset: str = ""
     ) -> Start:
         """Return where a chunk starts.
 
@@ -318,11 +315,7 @@ class Chunks:
         return Chunk(parts, next_offset, is_full, is_up_to_date, chunk.elements)
 
     def _versions(
-        self,
-        newest_by: NewestBy | None,
-        ids: IdWriter,
-        ends: Mapping[Partition, int],
-        offset_ranges: Mapping[Partition, OffsetRange],
+        self, newest_by: NewestBy | None, ids: IdWriter, ends: Offsets, offset_ranges: Ranges
     ) -> Versions | None:
         """Return the versions of the records before the chunk, or None if outdated records are not dropped."""
         if newest_by is None:
@@ -337,14 +330,7 @@ class Chunks:
         )
         return versions
 
-    def _fill(
-        self,
-        chunk: ChunkCore,
-        ends: Mapping[Partition, int],
-        is_full: bool,
-        start: Start,
-        versions: Versions | None,
-    ) -> None:
+    def _fill(self, chunk: ChunkCore, ends: Offsets, is_full: bool, start: Start, versions: Versions | None) -> None:
         """Read the records of a chunk, as many as there is time for.
 
         Raises:
@@ -372,7 +358,7 @@ class Chunks:
         if not (chunk.has_moved or chunk.is_complete):
             raise KafkaUnavailable(f"Kafka did not send the records within {self._timeout_s:g} s.")
 
-    def _cursor(self, start: Start, ends: Mapping[Partition, int]) -> BufferedCursor:
+    def _cursor(self, start: Start, ends: Offsets) -> BufferedCursor:
         """Return a cursor at a position, if possible one that has read the chunk before."""
         ids = start.ids
         if len(ends) == 1:
@@ -450,7 +436,7 @@ def _no_leader(partition: Partition) -> KafkaUnavailable:
     return KafkaUnavailable(f"The partition {partition.partition} of {partition.topic} has no leader now. Retry later.")
 
 
-def _gone(gaps: Sequence[Gap], start: Start, epochs: Mapping[Partition, int]) -> OffsetGone:
+def _gone(gaps: Sequence[Gap], start: Start, epochs: Epochs) -> OffsetGone:
     """Return the error of a client whose records are gone, and move the start to where the client may continue.
 
     Args:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from kafkasse.feed.lookup import FreshLookup
-from kafkasse.log import RECREATED_AT, UNKNOWN_EPOCH, Log, OffsetAndEpoch, OffsetRange, Partition
+from kafkasse.log import RECREATED_AT, UNKNOWN_EPOCH, Epochs, Log, OffsetAndEpoch, Partition, Ranges
 
 _Key = tuple[Partition, int]  # a partition and a leader epoch
 
@@ -30,9 +30,7 @@ class EpochEnds:
         )
 
     def diverged_at(
-        self,
-        positions: Mapping[Partition, OffsetAndEpoch],
-        offset_ranges: Mapping[Partition, OffsetRange] | None = None,
+        self, positions: Mapping[Partition, OffsetAndEpoch], offset_ranges: Ranges | None = None
     ) -> dict[Partition, OffsetAndEpoch]:
         """Return those partitions in which a client has read lost records.
 
@@ -63,7 +61,7 @@ class EpochEnds:
         ends = self._ends.get((partition, position.epoch) for partition, position in positions.items())
         return {partition: end for (partition, _), end in ends.items()}
 
-    def last_epochs(self, offset_ranges: Mapping[Partition, OffsetRange]) -> dict[Partition, int]:
+    def last_epochs(self, offset_ranges: Ranges) -> dict[Partition, int]:
         """Return the leader epoch of the last record of each partition, where it is known.
 
         Args:
@@ -88,7 +86,7 @@ def _topic(key: _Key) -> str:
 
 
 def _look_up(
-    look_up: Callable[[Mapping[Partition, int]], Mapping[Partition, OffsetAndEpoch]], keys: Iterable[_Key]
+    look_up: Callable[[Epochs], Mapping[Partition, OffsetAndEpoch]], keys: Iterable[_Key]
 ) -> dict[_Key, OffsetAndEpoch]:
     ends: dict[_Key, OffsetAndEpoch] = {}
     remaining = set(keys)

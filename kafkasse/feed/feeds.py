@@ -41,7 +41,7 @@ from kafkasse.feed.start import resolve
 from kafkasse.feed.tail import Tail
 from kafkasse.feed.topic_watch import TopicWatch
 from kafkasse.feed.versions import read_versions
-from kafkasse.log import UNKNOWN_EPOCH, Log, OffsetAndEpoch, Partition, Topic
+from kafkasse.log import UNKNOWN_EPOCH, Log, OffsetAndEpoch, Offsets, Partition, Topic, Topics
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Selector
@@ -132,7 +132,7 @@ class Feeds:
                 raise copy.copy(topic.error)
         return described
 
-    def _describe_again(self, topics: Collection[str]) -> Mapping[str, Topic]:
+    def _describe_again(self, topics: Collection[str]) -> Topics:
         return self._describing.get(topics, since=time.monotonic())
 
     def topic_names(self, max_age_s: float = MAX_DESCRIPTION_AGE_S, since: float = 0.0) -> set[str]:
@@ -166,7 +166,7 @@ class Feeds:
         self,
         route: Route,
         position: Position,
-        topics: Mapping[str, Topic],
+        topics: Topics,
         encoder: Encoder,
         since: int | None = None,
         client: str = "",
@@ -204,9 +204,7 @@ class Feeds:
                 return opened
             topics = opened
 
-    def without_deleted(
-        self, route: Route, position: Position, topics: Mapping[str, Topic]
-    ) -> tuple[Position, Mapping[str, Topic]] | None:
+    def without_deleted(self, route: Route, position: Position, topics: Topics) -> tuple[Position, Topics] | None:
         """Leave out the topics that were deleted after describe() returned them.
 
         Return None if there are none, or if a stream cannot continue without them; see Route.matches_all().
@@ -220,12 +218,12 @@ class Feeds:
         self,
         route: Route,
         position: Position,
-        topics: Mapping[str, Topic],
+        topics: Topics,
         encoder: Encoder,
         since: int | None,
         client: str,
         selector: Selector | None,
-    ) -> Reader | Mapping[str, Topic]:
+    ) -> Reader | Topics:
         """Find the feed, and open a reader. See _open_reader()."""
         check_partitions(position, topics)
         whole = with_whole_topics(position, topics)
@@ -244,11 +242,11 @@ class Feeds:
         feed: SharedFeed,
         route: Route,
         position: Position,
-        topics: Mapping[str, Topic],
+        topics: Topics,
         since: int | None,
         client: str,
         selector: Selector | None,
-    ) -> Reader | Mapping[str, Topic]:
+    ) -> Reader | Topics:
         """Return the reader, or the new descriptions of the topics if some were recreated after they were described."""
         take_turn()  # with 2,500 partitions, parsing the request and finding the feed take as long as opening the reader
         if not position.starts and since is None and route.start is StartAt.LATEST:
@@ -287,7 +285,7 @@ class Feeds:
             self.log, ids, key.encoder, watch, max_chunk_bytes, feed.stats, bool(follows), selector, versions
         )
 
-    def _read_versions(self, versions: Versions, offsets: Mapping[Partition, int]) -> None:
+    def _read_versions(self, versions: Versions, offsets: Offsets) -> None:
         """Read the versions of the records before these offsets.
 
         Raises:
@@ -295,7 +293,7 @@ class Feeds:
         """
         read_versions(versions, self.log, offsets, self._offset_ranges.get(offsets), self._settings.kafka_timeout_s)
 
-    def _ids_in_ring(self, feed: SharedFeed, position: Position, topics: Mapping[str, Topic]) -> IdWriter | None:
+    def _ids_in_ring(self, feed: SharedFeed, position: Position, topics: Topics) -> IdWriter | None:
         """Return the ID writer of a client that can start from the ring, or None if its position must be resolved."""
         at = feed.ids
         if any(is_recreated(position.topic_ids.get(name), topic) for name, topic in topics.items()):
@@ -376,9 +374,7 @@ class Feeds:
             tail.remove(feed)
         return oldest[0].key.encoder
 
-    def _feed(
-        self, route: Route, position: Position, topics: Mapping[str, Topic], encoder: Encoder, client: str
-    ) -> SharedFeed:
+    def _feed(self, route: Route, position: Position, topics: Topics, encoder: Encoder, client: str) -> SharedFeed:
         """Return the feed of a selection. In partitions that the tail does not read yet, a new feed starts at the end."""
         partial = (partition for partition in position.starts if partition.topic in position.partial_topics)
         selected = frozenset(
@@ -435,7 +431,7 @@ class Feeds:
         key: FeedKey,
         states: Mapping[Partition, TailPartition[SharedFeed]],
         route: Route,
-        topics: Mapping[str, Topic],
+        topics: Topics,
         now_ms: int,
         versions: Versions | None,
     ) -> SharedFeed:

@@ -20,10 +20,10 @@ from kafkasse.feed.core.stats import RouteStats
 from kafkasse.feed.core.versions import Versions
 from kafkasse.feed.snapshot import Snapshot
 from kafkasse.feed.versions import without_outdated
-from kafkasse.log import Batch, Gap, Partition
+from kafkasse.log import Batch, Gap
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records.frame import DecoderPending
-from kafkasse.records.position import IdWriter, Place
+from kafkasse.records.position import IdWriter, Places
 
 
 class SharedFeed(FeedCore):
@@ -100,7 +100,7 @@ class SharedFeed(FeedCore):
         if self.must_flush:
             self.flush()
 
-    def skip_to(self, places: Mapping[Partition, Place], topic_ids: Mapping[str, str]) -> None:
+    def skip_to(self, places: Places, topic_ids: Mapping[str, str]) -> None:
         self.flush()
         super().skip_to(places, topic_ids)
         self.wake_readers()

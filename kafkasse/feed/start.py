@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 from kafkasse.feed.core.start import Describe, FindDiverged, FindRanges, FindTimestamps, ResolvedPosition, find_starts
 from kafkasse.feed.epochs import EpochEnds
 from kafkasse.feed.lookup import OffsetRanges
-from kafkasse.log import Log, Topic
+from kafkasse.log import Log, Topics
 from kafkasse.records.position import IdType, Position
 from kafkasse.route import StartAt
 
@@ -17,13 +17,13 @@ from kafkasse.route import StartAt
 def resolve(
     log: Log,
     position: Position,
-    topics: Mapping[str, Topic],
+    topics: Topics,
     start_at: StartAt,
     since: int | None = None,
     id_type: IdType = IdType.OFFSET,
     epoch_ends: EpochEnds | None = None,
     offset_ranges: OffsetRanges | None = None,
-    describe: Callable[[Collection[str]], Mapping[str, Topic]] | None = None,
+    describe: Callable[[Collection[str]], Topics] | None = None,
 ) -> ResolvedPosition:
     """Run find_starts(), which describes the other arguments and errors, with the lookups that it needs.
 

@@ -28,7 +28,7 @@ from kafkasse.feed.lookup import BackgroundLookups, known_offset_ranges
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.topic_watch import TopicWatch, partitions_of
 from kafkasse.feed.versions import without_outdated
-from kafkasse.log import Batch, Log, OffsetOutOfRange, OffsetRange, Partition, PartitionsFailed, Topic
+from kafkasse.log import Batch, Log, OffsetOutOfRange, Offsets, Partition, PartitionsFailed, Ranges, Topics
 from kafkasse.process.event_loop import take_turn
 
 log = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ class Tail(TailCore[SharedFeed]):
 
     # Feeds.
 
-    def end_recreated(self, topics: Mapping[str, Topic]) -> None:
+    def end_recreated(self, topics: Topics) -> None:
         """End the streams of those topics that have another topic ID now."""
         for name in self.recreated(topics):
             self.fail(self._feeds_of(name), None)
@@ -267,9 +267,7 @@ class Tail(TailCore[SharedFeed]):
         }
         topic_ids = {partition.topic: self.topics[partition.topic].topic_id for partition in states}
 
-        def look_up() -> tuple[
-            OffsetOutOfRange, Mapping[Partition, TailPartition[SharedFeed]], Mapping[Partition, OffsetRange]
-        ]:
+        def look_up() -> tuple[OffsetOutOfRange, Mapping[Partition, TailPartition[SharedFeed]], Ranges]:
             return error, states, known_offset_ranges(self._log, states, topic_ids)
 
         if (response := self._lookups.get("offset ranges", look_up)) is None:
@@ -321,7 +319,7 @@ class Tail(TailCore[SharedFeed]):
         if pending:
             self._add_partitions(self._lookups.get("pending partitions", lambda: self._log.offsets_at(pending)) or {})
 
-    def _add_partitions(self, offsets: Mapping[Partition, int]) -> None:
+    def _add_partitions(self, offsets: Offsets) -> None:
         """Add partitions that were created, or that have a leader again, to the feeds of their topics."""
         for partition, offset in offsets.items():
             feeds, ended = self.start_partition(partition, offset)

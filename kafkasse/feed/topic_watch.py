@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 
 from kafkasse.feed.core.topics import NO_CHANGES, KnownTopics, TopicChanges
 from kafkasse.feed.lookup import BackgroundLookups
-from kafkasse.log import Partition, Topic
+from kafkasse.log import Partition, Topics
 from kafkasse.process.event_loop import take_turn
 
 
@@ -30,7 +30,7 @@ class TopicWatch:
 
     def __init__(
         self,
-        describe: Callable[[list[str]], Mapping[str, Topic]],
+        describe: Callable[[list[str]], Topics],
         interval_s: float,
         partial_topics: Container[str] = (),
         matching: Callable[[], Iterable[str]] = tuple,
@@ -53,7 +53,7 @@ class TopicWatch:
             return NO_CHANGES
         names = list(topic_ids)
 
-        def look_up() -> tuple[list[str], list[str], Mapping[str, Topic]]:
+        def look_up() -> tuple[list[str], list[str], Topics]:
             self.silent_since = min(self.silent_since, time.monotonic())
             matching = sorted(set(self._matching()))  # new topics have this order in event IDs
             described = self._describe(list(dict.fromkeys([*names, *matching])))
@@ -66,7 +66,7 @@ class TopicWatch:
         return self._known.compare(*response, topic_ids)
 
 
-def partitions_of(topics: Mapping[str, Topic]) -> list[Partition]:
+def partitions_of(topics: Topics) -> list[Partition]:
     """Return all partitions of these topics."""
     partitions: list[Partition] = []
     for name, topic in topics.items():

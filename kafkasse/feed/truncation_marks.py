@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from kafkasse.feed.epochs import EpochEnds
-from kafkasse.log import UNKNOWN_EPOCH, OffsetAndEpoch, Partition, Topic
+from kafkasse.log import UNKNOWN_EPOCH, OffsetAndEpoch, Partition, Topics
 from kafkasse.records.position import IdWriter, Position, stream_offset
 
 MARK = 1 << 30
@@ -20,7 +20,7 @@ MARK = 1 << 30
 Marks = Mapping[Partition, OffsetAndEpoch]  # the offset at the end of each truncation, and the epoch of the lost record
 
 
-def of_position(position: Position, topics: Mapping[str, Topic]) -> Marks:
+def of_position(position: Position, topics: Topics) -> Marks:
     """Return the marks of a position."""
     return {
         partition: OffsetAndEpoch(place.offset, place.epoch - MARK)

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 
 from kafkasse.errors import KafkaUnavailable
 from kafkasse.feed.core.stats import RouteStats
 from kafkasse.feed.core.versions import Versions
-from kafkasse.log import Batch, Cursor, Log, OffsetOutOfRange, OffsetRange, Partition, PartitionsFailed, Record
+from kafkasse.log import (
+    Batch,
+    Cursor,
+    Log,
+    OffsetOutOfRange,
+    OffsetRange,
+    Offsets,
+    Partition,
+    PartitionsFailed,
+    Ranges,
+    Record,
+)
 from kafkasse.process.event_loop import take_turn
 
 MAX_PIECE_RECORDS = 1000
@@ -30,13 +40,7 @@ def without_outdated(batch: Batch, versions: Versions | None, stats: RouteStats 
     return batch._replace(records=newest) if outdated else batch
 
 
-def read_versions(
-    versions: Versions,
-    log: Log,
-    ends: Mapping[Partition, int],
-    offset_ranges: Mapping[Partition, OffsetRange],
-    timeout_s: float,
-) -> None:
+def read_versions(versions: Versions, log: Log, ends: Offsets, offset_ranges: Ranges, timeout_s: float) -> None:
     """Read the versions of the records before these offsets.
 
     Args:

@@ -41,7 +41,7 @@ from kafka.record.default_records import DefaultRecordBatch
 from kafkasse.config.kafka import BOOTSTRAP_DEFAULT
 from kafkasse.kafka.errors import PERMANENT_ERRORS, explain, message, tls_error
 from kafkasse.kafka.fetch_protocol import VERSIONS, Broker, Leader, newest_version
-from kafkasse.log import UNKNOWN_EPOCH, OffsetAndEpoch, Partition
+from kafkasse.log import UNKNOWN_EPOCH, Epochs, OffsetAndEpoch, Partition
 from kafkasse.process.event_loop import take_turn
 from kafkasse.process.loop_thread import loop_thread
 
@@ -208,9 +208,7 @@ class Client:
             for response in self._send(node_id, requests)
         ]
 
-    def epoch_ends(
-        self, node_id: int, epochs: Mapping[Partition, int], current: Mapping[Partition, int]
-    ) -> dict[Partition, tuple[int, int, int]]:
+    def epoch_ends(self, node_id: int, epochs: Epochs, current: Epochs) -> dict[Partition, tuple[int, int, int]]:
         """Look up where leader epochs end, in partitions that one broker leads.
 
         Args:

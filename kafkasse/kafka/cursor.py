@@ -24,7 +24,7 @@ from kafkasse.kafka.broker_node import BrokerNode
 from kafkasse.kafka.connection_pool import ConnectionPool
 from kafkasse.kafka.cursor_core import Cluster, CursorCore, CursorOptions, Lookup
 from kafkasse.kafka.fetch_session import FetchSession
-from kafkasse.log import Batch, Partition
+from kafkasse.log import Batch, Epochs, Offsets, Partition
 from kafkasse.process.event_loop import WakeUp, take_turn
 
 log = logging.getLogger(__name__)
@@ -58,12 +58,7 @@ class KafkaCursor:
 
     # log.Cursor
 
-    def seek(
-        self,
-        offsets: Mapping[Partition, int],
-        epochs: Mapping[Partition, int] | None = None,
-        topic_ids: Mapping[str, str] | None = None,
-    ) -> None:
+    def seek(self, offsets: Offsets, epochs: Epochs | None = None, topic_ids: Mapping[str, str] | None = None) -> None:
         self._core.seek(offsets, epochs or {}, topic_ids or {})
         self._wakeup.set()
 

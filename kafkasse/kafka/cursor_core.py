@@ -44,7 +44,16 @@ from kafkasse.kafka.partition_states import (
     Stopped,
     Validating,
 )
-from kafkasse.log import RECREATED_AT, UNKNOWN_EPOCH, Batch, OffsetOutOfRange, Partition, PartitionsFailed
+from kafkasse.log import (
+    RECREATED_AT,
+    UNKNOWN_EPOCH,
+    Batch,
+    Epochs,
+    OffsetOutOfRange,
+    Offsets,
+    Partition,
+    PartitionsFailed,
+)
 
 OUT_OF_RANGE_REPEAT_S = 0.5
 MAX_REPLICA_AGE_S = 300.0  # after this time, ask the leader again which replica is the nearest
@@ -86,14 +95,14 @@ class Cluster(Protocol):
     def find_leaders(self, partitions: Iterable[Partition]) -> Mapping[Partition, Leader | KafkasseError]:
         """Return the current leaders of those partitions that have one, and an error for those that we may not read."""
 
-    def find_epochs(self, epochs: Mapping[Partition, int]) -> Mapping[Partition, tuple[int, int] | None]:
+    def find_epochs(self, epochs: Epochs) -> Mapping[Partition, tuple[int, int] | None]:
         """Return the newest epoch in each log that is not newer than the given one, and the offset at which it ends.
 
         If the log has only older epochs, the offset is UNKNOWN_OFFSET. The value is None if the leader does not answer such
         questions. Partitions about which it cannot answer now are absent.
         """
 
-    def recreated(self, epochs: Mapping[Partition, int]) -> Set[Partition]:
+    def recreated(self, epochs: Epochs) -> Set[Partition]:
         """As log.Log.recreated()."""
 
 
@@ -199,9 +208,7 @@ class CursorCore:
 
     # The partitions
 
-    def seek(
-        self, offsets: Mapping[Partition, int], epochs: Mapping[Partition, int], topic_ids: Mapping[str, str]
-    ) -> None:
+    def seek(self, offsets: Offsets, epochs: Epochs, topic_ids: Mapping[str, str]) -> None:
         """See log.Cursor.seek()."""
         self._discard_records(offsets)
         states = {partition: self._partitions.setdefault(partition, Added()) for partition in offsets}

@@ -28,7 +28,7 @@ from kafkasse.kafka.cursor_core import CursorOptions
 from kafkasse.kafka.errors import PERMANENT_ERRORS, SETTINGS_DO_NOT_WORK, TOPIC_NOT_AVAILABLE, Outages
 from kafkasse.kafka.fetch_protocol import Broker, FetchOptions, Leader, short_topic_id
 from kafkasse.kafka.old_brokers import UNKNOWN_OFFSET, is_of_another_topic
-from kafkasse.log import OffsetAndEpoch, OffsetRange, Partition, Topic, Total
+from kafkasse.log import Epochs, OffsetAndEpoch, OffsetRange, Offsets, Partition, Topic, Total
 from kafkasse.process.event_loop import take_turn
 from kafkasse.settings import KafkaSettings
 
@@ -118,7 +118,7 @@ class KafkaLog:
         (offsets,) = self._list_offsets({partition: timestamps[partition] for partition in ends})
         return {partition: (at if at.offset >= 0 else ends[partition]).offset for partition, at in offsets.items()}
 
-    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, OffsetAndEpoch]:
+    def epoch_ends(self, epochs: Epochs) -> dict[Partition, OffsetAndEpoch]:
         ends = self.find_epochs(epochs)
         if missing := {partition: epoch for partition, epoch in epochs.items() if partition not in ends}:
             with self._outages.translate_errors():
@@ -130,7 +130,7 @@ class KafkaLog:
             if end is not None and end[1] != UNKNOWN_OFFSET
         }
 
-    def recreated(self, epochs: Mapping[Partition, int]) -> Set[Partition]:
+    def recreated(self, epochs: Epochs) -> Set[Partition]:
         known = self.known_leaders(epochs)
         without_id = [partition for partition in epochs if partition not in known or not known[partition].topic_id]
         if not without_id:
@@ -153,9 +153,9 @@ class KafkaLog:
 
     def cursor(
         self,
-        offsets: Mapping[Partition, int],
+        offsets: Offsets,
         tail: bool = False,
-        epochs: Mapping[Partition, int] | None = None,
+        epochs: Epochs | None = None,
         topic_ids: Mapping[str, str] | None = None,
     ) -> KafkaCursor:
         if len(self.known_leaders(offsets)) < len(offsets):
@@ -196,7 +196,7 @@ class KafkaLog:
         known = {partition: self._leaders.get(partition.topic, {}).get(partition.partition) for partition in partitions}
         return {partition: leader for partition, leader in known.items() if leader is not None}
 
-    def find_epochs(self, epochs: Mapping[Partition, int]) -> dict[Partition, tuple[int, int] | None]:
+    def find_epochs(self, epochs: Epochs) -> dict[Partition, tuple[int, int] | None]:
         def look_up(node_id: int, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, int] | None]:
             try:
                 ends = self._client.epoch_ends(node_id, {partition: epochs[partition] for partition in partitions}, {})

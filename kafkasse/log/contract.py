@@ -65,6 +65,12 @@ class OffsetRange(NamedTuple):
     epoch: int = UNKNOWN_EPOCH
 
 
+Topics = Mapping[str, Topic]
+Ranges = Mapping[Partition, OffsetRange]
+Offsets = Mapping[Partition, int]
+Epochs = Mapping[Partition, int]
+
+
 class OffsetAndEpoch(NamedTuple):
     """An offset and a leader epoch, or UNKNOWN_EPOCH: that of the record before the offset, unless stated otherwise."""
 
@@ -146,8 +152,8 @@ class Resumption(NamedTuple):
     """
 
     gaps: Sequence[Gap]
-    offsets: Mapping[Partition, int]
-    epochs: Mapping[Partition, int]
+    offsets: Offsets
+    epochs: Epochs
 
 
 class OffsetOutOfRange(Exception):
@@ -171,7 +177,7 @@ class OffsetOutOfRange(Exception):
         self.unreadable = unreadable or {}
         super().__init__(", ".join(f"{partition.topic}/{partition.partition}" for partition in self.partitions))
 
-    def resume(self, offsets: Mapping[Partition, int], ranges: Mapping[Partition, OffsetRange]) -> Resumption:
+    def resume(self, offsets: Offsets, ranges: Ranges) -> Resumption:
         """Return where a reader at these offsets continues.
 
         Args:
@@ -217,12 +223,7 @@ class PartitionsFailed(Exception):
 class Cursor(Protocol):
     """Reads some partitions, each from a given offset."""
 
-    def seek(
-        self,
-        offsets: Mapping[Partition, int],
-        epochs: Mapping[Partition, int] | None = None,
-        topic_ids: Mapping[str, str] | None = None,
-    ) -> None:
+    def seek(self, offsets: Offsets, epochs: Epochs | None = None, topic_ids: Mapping[str, str] | None = None) -> None:
         """Continue at these offsets. Partitions that the cursor does not read yet are added.
 
         Args:
@@ -287,7 +288,7 @@ class Log(Protocol):
         """
         ...
 
-    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, OffsetAndEpoch]:
+    def epoch_ends(self, epochs: Epochs) -> dict[Partition, OffsetAndEpoch]:
         """Return where each leader epoch ends: the offset of the first record of a later epoch, or the end of the log.
 
         If the log does not have the given epoch, the result is the newest epoch before it, and its end. Kafka before 2.0
@@ -297,7 +298,7 @@ class Log(Protocol):
         """
         ...
 
-    def recreated(self, epochs: Mapping[Partition, int]) -> Set[Partition]:
+    def recreated(self, epochs: Epochs) -> Set[Partition]:
         """Return the partitions whose topic was recreated. Pass only partitions whose log is shorter than a reader's offset.
 
         A log loses records only in an election, which begins a new epoch. A shorter log without a new epoch therefore
@@ -310,9 +311,9 @@ class Log(Protocol):
 
     def cursor(
         self,
-        offsets: Mapping[Partition, int],
+        offsets: Offsets,
         tail: bool = False,
-        epochs: Mapping[Partition, int] | None = None,
+        epochs: Epochs | None = None,
         topic_ids: Mapping[str, str] | None = None,
     ) -> Cursor:
         """Open a cursor at `offsets`.

@@ -20,9 +20,11 @@ from kafkasse.errors import KafkasseError, TopicNotAvailable
 from kafkasse.log import (
     UNKNOWN_EPOCH,
     Batch,
+    Epochs,
     OffsetAndEpoch,
     OffsetOutOfRange,
     OffsetRange,
+    Offsets,
     Partition,
     PartitionsFailed,
     Topic,
@@ -196,21 +198,21 @@ class MemoryLog:
             if (log := self._partition_log(partition)).has_leader
         }
 
-    def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, OffsetAndEpoch]:
+    def epoch_ends(self, epochs: Epochs) -> dict[Partition, OffsetAndEpoch]:
         return {
             partition: log.end_of(epoch)
             for partition, epoch in epochs.items()
             if (log := self._partition_log(partition)).has_leader and epoch < log.next_epoch
         }
 
-    def recreated(self, epochs: Mapping[Partition, int]) -> Set[Partition]:
+    def recreated(self, epochs: Epochs) -> Set[Partition]:
         return set()
 
     def cursor(
         self,
-        offsets: Mapping[Partition, int],
+        offsets: Offsets,
         tail: bool = False,
-        epochs: Mapping[Partition, int] | None = None,
+        epochs: Epochs | None = None,
         topic_ids: Mapping[str, str] | None = None,
     ) -> MemoryCursor:
         return MemoryCursor(self, offsets, epochs, topic_ids)
@@ -276,11 +278,7 @@ class MemoryCursor:
     """Implements log.Cursor."""
 
     def __init__(
-        self,
-        log: MemoryLog,
-        offsets: Mapping[Partition, int],
-        epochs: Mapping[Partition, int] | None = None,
-        topic_ids: Mapping[str, str] | None = None,
+        self, log: MemoryLog, offsets: Offsets, epochs: Epochs | None = None, topic_ids: Mapping[str, str] | None = None
     ) -> None:
         self._log = log
         self._offsets: dict[Partition, int] = {}
@@ -288,12 +286,7 @@ class MemoryCursor:
         self._topic_ids: dict[str, str] = {}
         self.seek(offsets, epochs, topic_ids)
 
-    def seek(
-        self,
-        offsets: Mapping[Partition, int],
-        epochs: Mapping[Partition, int] | None = None,
-        topic_ids: Mapping[str, str] | None = None,
-    ) -> None:
+    def seek(self, offsets: Offsets, epochs: Epochs | None = None, topic_ids: Mapping[str, str] | None = None) -> None:
         with self._log.changed:
             for partition, offset in offsets.items():
                 self._offsets[partition] = offset

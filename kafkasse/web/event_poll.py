@@ -8,7 +8,7 @@ IDs that they have in the stream. Like a chunk of finite_reads.py, a response wo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from flask import Response, current_app
@@ -16,7 +16,7 @@ from flask import Response, current_app
 from kafkasse.errors import KafkasseError, ServerStopping, Unavailable
 from kafkasse.feed import Reader
 from kafkasse.feed.core.reader_states import ReaderState
-from kafkasse.log import Topic
+from kafkasse.log import Topics
 from kafkasse.process.open_streams import streams
 from kafkasse.records.position import Position
 from kafkasse.web import finite_reads
@@ -27,7 +27,7 @@ MAX_BYTES = 2 * 1024 * 1024  # after which a response ends, except in a snapshot
 MAX_PAUSE_S = 0.05  # how long a response that has events waits for more of them while its reader catches up
 
 
-def read(source: Source, position: Position, topics: Mapping[str, Topic], since: int | None) -> Iterator[bytes]:
+def read(source: Source, position: Position, topics: Topics, since: int | None) -> Iterator[bytes]:
     """Return the parts of a body: the events after a position. At the end of the log, wait for the first ones.
 
     Raises:

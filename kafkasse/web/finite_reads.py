@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from errno import ECONNRESET
 from http import HTTPStatus
@@ -27,7 +27,7 @@ from kafkasse.feed.chunks import Chunk, Start, TopicsChanged, offset_gone
 from kafkasse.feed.core.reader_states import ReaderState
 from kafkasse.feed.core.start import contradictions
 from kafkasse.feed.shared_chunks import SharedChunks, SharedRead
-from kafkasse.log import Topic
+from kafkasse.log import Topics
 from kafkasse.process.open_streams import streams
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Selector
@@ -83,17 +83,11 @@ class Source:
     address: str
     max_age_s: int  # how long a shared cache may keep a chunk that stays the same. 0: it must not keep any chunk.
     opened: OpenRead  # ends a read that waits when the access of the visitor ends
-    # Completes a position, and describes its topics.
-    describe: Callable[[Position], tuple[Position, Mapping[str, Topic]]]
+    describe: Callable[[Position], tuple[Position, Topics]]  # completes a position, and describes its topics
     may_park: bool = False  # the client of a long poll may wait without a greenlet
 
     def chunk(
-        self,
-        offset: str,
-        position: Position,
-        topics: Mapping[str, Topic],
-        since: int | None = None,
-        must_wait: bool = False,
+        self, offset: str, position: Position, topics: Topics, since: int | None = None, must_wait: bool = False
     ) -> Chunk:
         """Return the chunk at an offset. Clients that request the same one share it.
 
@@ -116,7 +110,7 @@ class Source:
         return self.opened.wait_for(lambda: self.shared.get(key, read, self.address, must_wait, self.may_park))
 
     def first(
-        self, finite: FiniteRead, position: Position, topics: Mapping[str, Topic], since: int | None, is_head: bool
+        self, finite: FiniteRead, position: Position, topics: Topics, since: int | None, is_head: bool
     ) -> tuple[Chunk, Iterable[bytes]]:
         """Return the first chunk of a request, and the parts of its body. See chunk().
 
@@ -135,19 +129,13 @@ class Source:
         """Return the chunk at an offset of an earlier chunk. At the end of the log, wait for records."""
         return self.chunk(offset, *self.describe(stream_offset.parse(offset)), must_wait=True)
 
-    def start(self, position: Position, topics: Mapping[str, Topic], offset: str, since: int | None) -> Start:
+    def start(self, position: Position, topics: Topics, offset: str, since: int | None) -> Start:
         """Return where a read starts. See Chunks.resolve()."""
         start_at = StartAt.LATEST if offset == NOW else StartAt.EARLIEST
         return self.feeds.chunks.resolve(position, topics, start_at, since, offset)
 
     def _read(
-        self,
-        offset: str,
-        position: Position,
-        topics: Mapping[str, Topic],
-        since: int | None,
-        must_wait: bool,
-        shared: SharedRead,
+        self, offset: str, position: Position, topics: Topics, since: int | None, must_wait: bool, shared: SharedRead
     ) -> Chunk:
         try:
             start = self.start(position, topics, offset, since)
@@ -165,7 +153,7 @@ class Source:
         except TopicsChanged as change:
             return self._read(offset, position, {**topics, **change.topics}, since, must_wait, shared)
 
-    def _snapshot(self, position: Position, topics: Mapping[str, Topic]) -> tuple[Chunk, Iterable[bytes]]:
+    def _snapshot(self, position: Position, topics: Topics) -> tuple[Chunk, Iterable[bytes]]:
         """Return the snapshot of a route, which is one chunk.
 
         Raises:

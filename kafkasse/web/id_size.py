@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 
 from kafkasse.errors import BadRequest
-from kafkasse.log import Partition, Topic
+from kafkasse.log import Partition, Topics
 from kafkasse.records.position import IdType, IdWriter, Position, stream_offset
 from kafkasse.records.position.parser import DEFAULT_LIMITS
 from kafkasse.route import Route
@@ -18,7 +17,7 @@ LIVE_BYTES = 64  # of the parameters live and cursor, which a client adds later
 LARGE_OFFSET, LARGE_EPOCH, TIMESTAMP, TOPIC_ID = 10**10 - 1, 999, 10**13 - 1, "x" * 8
 
 
-def check_id_size(route: Route, position: Position, topics: Mapping[str, Topic], settings: WebSettings) -> None:
+def check_id_size(route: Route, position: Position, topics: Topics, settings: WebSettings) -> None:
     """Check that the server would accept the event IDs of a stream.
 
     Raises:
@@ -41,9 +40,7 @@ def check_id_size(route: Route, position: Position, topics: Mapping[str, Topic],
         )
 
 
-def check_offset_size(
-    position: Position, topics: Mapping[str, Topic], other_bytes: int, max_bytes: int, limit: str
-) -> None:
+def check_offset_size(position: Position, topics: Topics, other_bytes: int, max_bytes: int, limit: str) -> None:
     """Check that the server would accept the request lines with the offsets of a finite read.
 
     Args:
@@ -62,7 +59,7 @@ def check_offset_size(
         )
 
 
-def _counts(position: Position, topics: Mapping[str, Topic]) -> dict[str, int]:
+def _counts(position: Position, topics: Topics) -> dict[str, int]:
     """Return the number of partitions of each topic that the client reads."""
     listed: dict[str, int] = {}
     for partition in position.starts:

@@ -24,7 +24,7 @@ from kafkasse.feed import Feeds, Reader
 from kafkasse.feed.chunks import Chunk, Start
 from kafkasse.feed.shared_chunks import ReadWaits, SharedChunks, SharedRead
 from kafkasse.feed.start import resolve
-from kafkasse.log import Log, Partition, Topic
+from kafkasse.log import Log, Offsets, Topic
 from kafkasse.process.limits import StreamLimits, TrustedProxies, subscriber
 from kafkasse.process.open_streams import OPENED_KEY, PARK_KEY, EndReason, StreamEnd, StreamInfo, streams
 from kafkasse.process.stream_services import stream_services
@@ -483,7 +483,7 @@ class StreamService:
         return route.where.select(parameters, visitor.claims, query, on_failure)
 
 
-def _ends_in_test(feeds: Feeds, reader: Reader) -> Mapping[Partition, int] | None:
+def _ends_in_test(feeds: Feeds, reader: Reader) -> Offsets | None:
     """Return the offsets at which the stream ends if Flask's test client requested it, otherwise None."""
     if not (is_test_client(request.environ) and current_app.testing):
         return None

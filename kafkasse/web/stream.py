@@ -16,7 +16,7 @@ import socket
 import ssl
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import InitVar, dataclass, field
 from itertools import chain
@@ -27,7 +27,7 @@ from gevent import get_hub, spawn
 
 from kafkasse.errors import UNEXPECTED, URN, FilterError, KafkasseError
 from kafkasse.feed import Reader, StopReason
-from kafkasse.log import Partition
+from kafkasse.log import Offsets
 from kafkasse.process.event_loop import take_turn
 from kafkasse.process.log_line import Fields
 from kafkasse.process.open_streams import EndReason, StreamEnd, StreamInfo, StreamRegistry
@@ -81,7 +81,7 @@ class Stream:
     info: StreamInfo = field(default_factory=StreamInfo.new)
     on_open: Callable[[], object] = _nothing  # called once: the first bytes were sent, or the stream ends before that
     coding: Coding = IDENTITY
-    ends: Mapping[Partition, int] | None = None  # the offsets at which the stream ends, in a test; None: it has no end
+    ends: Offsets | None = None  # the offsets at which the stream ends, in a test; None: it has no end
     _closed: bool = field(init=False, default=False)
     _end_reason: EndReason | None = field(init=False, default=None)
     _error: str = field(init=False, default="")

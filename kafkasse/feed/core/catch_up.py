@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable
 from typing import ClassVar
 
 from kafkasse.feed.core.feed import gap_events
 from kafkasse.feed.core.stats import RouteStats
 from kafkasse.feed.core.topics import TopicChanges, topic_gone
-from kafkasse.log import Batch, OffsetOutOfRange, OffsetRange, Partition, Resumption, Topic
+from kafkasse.log import Batch, OffsetOutOfRange, Offsets, Partition, Ranges, Resumption, Topic
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Selector
 from kafkasse.records.frame import DecoderPending
@@ -115,9 +115,7 @@ class CatchUpCore:
             batches.popleft()
         return piece.frames
 
-    def resume(
-        self, error: OffsetOutOfRange, offset_ranges: Mapping[Partition, OffsetRange]
-    ) -> tuple[Resumption, bytes]:
+    def resume(self, error: OffsetOutOfRange, offset_ranges: Ranges) -> tuple[Resumption, bytes]:
         """Move to the next offsets that the log holds. Return where the cursor continues, and gap events."""
         resumption = error.resume(self.ids.offsets, offset_ranges)
         for gap in resumption.gaps:
@@ -146,7 +144,7 @@ class CatchUpCore:
         """Return whether the stream contains a partition."""
         return partition in self.ids.offsets or partition in self.ids.pending
 
-    def add_partitions(self, starts: Mapping[Partition, int]) -> None:
+    def add_partitions(self, starts: Offsets) -> None:
         """Add partitions that start at these offsets."""
         for partition, start in starts.items():
             self.ids.set(partition, start)

@@ -19,13 +19,13 @@ counts the blocks. No full chunk skips that turn.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple
 
 from kafkasse.feed.core.stats import RouteStats
-from kafkasse.log import Batch, Gap, OffsetRange, Partition
+from kafkasse.log import Batch, Gap, OffsetRange, Offsets, Partition, Ranges
 from kafkasse.records import frame
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Selector
@@ -42,11 +42,11 @@ _OFFSET = attrgetter("offset")
 class Plan(NamedTuple):
     """What to read: up to which offset of which partitions, and whether this follows from the position alone."""
 
-    ends: Mapping[Partition, int]
+    ends: Offsets
     is_full: bool
 
 
-def plan(offsets: Mapping[Partition, int], offset_ranges: Mapping[Partition, OffsetRange]) -> Plan:
+def plan(offsets: Offsets, offset_ranges: Ranges) -> Plan:
     """Return what the chunk at a position contains.
 
     Args:
@@ -78,11 +78,7 @@ def plan(offsets: Mapping[Partition, int], offset_ranges: Mapping[Partition, Off
 
 
 def end_without_records(
-    end: int,
-    record: int,
-    partition: Partition,
-    offsets: Mapping[Partition, int],
-    offset_range: OffsetRange,
+    end: int, record: int, partition: Partition, offsets: Offsets, offset_range: OffsetRange
 ) -> int:
     """Return where a full chunk ends if compaction has left no record before its end: at the block of the next record.
 
@@ -125,8 +121,8 @@ class ChunkCore:
     def __init__(
         self,
         ids: IdWriter,
-        ends: Mapping[Partition, int],
-        offset_ranges: Mapping[Partition, OffsetRange],
+        ends: Offsets,
+        offset_ranges: Ranges,
         encoder: Encoder,
         selector: Selector | None,
         stats: RouteStats,

@@ -23,12 +23,12 @@ from kafkasse.feed.core.epochs import FeedEpochs
 from kafkasse.feed.core.ring import Ring, RingLimits, Segment
 from kafkasse.feed.core.stats import RouteStats
 from kafkasse.feed.core.subscribers import FeedPosition, Flush, Group, NewFrames, Parked, ParkedClient, Subscribers
-from kafkasse.log import Batch, Gap, Partition
+from kafkasse.log import Batch, Gap, Offsets, Partition
 from kafkasse.records import frame
 from kafkasse.records.encoder import Encoder, Piece
 from kafkasse.records.filter import Selector
 from kafkasse.records.frame import Wire
-from kafkasse.records.position import IdWriter, Place
+from kafkasse.records.position import IdWriter, Place, Places
 from kafkasse.route import NewestBy, Route
 
 MAX_FLUSH_BYTES = 262_144  # send to parked clients at least this often while a long batch is encoded
@@ -116,7 +116,7 @@ class FeedCore:
         self._unsent_bytes = 0  # of the segments that flush() has not sent
         start = FeedPosition(0, ids.places(), True)
         self._last_flush = Flush(start, start)
-        self._last_id: tuple[Mapping[Partition, Place], str] = ({}, "")  # see id_at()
+        self._last_id: tuple[Places, str] = ({}, "")  # see id_at()
 
     def is_at(self, ids: IdWriter) -> bool:
         """Return whether `ids` is at the position of this feed. The timestamps of idle partitions may differ."""
@@ -189,7 +189,7 @@ class FeedCore:
         self._moved[gap.partition] = None
         self._add(Segment(gap.partition, gap.end, data, (), (), self._moves(), True, gap))
 
-    def add_partitions(self, offsets: Mapping[Partition, int], topic_ids: Mapping[str, str]) -> None:
+    def add_partitions(self, offsets: Offsets, topic_ids: Mapping[str, str]) -> None:
         """Add new partitions, which start at these offsets. `topic_ids` are those of their topics."""
         self.ids.topic_ids.update(topic_ids)
         self.ring.add_partitions(offsets)
@@ -199,7 +199,7 @@ class FeedCore:
             self._moved[partition] = None
         self._change_flushed(id_sent=False)
 
-    def skip_to(self, places: Mapping[Partition, Place], topic_ids: Mapping[str, str]) -> None:
+    def skip_to(self, places: Places, topic_ids: Mapping[str, str]) -> None:
         """Continue at a later position. All readers fall behind, and read the skipped records through their own cursors.
 
         The caller flushes first.
@@ -340,7 +340,7 @@ class FeedCore:
         is_flushed = self.ring.flushed == self.ring.head and not self._moved
         return FeedPosition(self.ring.head, self._last_flush.after.places if is_flushed else self.ids.places(), False)
 
-    def id_at(self, places: Mapping[Partition, Place]) -> str:
+    def id_at(self, places: Places) -> str:
         """Return the event ID of a position. Clients that open one after another are at the same position."""
         if places is not self._last_id[0]:
             self._last_id = places, self.ids.copy_at(places).render()

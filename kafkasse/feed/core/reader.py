@@ -5,7 +5,7 @@ This module does no I/O and has no clock. Reader (reader.py) waits for frames an
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 
 from kafkasse.errors import Unavailable
@@ -29,11 +29,11 @@ from kafkasse.feed.core.reader_states import (
 from kafkasse.feed.core.ring import Segment
 from kafkasse.feed.core.snapshot import SnapshotCore, SnapshotVersion
 from kafkasse.feed.core.subscribers import FeedPosition, Parked, ParkedClient
-from kafkasse.log import Gap, Partition
+from kafkasse.log import Gap, Offsets, Partition
 from kafkasse.records import frame
 from kafkasse.records.filter import Selector
 from kafkasse.records.frame import Wire
-from kafkasse.records.position import IdWriter, Place
+from kafkasse.records.position import IdWriter, Place, Places
 
 Start = FeedEnd | SnapshotCore | IdWriter
 
@@ -189,7 +189,7 @@ class ReaderCore:
         offsets = self._offsets()
         return sum(max(0, end - offsets.get(partition, end)) for partition, end in self._feed.ids.offsets.items())
 
-    def has_passed(self, ends: Mapping[Partition, int]) -> bool:
+    def has_passed(self, ends: Offsets) -> bool:
         """Return whether the client has received all of its records before these offsets."""
         if isinstance(self._state, WaitingForSnapshot | ReadingSnapshot):
             return False
@@ -197,7 +197,7 @@ class ReaderCore:
         offsets = self._offsets()
         return all(offsets.get(partition, 0) >= end for partition, end in ends.items())
 
-    def _offsets(self) -> Mapping[Partition, int]:
+    def _offsets(self) -> Offsets:
         """Return the reader's position: the next offset of each partition, if it is known."""
         match self._last():
             case Live() as live:
@@ -245,7 +245,7 @@ class ReaderCore:
             frames.append(self._end_snapshot(state.version.places))
         return b"".join(frames)
 
-    def _end_snapshot(self, places: Mapping[Partition, Place]) -> bytes:
+    def _end_snapshot(self, places: Places) -> bytes:
         self._enter_ring_or_fall_behind(self._feed.ids.copy_at(places))
         self._skip_filtered_records()
         self._id_sent = True

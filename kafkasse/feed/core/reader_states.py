@@ -32,7 +32,7 @@ from kafkasse.feed.core.catch_up import CatchUpCore
 from kafkasse.feed.core.snapshot import SnapshotCore, SnapshotVersion
 from kafkasse.feed.core.subscribers import Parked
 from kafkasse.log import Partition
-from kafkasse.records.position import IdWriter, Place
+from kafkasse.records.position import IdWriter, Places
 
 
 class Slot(Protocol):
@@ -133,7 +133,7 @@ class Live:
     """
 
     segment: int
-    places: Mapping[Partition, Place]
+    places: Places
 
     @property
     def offsets(self) -> dict[Partition, int]:

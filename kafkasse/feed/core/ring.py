@@ -15,12 +15,12 @@ from __future__ import annotations
 import secrets
 import sys
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from weakref import ref
 
-from kafkasse.log import UNKNOWN_EPOCH, Gap, Partition
+from kafkasse.log import UNKNOWN_EPOCH, Gap, Offsets, Partition
 from kafkasse.records.filter import Selector
 from kafkasse.records.filter.dimensions import Values
 from kafkasse.records.position import Place
@@ -136,7 +136,7 @@ class Ring:
         flushed: the number of the segment that parked clients receive next. evict() keeps it and later segments.
     """
 
-    def __init__(self, limits: RingLimits, offsets: Mapping[Partition, int], has_index: bool = False) -> None:
+    def __init__(self, limits: RingLimits, offsets: Offsets, has_index: bool = False) -> None:
         self.first = 0
         self.head = 0
         self.flushed = 0
@@ -233,11 +233,11 @@ class Ring:
                 numbers.update(indexed.numbers[start : start + limit])
         return sorted(numbers)[:limit]
 
-    def add_partitions(self, offsets: Mapping[Partition, int]) -> None:
+    def add_partitions(self, offsets: Offsets) -> None:
         """Add partitions that start at these offsets."""
         self._complete_from.update(offsets)
 
-    def restart(self, offsets: Mapping[Partition, int]) -> None:
+    def restart(self, offsets: Offsets) -> None:
         """Remove all segments, which must be flushed. From now on, readers can join at these offsets or later."""
         self._segments.clear()
         self._index.clear()
@@ -249,20 +249,20 @@ class Ring:
             self._weights.setdefault(partition, _weight())
         self._rank_before = self._rank_after = self.rank(offsets)
 
-    def skip_to(self, offsets: Mapping[Partition, int]) -> None:
+    def skip_to(self, offsets: Offsets) -> None:
         """Make all readers fall behind, even those that have read all segments. They can join at these offsets or later."""
         self.head += 1
         self.flushed = self.head
         self.restart(offsets)
 
-    def covers(self, offsets: Mapping[Partition, int]) -> bool:
+    def covers(self, offsets: Offsets) -> bool:
         """Return whether the ring has evicted nothing that a reader at `offsets` still needs."""
         complete_from = self._complete_from
         return len(offsets) == len(complete_from) and all(
             offsets.get(partition, -1) >= offset for partition, offset in complete_from.items()
         )
 
-    def rank(self, offsets: Mapping[Partition, int]) -> int:
+    def rank(self, offsets: Offsets) -> int:
         """Return a number that grows with each offset. Two positions have the same rank only if they are equal.
 
         It is the sum of all offsets, each multiplied by a random number of 64 bits, so that no client can find two positions
@@ -275,7 +275,7 @@ class Ring:
         except KeyError:
             return -1
 
-    def find(self, offsets: Mapping[Partition, int]) -> int:
+    def find(self, offsets: Offsets) -> int:
         """Return the number of the segment that a reader at `offsets` needs next.
 
         A binary search finds a position that the event IDs of this feed contain. A reader at another position gets the

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from kafkasse.errors import ConfigurationError, Unavailable
 from kafkasse.feed.core.feed import FeedCore
 from kafkasse.feed.core.versions import Versions
-from kafkasse.log import Batch, OffsetAndEpoch, OffsetOutOfRange, OffsetRange, Partition, Resumption
+from kafkasse.log import Batch, OffsetAndEpoch, OffsetOutOfRange, Offsets, Partition, Ranges, Resumption
 from kafkasse.records.filter import Selector
 from kafkasse.records.filter.dimensions import Values
-from kafkasse.records.position import Place
+from kafkasse.records.position import Places
 
 ROW_BYTES = 200  # the memory that a row takes up in addition to its key and its frame; a test measures it
 INDEX_BYTES = 132  # in addition for each row, if the feed has dimensions
@@ -54,7 +54,7 @@ class SnapshotVersion:
     """The rows of a snapshot, and the position after them."""
 
     rows: Rows
-    places: Mapping[Partition, Place]
+    places: Places
 
 
 class SnapshotCore:
@@ -108,7 +108,7 @@ class SnapshotCore:
         epochs = self._feed.epochs
         return self._truncations != epochs.truncations or epochs.has_diverged(self.ids)
 
-    def has_reached(self, ends: Mapping[Partition, int]) -> bool:
+    def has_reached(self, ends: Offsets) -> bool:
         """Return whether the position is at or after these offsets."""
         offsets = self.ids.offsets
         return all(offsets.get(partition, -1) >= end for partition, end in ends.items())
@@ -165,9 +165,7 @@ class SnapshotCore:
         feed = self._feed.ids.offsets
         return {at: epoch for at, epoch in self.ids.epochs.items() if self.ids.offsets[at] > feed.get(at, 0)}
 
-    def begin(
-        self, offset_ranges: Mapping[Partition, OffsetRange], epoch_ends: Mapping[Partition, OffsetAndEpoch]
-    ) -> None:
+    def begin(self, offset_ranges: Ranges, epoch_ends: Mapping[Partition, OffsetAndEpoch]) -> None:
         """Start to read the partitions that are new. If the log was truncated, start to read all of them again.
 
         Args:
@@ -182,7 +180,7 @@ class SnapshotCore:
             if partition not in self.ids.offsets:
                 self.ids.set(partition, offsets.start)
 
-    def resume(self, error: OffsetOutOfRange, offset_ranges: Mapping[Partition, OffsetRange]) -> Resumption:
+    def resume(self, error: OffsetOutOfRange, offset_ranges: Ranges) -> Resumption:
         """Move to the next offsets that the log holds.
 
         Raises:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from kafkasse.errors import InvalidPosition, TopicGone
 from kafkasse.feed.core.topics import is_recreated, topic_gone
-from kafkasse.log import UNKNOWN_EPOCH, Gap, OffsetAndEpoch, OffsetRange, Partition, Topic
+from kafkasse.log import UNKNOWN_EPOCH, Gap, OffsetAndEpoch, OffsetRange, Offsets, Partition, Ranges, Topic, Topics
 from kafkasse.records.position import LATEST, IdType, Place, Position
 from kafkasse.route import StartAt
 
@@ -45,7 +45,7 @@ class FindDiverged(NamedTuple):
     """Compare the leader epochs of these positions with those of the log, as EpochEnds.diverged_at() does."""
 
     positions: Mapping[Partition, OffsetAndEpoch]
-    offset_ranges: Mapping[Partition, OffsetRange]
+    offset_ranges: Ranges
 
 
 class Describe(NamedTuple):
@@ -74,14 +74,14 @@ class ResolvedPosition:
     """
 
     offsets: dict[Partition, int]
-    topics: Mapping[str, Topic]
+    topics: Topics
     partial_topics: frozenset[str]
     timestamps: dict[Partition, int]
     pending: dict[Partition, int] = field(default_factory=dict)
     epochs: dict[Partition, int] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
     snapshot: bool = False
-    offset_ranges: Mapping[Partition, OffsetRange] = field(default_factory=dict)
+    offset_ranges: Ranges = field(default_factory=dict)
 
     @property
     def topic_ids(self) -> dict[str, str]:
@@ -90,7 +90,7 @@ class ResolvedPosition:
 
 
 def find_starts(
-    position: Position, topics: Mapping[str, Topic], start_at: StartAt, since: int | None, id_type: IdType, now_ms: int
+    position: Position, topics: Topics, start_at: StartAt, since: int | None, id_type: IdType, now_ms: int
 ) -> Generator[Lookup, Any, ResolvedPosition]:
     """Find the offset at which a stream starts in each of its partitions. Each step returns the next lookup.
 
@@ -112,7 +112,7 @@ def find_starts(
     starts: dict[Partition, Place | None] = {}
     for name in position.topics:
         starts |= _starts(name, topics[name], position, since)
-    offset_ranges: Mapping[Partition, OffsetRange] = yield FindRanges(starts)
+    offset_ranges: Ranges = yield FindRanges(starts)
     timestamps = _timestamps_to_find(starts, recreated)
     epochs = _known_epochs(starts, recreated)
     answers = _Answers(
@@ -169,7 +169,7 @@ def timestamps_at_end(partitions: Iterable[Partition], id_type: IdType, now_ms: 
     return dict.fromkeys(partitions, max(0, now_ms - MAX_CLOCK_DIFFERENCE_MS)) if id_type is IdType.BOTH else {}
 
 
-def with_whole_topics(position: Position, topics: Mapping[str, Topic]) -> Position:
+def with_whole_topics(position: Position, topics: Topics) -> Position:
     """Return the position with whole topics instead of topics of which it lists all partitions, but no topic ID.
 
     KafkaSSE's event IDs and many positions that are written by hand are such positions.
@@ -185,7 +185,7 @@ def with_whole_topics(position: Position, topics: Mapping[str, Topic]) -> Positi
     return replace(position, partial_topics=position.partial_topics - whole)
 
 
-def check_partitions(position: Position, topics: Mapping[str, Topic]) -> None:
+def check_partitions(position: Position, topics: Topics) -> None:
     """Check that the topics have the partitions that the position lists.
 
     Raises:
@@ -211,7 +211,7 @@ def check_partitions(position: Position, topics: Mapping[str, Topic]) -> None:
             )
 
 
-def contradictions(position: Position, topics: Mapping[str, Topic]) -> set[str]:
+def contradictions(position: Position, topics: Topics) -> set[str]:
     """Return the topics that have another topic ID in the position, or of which it lists a partition that does not exist."""
     count = {name: topic.partitions for name, topic in topics.items()}
     contradicted = {name for name, number in position.starts if number >= count.get(name, 0)}
@@ -248,13 +248,13 @@ def _known_epochs(starts: Mapping[Partition, Place | None], recreated: set[str])
     }
 
 
-def _suspects(gaps: Iterable[Gap], topics: Mapping[str, Topic]) -> dict[str, Topic]:
+def _suspects(gaps: Iterable[Gap], topics: Topics) -> dict[str, Topic]:
     """Return the topics that may have been recreated since they were described, because their log lacks records."""
     names = dict.fromkeys(gap.partition.topic for gap in gaps if gap.reason != RECREATED)
     return {name: topics[name] for name in names if topics[name].topic_id}
 
 
-def _newer(topics: Mapping[str, Topic], described: Mapping[str, Topic]) -> dict[str, Topic]:
+def _newer(topics: Topics, described: Topics) -> dict[str, Topic]:
     """Return the topics with their new descriptions, if they were recreated.
 
     Raises:
@@ -268,7 +268,7 @@ def _newer(topics: Mapping[str, Topic], described: Mapping[str, Topic]) -> dict[
     }
 
 
-def _removed_partitions(position: Position, topics: Mapping[str, Topic]) -> list[Gap]:
+def _removed_partitions(position: Position, topics: Topics) -> list[Gap]:
     """Return a gap for each partition of the position that a recreated topic does not have."""
     return [
         Gap(partition, max(start.offset or 0, 0), 0, RECREATED)
@@ -298,9 +298,9 @@ class _Answers:
         now_ms: the current time.
     """
 
-    offset_ranges: Mapping[Partition, OffsetRange]
+    offset_ranges: Ranges
     timestamps: Mapping[Partition, int]
-    at_timestamps: Mapping[Partition, int]
+    at_timestamps: Offsets
     diverged_at: Mapping[Partition, OffsetAndEpoch]
     recreated: set[str]
     issued_for: Collection[str]

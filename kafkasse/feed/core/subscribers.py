@@ -7,16 +7,15 @@ Clients with equal selectors form a group: they receive the same bytes. Without 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple, Protocol
 
 from kafkasse.feed.core.ring import Segment
-from kafkasse.log import Partition
 from kafkasse.records.filter import Selector
 from kafkasse.records.filter.dimensions import Values
-from kafkasse.records.position import Place
+from kafkasse.records.position import Places
 
 
 class FeedPosition(NamedTuple):
@@ -31,7 +30,7 @@ class FeedPosition(NamedTuple):
     """
 
     segment: int
-    places: Mapping[Partition, Place]
+    places: Places
     id_sent: bool
     events: int = 0
     bytes: int = 0

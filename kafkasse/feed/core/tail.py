@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from kafkasse.errors import KafkasseError
 from kafkasse.feed.core.feed import FeedCore, FeedKey
 from kafkasse.feed.core.topics import TopicChanges, topic_gone
-from kafkasse.log import UNKNOWN_EPOCH, Batch, Gap, OffsetOutOfRange, OffsetRange, Partition, Resumption, Topic
+from kafkasse.log import UNKNOWN_EPOCH, Batch, Gap, OffsetOutOfRange, Partition, Ranges, Resumption, Topics
 from kafkasse.records.position import Place
 from kafkasse.route import Route
 
@@ -71,7 +71,7 @@ class TailCore(Generic[Feed]):
 
     # Feeds.
 
-    def partitions_of(self, key: FeedKey, topics: Mapping[str, Topic]) -> list[Partition]:
+    def partitions_of(self, key: FeedKey, topics: Topics) -> list[Partition]:
         """Return the partitions with which a feed starts.
 
         If there are feeds of a whole topic, these are the same partitions. Added partitions are added to all these feeds at
@@ -154,10 +154,7 @@ class TailCore(Generic[Feed]):
             yield batch, list(state.feeds)
 
     def resume(
-        self,
-        error: OffsetOutOfRange,
-        states: Mapping[Partition, TailPartition[Feed]],
-        ranges: Mapping[Partition, OffsetRange],
+        self, error: OffsetOutOfRange, states: Mapping[Partition, TailPartition[Feed]], ranges: Ranges
     ) -> tuple[Resumption, list[tuple[Feed, Gap]]]:
         """Move to the next offsets that the log holds. Return where the cursor continues, and the gaps of each feed.
 
@@ -179,7 +176,7 @@ class TailCore(Generic[Feed]):
 
     # Topics.
 
-    def recreated(self, topics: Mapping[str, Topic]) -> list[str]:
+    def recreated(self, topics: Topics) -> list[str]:
         """Return those topics that have another topic ID now."""
         return [
             name
@@ -197,7 +194,7 @@ class TailCore(Generic[Feed]):
             for feed in self._feeds_of(name):
                 yield feed, None
 
-    def add_topics(self, matching: Mapping[str, Topic]) -> None:
+    def add_topics(self, matching: Topics) -> None:
         """Add new topics to the feeds whose patterns they match. Their partitions are added as soon as they have leaders."""
         for feed in self.feeds.values():
             for name in feed.key.follows.matching(matching) if feed.key.follows is not None else ():

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
 from kafkasse.errors import TopicGone
-from kafkasse.log import Topic
+from kafkasse.log import Topic, Topics
 
 
 class TopicChanges(NamedTuple):
@@ -21,8 +21,8 @@ class TopicChanges(NamedTuple):
 
     recreated: frozenset[str]
     deleted: frozenset[str]
-    matching: Mapping[str, Topic]
-    whole: Mapping[str, Topic]
+    matching: Topics
+    whole: Topics
 
 
 NO_CHANGES = TopicChanges(frozenset(), frozenset(), {}, {})
@@ -40,11 +40,7 @@ class KnownTopics:
         self._missing: frozenset[str] = frozenset()  # in the last descriptions
 
     def compare(
-        self,
-        names: Iterable[str],
-        matching: Iterable[str],
-        described: Mapping[str, Topic],
-        topic_ids: Mapping[str, str],
+        self, names: Iterable[str], matching: Iterable[str], described: Topics, topic_ids: Mapping[str, str]
     ) -> TopicChanges:
         """Return what has changed.
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from kafkasse.log import OffsetRange, Partition, Record
+from kafkasse.log import OffsetRange, Offsets, Partition, Ranges, Record
 from kafkasse.route import NewestBy
 
 MAX_BYTES = 1_048_576  # of one Versions object: those of about 2,500 keys
@@ -93,13 +93,11 @@ class Versions:
                 return
             self._remove(key)
 
-    def has_read(self, ends: Mapping[Partition, int]) -> bool:
+    def has_read(self, ends: Offsets) -> bool:
         """Return whether the versions include those of all records before these offsets."""
         return all(self.ends.get(partition, 0) >= end for partition, end in ends.items())
 
-    def missing(
-        self, ends: Mapping[Partition, int], offset_ranges: Mapping[Partition, OffsetRange]
-    ) -> dict[Partition, OffsetRange]:
+    def missing(self, ends: Offsets, offset_ranges: Ranges) -> dict[Partition, OffsetRange]:
         """Return the offsets that newest() must receive before the records at `ends`.
 
         Args:

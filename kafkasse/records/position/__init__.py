@@ -16,6 +16,6 @@ This package does no I/O; only the feeds talk to Kafka.
 
 from kafkasse.records.position.id_writer import IdTemplate, IdWriter
 from kafkasse.records.position.parser import parse
-from kafkasse.records.position.position import LATEST, IdType, Limits, Place, Position, of_topics
+from kafkasse.records.position.position import LATEST, IdType, Limits, Place, Places, Position, of_topics
 
-__all__ = ["LATEST", "IdTemplate", "IdType", "IdWriter", "Limits", "Place", "Position", "of_topics", "parse"]
+__all__ = ["LATEST", "IdTemplate", "IdType", "IdWriter", "Limits", "Place", "Places", "Position", "of_topics", "parse"]

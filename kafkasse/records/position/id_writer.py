@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from kafkasse.log import UNKNOWN_EPOCH, Partition
+from kafkasse.log import UNKNOWN_EPOCH, Epochs, Offsets, Partition
 from kafkasse.records.position import compact
-from kafkasse.records.position.position import INT64_MAX, IdType, Place
+from kafkasse.records.position.position import INT64_MAX, IdType, Place, Places
 
 # Above this length, an ID has the compact form. Many proxies limit a header to 4 or 8 KiB. In a URL, the quotes and brackets
 # of the JSON form take three bytes each, so this is about 6,500 bytes of a request line, which may have 8,190.
@@ -65,13 +65,13 @@ class IdWriter:
 
     def __init__(
         self,
-        offsets: Mapping[Partition, int],
+        offsets: Offsets,
         topic_ids: Mapping[str, str],
         partial_topics: frozenset[str] = frozenset(),
         id_type: IdType = IdType.OFFSET,
         timestamps: Mapping[Partition, int] | None = None,
         compact: bool | None = None,
-        epochs: Mapping[Partition, int] | None = None,
+        epochs: Epochs | None = None,
         pending: Mapping[Partition, int] | None = None,
     ) -> None:
         self.offsets = dict(offsets)
@@ -95,7 +95,7 @@ class IdWriter:
         timestamp = None if self._id_type is IdType.OFFSET else self.timestamps.get(partition)
         return Place(self.offsets[partition], timestamp, self.epochs.get(partition))
 
-    def copy_at(self, places: Mapping[Partition, Place]) -> IdWriter:
+    def copy_at(self, places: Places) -> IdWriter:
         """Return a writer for another position of the same stream. Partitions without an offset are pending there."""
         return IdWriter(
             {partition: place.offset for partition, place in places.items() if place.offset is not None},

@@ -29,6 +29,9 @@ class Place(NamedTuple):
     epoch: int | None = None
 
 
+Places = Mapping[Partition, Place]
+
+
 class IdType(Enum):
     """What an ID contains for each partition.
 
@@ -61,7 +64,7 @@ class Position:
         is_whole_route: the client reads all topics of a route, including those that are created later.
     """
 
-    starts: Mapping[Partition, Place] = field(default_factory=dict)
+    starts: Places = field(default_factory=dict)
     named_topics: tuple[str, ...] = ()
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     partial_topics: frozenset[str] = frozenset()

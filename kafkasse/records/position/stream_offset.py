@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 
 from kafkasse.errors import InvalidParameter, InvalidPosition
-from kafkasse.log import Partition
+from kafkasse.log import Epochs, Offsets, Partition
 from kafkasse.records.position import compact
 from kafkasse.records.position.id_writer import IdWriter
 from kafkasse.records.position.parser import DEFAULT_LIMITS
@@ -26,12 +26,7 @@ from kafkasse.records.position.position import Limits, Position
 _FORM = re.compile(r"[a-z][0-9]{1,26}\.([A-Za-z0-9_-]+)")
 
 
-def render(
-    offsets: Mapping[Partition, int],
-    topic_ids: Mapping[str, str],
-    epochs: Mapping[Partition, int],
-    partial_topics: Collection[str] = (),
-) -> str:
+def render(offsets: Offsets, topic_ids: Mapping[str, str], epochs: Epochs, partial_topics: Collection[str] = ()) -> str:
     """Return the text of a position. IdWriter describes the arguments."""
     by_topic: defaultdict[str, list[Partition]] = defaultdict(list)
     for partition in sorted(offsets):
