@@ -15,7 +15,14 @@ CHECK_INTERVAL_S = 1.0
 MAX_BYTES = 16 * 1024 * 1024
 
 Content = TypeVar("Content")
-outdated_files: WeakSet[WatchedFile[Any]] = WeakSet()  # those whose last valid content stays in effect
+_files: WeakSet[WatchedFile[Any]] = WeakSet()
+
+
+def outdated_count() -> int:
+    """Return how many files are missing or not valid, so that their last valid content stays in effect."""
+    for file in list(_files):
+        file.reload_if_due()
+    return sum(file.is_outdated for file in list(_files))
 
 
 class WatchedFile(Generic[Content]):
@@ -33,6 +40,7 @@ class WatchedFile(Generic[Content]):
     def __init__(self, setting: str, path: str, parse: Callable[[bytes], Content], logger: logging.Logger) -> None:
         self._setting, self._path, self._parse, self._logger = setting, Path(path), parse, logger
         self.version = 0  # the number of changes so far
+        self.is_outdated = False
         try:
             self._stat = self._read_stat()
             self._content = self._read()
@@ -44,15 +52,19 @@ class WatchedFile(Generic[Content]):
         except ValueError as error:
             raise ConfigurationError(f"{setting}: {error}") from None
         self._checked_at = time.monotonic()
+        _files.add(self)
 
     @property
     def content(self) -> Content:
         """The current content. If the file has become invalid or is missing, this is the last valid content."""
+        self.reload_if_due()
+        return self._content
+
+    def reload_if_due(self) -> None:
         now = time.monotonic()
         if now - self._checked_at >= CHECK_INTERVAL_S:
             self._checked_at = now
             self._reload()
-        return self._content
 
     def _reload(self) -> None:
         try:
@@ -62,17 +74,18 @@ class WatchedFile(Generic[Content]):
             self._stat = stat
             self._content = self._read()
             self.version += 1
-            outdated_files.discard(self)
+            self.is_outdated = False
         except OSError as error:
-            outdated_files.add(self)
+            self.is_outdated = True
             if self._stat != (0, 0, 0):
                 self._logger.error(
                     "%s: the file cannot be read: %s. Its last content stays in effect.", self._setting, error.strerror
                 )
             self._stat = (0, 0, 0)
-        except ValueError as error:
-            outdated_files.add(self)
-            self._logger.error("%s: %s The last valid content stays in effect.", self._setting, error)
+        except Exception as error:  # noqa: BLE001 - of a library of the parser. Its text may quote a secret.
+            self.is_outdated = True
+            reason = error if isinstance(error, ValueError) else f"{type(error).__name__}."
+            self._logger.error("%s: %s The last valid content stays in effect.", self._setting, reason)
 
     def _read_stat(self) -> tuple[int, int, int]:
         stat = self._path.stat()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from gevent import get_hub
 
-from kafkasse.access.watched_file import outdated_files
+from kafkasse.access.watched_file import outdated_count
 from kafkasse.process.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Sampler:
             self._add("ring_bytes", count, route=route)
         for route, count in self._feeds.versions_bytes().items():
             self._add("versions_bytes", count, route=route)
-        self._metrics.set("outdated_key_files", len(outdated_files))
+        self._metrics.set("outdated_key_files", outdated_count())
         for name, total, reason in self._feeds.log.totals():
             self._add(name, total, **({"reason": reason} if reason else {}))
 

@@ -1,0 +1,25 @@
+"""A file that is read again when it changes."""
+
+from __future__ import annotations
+
+import logging
+
+from kafkasse.access.watched_file import WatchedFile, outdated_count
+
+
+def test_an_unexpected_error_of_the_parser_is_logged_and_counted(tmp_path, monkeypatch, caplog):
+    """The last valid content stays in effect. The log line does not quote the error, which may contain a secret."""
+    monkeypatch.setattr("kafkasse.access.watched_file.CHECK_INTERVAL_S", 0)
+    path = tmp_path / "keys"
+    path.write_text("1")
+    file = WatchedFile(
+        "ticket_secret_file", str(path), lambda data: {b"1": 1, b"22": 2}[data], logging.getLogger("test")
+    )
+    assert (1, 0) == (file.content, outdated_count())
+
+    path.write_text("secret")
+
+    assert (1, 1) == (file.content, outdated_count())
+    assert ["ticket_secret_file: KeyError. The last valid content stays in effect."] == caplog.messages
+    path.write_text("22")
+    assert (0, 2) == (outdated_count(), file.content)
