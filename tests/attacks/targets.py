@@ -66,7 +66,7 @@ def position(data: bytes) -> None:
 def frames(data: bytes) -> None:
     """Any records give at most one event each, two parsers agree, and both wire formats show the same records."""
     format, compact, records = (
-        list(FORMATS)[data[0] % 4] if data else "kafkasse",
+        list(FORMATS)[data[0] % len(FORMATS)] if data else "kafkasse",
         len(data) % 2 == 0,
         _records(data[1:]),
     )
