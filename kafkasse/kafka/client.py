@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import gevent
 from gevent.threadpool import ThreadPool
+from gevent.util import wrap_errors
 from kafka import KafkaAdminClient, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.future import Future
@@ -291,8 +292,11 @@ class Client:
             return call(*args)
         if self._threads is None:
             self._threads = ThreadPool(MAX_THREADS)
-        result: Result = self._threads.apply(call, args)
-        return result
+        call = wrap_errors(Exception, call)  # gevent would print the traceback of an error in a thread
+        outcome: Result | Exception = self._threads.apply(call, args)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     def _bootstrap_once(self) -> KafkaAdminClient:
         failures = self._failures

@@ -248,7 +248,10 @@ def test_finite_reads_work_under_every_server(start, name):
 
 @pytest.mark.parametrize("server", [THREADS, pytest.param(WAITRESS_THREADS, marks=pytest.mark.long)])
 def test_threads_share_the_connections_to_kafka(start, broker, cluster, fresh_name, server):
-    """Clients in many threads read different topics from different offsets, while records are written. None is lost."""
+    """Clients in many threads read different topics from different offsets, while records are written. None is lost.
+
+    Kafka stops answering, first before all requests and then among them, and continues after requests have failed.
+    """
     topics = cluster.create_all([f"{fresh_name}-{n}" for n in range(3)], partitions=2)
     per_partition = 150
 
@@ -262,6 +265,9 @@ def test_threads_share_the_connections_to_kafka(start, broker, cluster, fresh_na
         offset = "-1"
         while sum(map(len, received.values())) < per_partition * len(received):
             response = fetch(port, f"{path}?offset={offset}&live=long-poll")
+            if response.status == 503:
+                refused.append(response.json["name"])
+                continue
             assert response.status in (200, 204), response.body
             for place in (message["_kafka"] for message in (response.json if response.status == 200 else [])):
                 received[place["topic"], place["partition"]].append(place["offset"])
@@ -269,12 +275,20 @@ def test_threads_share_the_connections_to_kafka(start, broker, cluster, fresh_na
         return received
 
     write(50)
-    variables = {"KAFKASSE_ALLOWED_TOPICS": "*", "KAFKASSE_PUBLIC": "true"}
+    refused: list[str] = []
+    variables = {"KAFKASSE_ALLOWED_TOPICS": "*", "KAFKASSE_PUBLIC": "true", "KAFKASSE_KAFKA_TIMEOUT_S": "1"}
     port = start(server, KAFKASSE_BOOTSTRAP_SERVERS=broker.bootstrap_servers, **variables).port
     selections = [[topics[n % 3], *topics[n % 3 + 1 : n % 2 + 2]] for n in range(THREAD_COUNT)]
     readers = [gevent.spawn(read, "/" + ",".join(names), names) for names in selections]
-    for _ in range(10):
+    for number in range(10):
         write((per_partition - 50) // 10)
+        if number in (0, 5):
+            refused.clear()
+            os.kill(broker.pid, signal.SIGSTOP)
+            try:
+                wait_until(lambda: refused)
+            finally:
+                os.kill(broker.pid, signal.SIGCONT)
 
     for reader, names in zip(readers, selections, strict=True):
         expected = {(name, partition): [*range(per_partition)] for name in names for partition in range(2)}
