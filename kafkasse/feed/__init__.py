@@ -20,7 +20,7 @@ The other modules run the core: they read the log, keep time, wait and send.
 
 from kafkasse.feed.core.reader import StopReason
 from kafkasse.feed.core.subscribers import ParkedClient
-from kafkasse.feed.feeds import Feeds
+from kafkasse.feed.feeds import Feeds, OpenRequest
 from kafkasse.feed.reader import Reader
 
-__all__ = ["Feeds", "ParkedClient", "Reader", "StopReason"]
+__all__ = ["Feeds", "OpenRequest", "ParkedClient", "Reader", "StopReason"]

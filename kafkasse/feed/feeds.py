@@ -12,12 +12,14 @@ import copy
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from kafkasse.errors import KafkaUnavailable, TopicGone, TopicNotAvailable
 from kafkasse.feed.catch_up import CatchUp
 from kafkasse.feed.chunks import Chunks
 from kafkasse.feed.core.feed import FeedKey
+from kafkasse.feed.core.reader import Start
 from kafkasse.feed.core.reader_states import FEED_END
 from kafkasse.feed.core.ring import RingLimits
 from kafkasse.feed.core.start import (
@@ -41,7 +43,7 @@ from kafkasse.feed.start import resolve
 from kafkasse.feed.tail import Tail
 from kafkasse.feed.topic_watch import TopicWatch
 from kafkasse.feed.versions import read_versions
-from kafkasse.log import UNKNOWN_EPOCH, Log, OffsetAndEpoch, Offsets, Partition, Topic, Topics
+from kafkasse.log import UNKNOWN_EPOCH, Gap, Log, OffsetAndEpoch, Offsets, Partition, Topic, Topics
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Selector
@@ -59,6 +61,22 @@ ALL = "all topics"  # the only key of the lookup of topic names
 def ring_limits(settings: FeedSettings) -> RingLimits:
     """Return the limits of the rings of one process."""
     return RingLimits(settings.max_ring_bytes, settings.max_ring_records, settings.max_total_ring_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequest:
+    """What a client requests."""
+
+    route: Route  # decides where a client without an event ID starts, and what event IDs contain
+    # As the client sent it. If it lists all partitions of a topic without a topic ID, the stream contains the whole topic,
+    # including partitions that are added later.
+    position: Position
+    topics: Topics  # those of the position, as describe() returns them
+    encoder: Encoder  # encodes records. Streams with the same encoder and topics share a feed.
+    since: int | None = None  # the start without an event ID, in ms since the epoch. None: as `route.start` says.
+    client: str = ""  # the address of the client. Addresses take turns to catch up.
+    # The records that the client receives, if the encoder has dimensions. Different selectors share a feed.
+    selector: Selector | None = None
 
 
 class Feeds:
@@ -162,28 +180,8 @@ class Feeds:
         # describe() omits topics that were deleted after they were listed.
         return [*self.describe(route.matching(names), position=position, since=since)]
 
-    def open(
-        self,
-        route: Route,
-        position: Position,
-        topics: Topics,
-        encoder: Encoder,
-        since: int | None = None,
-        client: str = "",
-        selector: Selector | None = None,
-    ) -> Reader:
+    def open(self, request: OpenRequest) -> Reader:
         """Open a reader.
-
-        Args:
-            route: decides where a client without an event ID starts, and what event IDs contain.
-            position: the position that the client sent. If it lists all partitions of a topic without a topic ID, the stream
-                contains the whole topic, including partitions that are added later.
-            topics: the topics of the position, as describe() returns them.
-            encoder: encodes records. Streams with the same encoder and topics share a feed.
-            since: where a client without an event ID starts, in milliseconds since the epoch. None: as `route.start` says.
-            client: the address of the client. Addresses take turns to catch up.
-            selector: the records that the client receives, if the encoder has dimensions. Streams with different selectors
-                share a feed.
 
         Raises:
             InvalidPosition: the position is not valid for these topics.
@@ -191,18 +189,19 @@ class Feeds:
                 name, but only matches with a pattern, are left out instead.
             Unavailable: Kafka does not answer.
         """
-        if (selector is None) != (encoder.dimensions is None):
+        if (request.selector is None) != (request.encoder.dimensions is None):
             raise ValueError("A stream has a selector if and only if its encoder has dimensions.")
         while True:
             try:
-                opened = self._open(route, position, topics, encoder, since, client, selector)
+                opened = self._open(request)
             except (TopicNotAvailable, TopicGone):
-                if (rest := self.without_deleted(route, position, topics)) is None:
+                if (rest := self.without_deleted(request.route, request.position, request.topics)) is None:
                     raise
                 position, opened = rest
+                request = replace(request, position=position)
             if isinstance(opened, Reader):
                 return opened
-            topics = opened
+            request = replace(request, topics=opened)
 
     def without_deleted(self, route: Route, position: Position, topics: Topics) -> tuple[Position, Topics] | None:
         """Leave out the topics that were deleted after describe() returned them.
@@ -214,64 +213,51 @@ class Feeds:
             return None
         return position.without(deleted), {name: topic for name, topic in topics.items() if name not in deleted}
 
-    def _open(
-        self,
-        route: Route,
-        position: Position,
-        topics: Topics,
-        encoder: Encoder,
-        since: int | None,
-        client: str,
-        selector: Selector | None,
-    ) -> Reader | Topics:
+    def _open(self, request: OpenRequest) -> Reader | Topics:
         """Find the feed, and open a reader. See _open_reader()."""
-        check_partitions(position, topics)
-        whole = with_whole_topics(position, topics)
-        feed = self._feed(route, whole, topics, encoder, client)
+        check_partitions(request.position, request.topics)
+        whole = replace(request, position=with_whole_topics(request.position, request.topics))
+        feed = self._feed(whole)
         feed.readers += 1  # before anything that waits, because a feed without readers may be dropped
         opened = None
         try:
-            opened = self._open_reader(feed, route, whole, topics, since, client, selector)
+            opened = self._open_reader(feed, whole)
         finally:
             if not isinstance(opened, Reader):
                 feed.readers -= 1
         return opened
 
-    def _open_reader(
-        self,
-        feed: SharedFeed,
-        route: Route,
-        position: Position,
-        topics: Topics,
-        since: int | None,
-        client: str,
-        selector: Selector | None,
-    ) -> Reader | Topics:
+    def _open_reader(self, feed: SharedFeed, request: OpenRequest) -> Reader | Topics:
         """Return the reader, or the new descriptions of the topics if some were recreated after they were described."""
         take_turn()  # with 2,500 partitions, parsing the request and finding the feed take as long as opening the reader
-        if not position.starts and since is None and route.start is StartAt.LATEST:
-            return Reader(FEED_END, feed, self._cursors, client, selector=selector)
+        route, position, topics = request.route, request.position, request.topics
+
+        def reader(start: Start, gaps: Sequence[Gap] = ()) -> Reader:
+            return Reader(start, feed, self._cursors, request.client, gaps, request.selector)
+
+        if not position.starts and request.since is None and route.start is StartAt.LATEST:
+            return reader(FEED_END)
         ids = self._ids_in_ring(feed, position, topics) if position.starts else None
-        if ids is None:
-            start = resolve(
-                self.log,
-                position,
-                topics,
-                route.start,
-                since,
-                route.id_type,
-                self._epoch_ends,
-                self._offset_ranges,
-                self._describe_again,
-            )
-            if not start.topics.items() <= topics.items():
-                return {**topics, **start.topics}
-            if start.snapshot:
-                snapshot = self._snapshot(feed)
-                snapshot.request()
-                return Reader(snapshot, feed, self._cursors, client, selector=selector)
-            return Reader(_ids(start, route), feed, self._cursors, client, start.gaps, selector)
-        return Reader(ids, feed, self._cursors, client, selector=selector)
+        if ids is not None:
+            return reader(ids)
+        start = resolve(
+            self.log,
+            position,
+            topics,
+            route.start,
+            request.since,
+            route.id_type,
+            self._epoch_ends,
+            self._offset_ranges,
+            self._describe_again,
+        )
+        if not start.topics.items() <= topics.items():
+            return {**topics, **start.topics}
+        if start.snapshot:
+            snapshot = self._snapshot(feed)
+            snapshot.request()
+            return reader(snapshot)
+        return reader(_ids(start, route), start.gaps)
 
     def _open_catch_up(self, feed: SharedFeed, ids: IdWriter, selector: Selector | None) -> CatchUp:
         key, max_chunk_bytes = feed.key, self._settings.max_chunk_bytes
@@ -374,15 +360,16 @@ class Feeds:
             tail.remove(feed)
         return oldest[0].key.encoder
 
-    def _feed(self, route: Route, position: Position, topics: Topics, encoder: Encoder, client: str) -> SharedFeed:
-        """Return the feed of a selection. In partitions that the tail does not read yet, a new feed starts at the end."""
+    def _feed(self, request: OpenRequest) -> SharedFeed:
+        """Return the feed of a request. In partitions that the tail does not read yet, a new feed starts at the end."""
+        route, position, topics = request.route, request.position, request.topics
         partial = (partition for partition in position.starts if partition.topic in position.partial_topics)
         selected = frozenset(
             partition for partition in partial if partition.partition < topics[partition.topic].partitions
         )
-        key = FeedKey(encoder, tuple(sorted(topics)), selected, newest_by=route.newest_by)
+        key = FeedKey(request.encoder, tuple(sorted(topics)), selected, newest_by=route.newest_by)
         if route.patterns and position.is_whole_route:
-            key = FeedKey(encoder, follows=route, newest_by=route.newest_by)
+            key = FeedKey(request.encoder, follows=route, newest_by=route.newest_by)
         versions: Versions | None = None
         truncations = 0
         now_ms = time.time_ns() // 1_000_000  # taken before the ends, so that no record written meanwhile is skipped
@@ -394,7 +381,7 @@ class Feeds:
             if key in tail.feeds:
                 return tail.feeds[key]
             # Before the states are read, because this may remove partitions from the tail.
-            self._make_room(tail, client)
+            self._make_room(tail, request.client)
             partitions = tail.partitions_of(key, topics)
             unknown = [
                 partition for partition in partitions if partition not in tail.partitions and partition not in new
@@ -410,7 +397,7 @@ class Feeds:
                     versions, truncations = Versions(route.newest_by), tail.truncations
                 if versions is None or versions.has_read(offsets):
                     feed = self._add_feed(tail, key, states, route, topics, now_ms, versions)
-                    self._opened_by[feed] = client
+                    self._opened_by[feed] = request.client
                     return feed
                 if time.monotonic() > deadline:
                     raise KafkaUnavailable(TOO_BUSY)

@@ -35,7 +35,7 @@ def read(source: Source, position: Position, topics: Topics, since: int | None) 
     """
     if streams.stopping:  # an empty response would let the client send its next request at once
         raise ServerStopping("This server is stopping. Retry after 1 s.", retry_after_s=1)
-    reader = source.feeds.open(source.route, position, topics, source.encoder, since, source.address, source.selector)
+    reader = source.open(position, topics, since)
     source.opened.call_on_close(reader.close)
     first = reader.begin() + source.opened.wait_for(lambda: finite_reads.wait_for_lines(reader))
     if reader.snapshot_ids is None and reader.ids is None:

@@ -22,7 +22,7 @@ from http import HTTPStatus
 from flask import Response, current_app, request
 
 from kafkasse.errors import KafkasseError, ServerStopping, TopicGone, TopicNotAvailable, Unavailable
-from kafkasse.feed import Feeds, Reader
+from kafkasse.feed import Feeds, OpenRequest, Reader
 from kafkasse.feed.chunks import Chunk, Start, TopicsChanged, offset_gone
 from kafkasse.feed.core.reader_states import ReaderState
 from kafkasse.feed.core.start import contradictions
@@ -153,13 +153,19 @@ class Source:
         except TopicsChanged as change:
             return self._read(offset, position, {**topics, **change.topics}, since, must_wait, shared)
 
+    def open(self, position: Position, topics: Topics, since: int | None = None) -> Reader:
+        """Open a reader at a position. See Feeds.open()."""
+        return self.feeds.open(
+            OpenRequest(self.route, position, topics, self.encoder, since, self.address, self.selector)
+        )
+
     def _snapshot(self, position: Position, topics: Topics) -> tuple[Chunk, Iterable[bytes]]:
         """Return the snapshot of a route, which is one chunk.
 
         Raises:
             Unavailable: the snapshot is not complete yet. The server continues to read it.
         """
-        reader = self.feeds.open(self.route, position, topics, self.encoder, None, self.address, self.selector)
+        reader = self.open(position, topics)
         self.opened.call_on_close(reader.close)
         rows = wait_for_lines(reader)
         if (ids := reader.snapshot_ids or reader.ids) is None:
@@ -194,7 +200,7 @@ class Source:
         start.check_marks()
         position = Position(start.ids.places(), topic_ids=start.ids.topic_ids, partial_topics=start.ids.partial_topics)
         position, topics = self.describe(position)
-        reader = self.feeds.open(self.route, position, topics, self.encoder, None, self.address, self.selector)
+        reader = self.open(position, topics)
         try:
             if not (lines := reader.begin()):
                 shared.begin_to_wait()

@@ -20,7 +20,7 @@ from werkzeug.exceptions import HTTPException
 from kafkasse.access import Guards, Visitor
 from kafkasse.config import Config
 from kafkasse.errors import UNEXPECTED, InvalidParameter, KafkasseError, Unauthorized
-from kafkasse.feed import Feeds, Reader
+from kafkasse.feed import Feeds, OpenRequest, Reader
 from kafkasse.feed.chunks import Chunk, Start
 from kafkasse.feed.shared_chunks import ReadWaits, SharedChunks, SharedRead
 from kafkasse.feed.start import resolve
@@ -250,7 +250,8 @@ class StreamService:
         feeds, position, topics = self._enter(opening)
         try:
             encoder, root, selector = self._encoder(feeds, opening), self.urls.root, opening.selection.selector
-            reader = feeds.open(route, position, topics, encoder, parsed.since, opening.client, selector)
+            wanted = OpenRequest(route, position, topics, encoder, parsed.since, opening.client, selector)
+            reader = feeds.open(wanted)
         except BaseException:
             self._endpoints[route.name].limits.leave(opening.client)
             raise

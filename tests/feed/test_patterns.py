@@ -11,7 +11,7 @@ import gevent
 import pytest
 
 from kafkasse.errors import TopicNotAvailable
-from kafkasse.feed import Reader, StopReason
+from kafkasse.feed import OpenRequest, Reader, StopReason
 from kafkasse.records.position import Position, parse
 from kafkasse.route import Route, StartAt
 from tests.feed.world import ImpatientWorld
@@ -36,7 +36,7 @@ class PatternWorld(ImpatientWorld):
         route.check(position.topics, topics)
         if deleted:
             self.log.delete(deleted)
-        return self.feeds.open(route, position, topics, self.encoder)
+        return self.feeds.open(OpenRequest(route, position, topics, self.encoder))
 
     def next(self, topic: str) -> int:
         self.written += 1

@@ -24,7 +24,7 @@ from kafkasse.errors import (
     TopicGone,
     TopicNotAvailable,
 )
-from kafkasse.feed import Feeds, Reader, StopReason, feeds, tail
+from kafkasse.feed import Feeds, OpenRequest, Reader, StopReason, feeds, tail
 from kafkasse.feed.core.reader_states import ReaderState
 from kafkasse.feed.tail import MIN_REST_S, MIN_TURN_S, TURN_CREDIT_S
 from kafkasse.log import OffsetOutOfRange, Partition
@@ -177,7 +177,7 @@ def test_a_new_client_of_a_recreated_topic_does_not_join_the_feed_of_the_old_top
     world.log.create("a", 2)
     topics = world.log.describe(["a"])
 
-    new = world.feeds.open(Route("r", "/r", None), of_topics(["a"]), topics, world.encoder)
+    new = world.feeds.open(OpenRequest(Route("r", "/r", None), of_topics(["a"]), topics, world.encoder))
     old.read(0)
 
     assert StopReason.ENDED is old.stop_reason
@@ -189,7 +189,7 @@ def test_a_live_stream_of_a_former_topic_receives_no_records_of_the_recreated_on
     topics = world.log.describe(["a"])
     world.log.delete("a")
     world.log.create("a", 2)
-    reader = world.feeds.open(Route("r", "/r", None), of_topics(["a"]), topics, world.encoder)
+    reader = world.feeds.open(OpenRequest(Route("r", "/r", None), of_topics(["a"]), topics, world.encoder))
     reader.begin()
     world.log.append("a", b"{}")
 
@@ -323,7 +323,7 @@ def test_a_tail_that_fails_ends_its_streams_with_an_error(error, received):
     log.create("a")
     feeds = Feeds(log, Config().feed)
     route, topics = Route("r", "/r", None), log.describe(["a"])
-    reader = feeds.open(route, of_topics(["a"]), topics, Encoder())
+    reader = feeds.open(OpenRequest(route, of_topics(["a"]), topics, Encoder()))
     gevent.sleep(0)
 
     def fail(timeout_s: float) -> Any:
@@ -338,7 +338,7 @@ def test_a_tail_that_fails_ends_its_streams_with_an_error(error, received):
         reader.read(TIMEOUT_S)
     wait_until(lambda: closed)
 
-    again = feeds.open(route, of_topics(["a"]), topics, Encoder())
+    again = feeds.open(OpenRequest(route, of_topics(["a"]), topics, Encoder()))
     log.append("a", b'{"n":2}')
     wait_until(lambda: 2 in numbers(again))
     feeds.close()

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import gevent
 
 from kafkasse.config import Config
-from kafkasse.feed import Feeds, Reader
+from kafkasse.feed import Feeds, OpenRequest, Reader
 from kafkasse.feed.core.reader_states import ReaderState
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.tail import Tail
@@ -95,7 +95,7 @@ class World:
         else:
             position = parse(json.dumps(at)) if at else of_topics(["t"])
         opened = Route("r", "/r", None, **route), position, self.log.describe(position.topics), encoder or self.encoder
-        return self.feeds.open(*opened, selector=selector, client=client)
+        return self.feeds.open(OpenRequest(*opened, selector=selector, client=client))
 
     def write(self, *numbers: int, topic: str = "t", partition: int = 0, **record: Any) -> None:
         """Append a record for each number. No tail has read them yet."""

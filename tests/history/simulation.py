@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from kafkasse.config import Config
 from kafkasse.errors import KafkasseError
-from kafkasse.feed import Feeds, Reader, StopReason
+from kafkasse.feed import Feeds, OpenRequest, Reader, StopReason
 from kafkasse.feed.core.reader_states import ReaderState
 from kafkasse.feed.tail import Tail
 from kafkasse.log import Log, Topic
@@ -527,7 +527,7 @@ class Simulation:
         matching = [*log.describe(self._route.matching(log.topic_names()))]
         position = self._route.adapt(parse(client.sent_id) if client.sent_id else self._start, matching)
         topics = self._describe(position)
-        client.connect(self._feeds.open(self._route, position, topics, encoder, selector=selector))
+        client.connect(self._feeds.open(OpenRequest(self._route, position, topics, encoder, selector=selector)))
 
     def _describe(self, position: Position) -> dict[str, Topic]:
         """Return what the server knows about the topics of a position when a stream opens."""

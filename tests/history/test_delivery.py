@@ -11,7 +11,7 @@ import gevent
 import pytest
 
 from kafkasse.config import Config
-from kafkasse.feed import Feeds
+from kafkasse.feed import Feeds, OpenRequest
 from kafkasse.feed.core.reader_states import ReaderState
 from kafkasse.feed.tail import Tail
 from kafkasse.log.memory import MemoryLog
@@ -140,7 +140,7 @@ def test_timestamp_ids_do_not_skip_late_records():
     feeds = Feeds(log, Config(metadata_refresh_s=300).feed, tails.append)
     route = Route("times", "/times", None, start=StartAt.EARLIEST, id_type=IdType.TIMESTAMP)
     log.append(simulation.TOPIC, b'{"n":1}', 0, timestamp=1000)
-    reader = feeds.open(route, of_topics([simulation.TOPIC]), log.describe([simulation.TOPIC]), Encoder())
+    reader = feeds.open(OpenRequest(route, of_topics([simulation.TOPIC]), log.describe([simulation.TOPIC]), Encoder()))
     body = reader.begin() + b"".join(reader.read(0) for _ in range(3))
     log.append(simulation.TOPIC, b'{"n":1}', 1, timestamp=1001)
     tails[0].turn(0)

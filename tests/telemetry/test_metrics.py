@@ -11,7 +11,7 @@ import pytest
 
 from kafkasse.archive import with_archive
 from kafkasse.config import Config
-from kafkasse.feed import Feeds
+from kafkasse.feed import Feeds, OpenRequest
 from kafkasse.feed.core.stats import RouteStats
 from kafkasse.log import Total
 from kafkasse.log.memory import MemoryLog
@@ -62,7 +62,7 @@ def test_copies_the_totals_of_the_feeds(metrics, feeds):
     """Each copy adds what has happened since the last one."""
     sampler = Sampler(feeds, metrics)
     route = Route("r", "/r", ("t",), start=StartAt.EARLIEST)
-    reader = feeds.open(route, of_topics(["t"]), feeds.log.describe(["t"]), Encoder())
+    reader = feeds.open(OpenRequest(route, of_topics(["t"]), feeds.log.describe(["t"]), Encoder()))
     reader.read(0)
     sampler.sample()
     sampler.sample()

@@ -10,7 +10,7 @@ from gevent import socket as gevent_socket
 from gevent.event import Event
 
 from kafkasse.config import Config
-from kafkasse.feed import Feeds
+from kafkasse.feed import Feeds, OpenRequest
 from kafkasse.log.memory import MemoryLog
 from kafkasse.process.open_streams import StreamRegistry
 from kafkasse.records.encoder import Encoder
@@ -61,7 +61,7 @@ class Peer:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
         self.coding = coding
         self.left = left = Event()
-        reader = feeds.open(OPEN, of_topics(["t"]), log.describe(["t"]), encoder)
+        reader = feeds.open(OpenRequest(OPEN, of_topics(["t"]), log.describe(["t"]), encoder))
         settings = Config(write_timeout_s=20, heartbeat_s=60).web
         end = (server_end, lambda stream, end: left.set(), logging.getLogger())
         self.stream = Stream(reader, settings, StreamRegistry(), *end, coding=coding)

@@ -20,7 +20,7 @@ import pytest
 
 from kafkasse.config import Config
 from kafkasse.errors import TopicGone
-from kafkasse.feed import Feeds, Reader
+from kafkasse.feed import Feeds, OpenRequest, Reader
 from kafkasse.log.memory import MemoryLog
 from kafkasse.process.open_streams import StreamEnd, StreamInfo, StreamRegistry
 from kafkasse.records.encoder import Encoder
@@ -58,7 +58,7 @@ class World:
         config = Config(**settings)
         self.feeds.append(Feeds(self.log, config.feed))
         encoder = Encoder(wire=wire or ServerSentEvents(), filterer=lambda message: "hidden" not in message)
-        reader = self.feeds[-1].open(ROUTE, of_topics(["t"]), self.log.describe(["t"]), encoder, since)
+        reader = self.feeds[-1].open(OpenRequest(ROUTE, of_topics(["t"]), self.log.describe(["t"]), encoder, since))
         info = StreamInfo.new("req-1")
         self.stream = Stream(reader, config.web, self.registry, client, self._end, logging.getLogger(), info=info)
         return self.stream
