@@ -31,9 +31,9 @@ LIST = """
 - [Python API](api.md): the classes and functions for your app, from their docstrings
 - [Problem types](problems.md): one page for each `type` of an error
 """
-# The public names of the API. Modules without names are documented completely.
+# The public names of the API. If there are none, the page contains those in `__all__`.
 API: dict[str, tuple[str, ...]] = {
-    "kafkasse": ("blueprint", "Config", "Visitor", "MemoryLog", "EmbeddedBroker", "drain"),
+    "kafkasse": (),
     "kafkasse.config.hooks": ("Hooks",),
     "kafkasse.records.frame": ("TopicRecord",),
     "kafkasse.errors": ("KafkasseError",),
@@ -119,7 +119,7 @@ def api() -> str:
     for module, names in API.items():
         if find_spec(module) is None:
             continue
-        public = names or getattr(import_module(module), "__all__", ())
+        public = [name for name in names or getattr(import_module(module), "__all__", ()) if name != "__version__"]
         if not public:
             continue
         parts.append(f"\n## {module}\n\n```{{eval-rst}}\n")

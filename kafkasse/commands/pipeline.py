@@ -114,7 +114,7 @@ def check(name: str) -> None:
 @click.option(
     "--checkpoint",
     metavar="DIR",
-    help="Where to keep the state and the positions. Without it, each run starts at the beginning of the source.",
+    help="Where to keep the state and the positions. Without it, each run starts at the source's `start`.",
 )
 @click.option(
     "--master",

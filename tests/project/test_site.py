@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 pytest.importorskip("pygments")  # a dependency of Sphinx, and of other packages for development
+import kafkasse
+import kafkasse_client
 from docs.site import check, pages, reference
 from docs.site.animation.apng import animated
 from kafkasse import errors, schemas
@@ -58,6 +60,14 @@ def test_the_reference_contains_every_command_and_setting():
     assert len(headings) == len(set(headings))
     assert {"heartbeat_s", "routes.NAME.where.key", "guards.NAME.jwt.issuer", "kafka.ssl_cafile"} <= set(headings)
     assert set() == set(_settings(schemas.read("config"))) - names
+
+
+def test_the_reference_contains_each_public_name():
+    page = reference.pages()["api.md"]
+
+    for module in (kafkasse, kafkasse_client):
+        names = {name for name in module.__all__ if name != "__version__"}
+        assert names == set(re.findall(rf"^\.\. auto\w+:: {module.__name__}\.(\w+)$", page, re.M))
 
 
 def _settings(schema: object) -> Iterator[str]:
