@@ -21,6 +21,7 @@ from bench.servers import KAFKASSE
 
 MARKED = re.compile(r"(?P<figure>\d[\d.,]*|\?)(?P<unit>[^<>\d\n?|]{0,40})<!-- (?P<name>[^>]+?) -->")
 CAPACITY = ROOT / "docs/capacity.md"
+CHECKS = ROOT / "bench/README.md"  # has the runs that check the formula of CAPACITY
 _TABLES = re.compile(r"(<!-- tables -->\n\n).*?(\n\n<!-- /tables -->)", re.S)
 NO_ROW = ("by hand", "a limit")
 UNKNOWN = "?"
@@ -99,9 +100,12 @@ def write() -> None:
         if (text := rewritten(before, rows)) != before:
             page.write_text(text)
             print(f"{page.relative_to(ROOT)}: new figures")
-    CAPACITY.write_text(with_tables(CAPACITY.read_text(), rows))
+    for page in (CAPACITY, CHECKS):
+        page.write_text(with_tables(page, rows))
 
 
-def with_tables(text: str, rows: dict[tuple[str, str], Row]) -> str:
-    """Return the text of docs/capacity.md with new tables."""
-    return _TABLES.sub(lambda match: f"{match[1]}{capacity.tables(rows)}{match[2]}", text)
+def with_tables(page: Path, rows: dict[tuple[str, str], Row]) -> str:
+    """Return the text of CAPACITY or CHECKS with new tables."""
+    tables = capacity.tables(rows).split("\n\n")  # costs, checks, fleets
+    new = "\n\n".join(tables[1:2] if page == CHECKS else tables[::2])
+    return _TABLES.sub(lambda match: f"{match[1]}{new}{match[2]}", page.read_text())

@@ -31,68 +31,7 @@ from bench.servers import KAFKASSE
 
 DATA = Path(__file__).with_name("results.json")
 MIN_BARS = 2
-INTRODUCTION = """\
-# Benchmark results
-
-`make bench` measures all figures on one commit; `python -m bench --only NAME` repeats one measurement. The server, the
-broker, the producer and the clients share one machine and its loopback interface. The values depend on the machine, and so
-do the ratios between servers, above all where a server nearly uses a whole core. Unless stated otherwise: records of 1 KiB
-(JSON, 24 members), 3 partitions, one worker.
-
-- A value is the median of the runs. The order of the servers changes from run to run.
-- A percentile is computed from the samples of all runs, and only if at least 1,000 samples are above it. Latency counts
-  from the time when a record was due.
-- In catch-up, every server reads the same records twice; the second time is measured.
-
-The servers beside kafkasse, of which the first two share one consumer among all clients, encode each record once, and have
-no resume, no checks and no limits:
-
-- **Go**: net/http with franz-go, `GOMAXPROCS=1` (`bench/rivals/franz`)
-- **Starlette** on uvicorn with uvloop and httptools, with aiokafka (`bench/rivals/starlette_app.py`)
-- **confluent-kafka**: Flask on gunicorn's threads, with a consumer for each client (`bench/rivals/confluent_app.py`)
-- **KafkaSSE** 0.4.2: Wikimedia's Node.js library, which has a consumer for each client
-- **poll loop of kafka-python**: a loop over `KafkaConsumer.poll()` that discards the records
-- **a Flask view**: no rival, but the limit of `opening`: a view that only answers, under kafkasse's worker
-  (`bench/rivals/flask_app.py`)
-
-The goals were set on a faster machine, on which encoding a record took 1.3 µs (`encoding.plain`). Why kafkasse missed some
-of them even there, and what compiled code could save:
-
-- **Opening a stream** (one process, a log in memory). The Flask view takes 0.18 ms of CPU when 500 clients connect at once,
-  and 0.39 ms alone, where Starlette takes 0.16 and 0.32 ms. So kafkasse cannot open streams as fast as Starlette. It takes
-  0.29 and 0.59 ms, because it makes 1,200 function calls instead of 720, and adds a log line and metrics when the stream
-  ends. Compiled code could save at most the difference, a third of each opening in a burst.
-- **Catch-up** (one process, a log in memory). Encoding takes 1.3 µs for each record: 0.3 µs to validate the JSON (already
-  compiled code), 0.2 µs to check whether the frame can repeat it unchanged, 0.3 µs to format the frame and its ID, the rest
-  for the loop in Python. Receiving, checking and decoding take 0.2 µs, and joining and sending 0.15 µs. Compiled code could
-  save at most 0.7 µs, a quarter of `catch_up.cpu` there.
-- **Few clients.** The Python interpreter takes 75 % of the server's CPU time with 1 client at 200/s, and 67 % with 10 at
-  500/s. The kernel takes 13 and 21 %. Compiled code could save most of the interpreter's share and reach the goals.
-  But it would have to replace the whole path of a record, with all calls of gevent, and only servers with few clients, which
-  use at most 20 % of a core, would gain. So we have not written it.
-- **Many clients: CPU.** The kernel takes 67 % with 1,000 clients at 200/s, 65 % with 1,000 at 10/s, and 73 % with 10,000 at
-  20/s. The interpreter takes 28, 29 and 24 %, so compiled code could save no more than this.
-- **Many clients: latency.** After each write to all clients, the worker pauses for up to 20 ms, so that more records share
-  the next write. With 10 ms, 1,000 clients at 200/s have a 99th percentile of 41 instead of 58 ms, but a delivery costs 2.5
-  instead of 1.8 µs. (Both runs were within ten minutes; Go had 101 and 108 ms.) With 10,000 clients, a write takes longer
-  than the pause, so a shorter pause would help little.
-- **Chunks.** Encoding a record takes as long as in a stream. The rest is the requests: to parse and check them, to look up
-  the position, and to compute the checksum for `ETag`. Reading the next chunk in advance could not help, because the server
-  is busy all the time. With larger chunks, there would be fewer requests, but each slow client would take more memory.
-- **Long polls.** nginx checks waiting requests only every 500 ms. With 10,000 clients at 2/s, the programs probably need
-  more than the two cores.
-- **Fleets behind a CDN.** Their time is that of the clients and the CDN: the second time, when all chunks come from the
-  cache, they take between 17 % less and 5 % longer.
-- **Pipeline.** During a commit, Spark processes no record, and then updates queue up. On the faster machine (commit
-  a82e9062), the median was 12 ms, and the 99th percentile 450 ms.
-
-The clients are not the limit of any load: the rows *CPU of the clients* contain what all their processes use. In
-`catch_up.500.event`, the ID in each event contains 500 offsets and is longer than the record, so a record costs three times
-as much as in `catch_up`.
-
-The times of *Opening a stream* and *Catch-up* are from the faster machine, those of *Many clients: latency* from this one.
-The shares of *Few clients*, *Many clients: CPU* and *Chunks* are from samples (`perf record -e cpu-clock -p PID` during the
-same load; for chunks, samples of Python's stack) on a slower machine."""
+INTRODUCTION = Path(__file__).with_name("README.md")
 BEFORE_TEXT = "*Before*: measured before the work on these goals, on another machine with two cores."
 BEFORE = {
     "catch_up.cpu": 2.9, "catch_up.ratio": 2.5, "idle.10000.memory": 6.9, "live.1000x200.p99": 42, "live.10000x20.p99": 298,
@@ -246,7 +185,7 @@ def page() -> tuple[str, dict[str, str]]:
     for row in rows_of(stored).values():
         groups.setdefault(row.key.rpartition(".")[0], []).append(row)
     origin = "\n".join(f"- {name}: {text}" for name, text in stored.items() if name not in ("rows", "code"))
-    parts, pictures = [INTRODUCTION, origin, "## Goals", BEFORE_TEXT, _goals(rows_of(stored).values())], {}
+    parts, pictures = [INTRODUCTION.read_text(), origin, "## Goals", BEFORE_TEXT, _goals(rows_of(stored).values())], {}
     for key, rows in groups.items():
         parts += [f"## {key}", table(rows)]
         for figure in dict.fromkeys(row.key for row in rows):

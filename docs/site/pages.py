@@ -28,7 +28,7 @@ OTHERS = {
     "DECISIONS.md": "decisions.md",
     "RELEASING.md": "releasing.md",
     "SECURITY.md": "reporting.md",
-    "bench/results.json": "results.md",
+    "bench/README.md": "results.md",
     "bench/soak/README.md": "soak.md",
     "tests/attacks/README.md": "attacks.md",
     "tests/chaos/README.md": "fault-tests.md",

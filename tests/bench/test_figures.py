@@ -232,11 +232,12 @@ def test_the_figures_of_a_page_are_those_of_the_results(page):
     assert [] == list(quoted.problems(page.read_text(), STORED))
 
 
-def test_the_tables_of_the_capacity_page_are_those_of_the_results():
-    text = quoted.CAPACITY.read_text()
+def test_the_tables_about_capacity_are_those_of_the_results():
+    texts = {page: page.read_text() for page in (quoted.CAPACITY, quoted.CHECKS)}
 
-    assert quoted.with_tables(text, STORED) == text
-    assert capacity.tables(STORED) in text
+    assert texts == {page: quoted.with_tables(page, STORED) for page in texts}
+    for table in capacity.tables(STORED).split("\n\n"):
+        assert 1 == "".join(texts.values()).count(table)
 
 
 def test_no_server_delivers_more_than_the_load_generator_can_receive():

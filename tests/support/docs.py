@@ -7,7 +7,15 @@ from typing import NamedTuple
 
 from tests.support.server import ROOT
 
-_PATTERNS = "*.md", "docs/**/*.md", "kafkasse_client/*.md", "tests/*.md", "tests/*/README.md", "bench/soak/*.md"
+_PATTERNS = (
+    "*.md",
+    "docs/**/*.md",
+    "kafkasse_client/*.md",
+    "tests/*.md",
+    "tests/*/README.md",
+    "bench/*.md",
+    "bench/soak/*.md",
+)
 PAGES = sorted(page.relative_to(ROOT).as_posix() for pattern in _PATTERNS for page in ROOT.glob(pattern))
 _BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.M | re.S)
 
