@@ -161,17 +161,18 @@ class StatusObserver:
     def _ask(self, question: Callable[[LagReader], object]) -> None:
         """Ask Kafka, and publish whether it answers. The query itself would fail only after minutes."""
         state, reason = self.status.state, self.status.reason
+        working = PipelineState.STARTING if self.is_rebuilding else PipelineState.RUNNING
         try:
             if self._lag_reader is None and self._run:
                 self._lag_reader = LagReader(self._run.spark, self._run.kafka)
             if self._lag_reader:
                 question(self._lag_reader)
             if state is PipelineState.WAITING:
-                state, reason = PipelineState.RUNNING, ""
+                state, reason = working, ""
         except (Py4JError, PySparkException, OSError) as error:
             logger.debug("cannot ask Kafka: %s", failures.first_line_of(error))
             interruption = failures.unexpected(error)
-            if state is PipelineState.RUNNING and isinstance(interruption, DependencyUnavailable):
+            if state is working and isinstance(interruption, DependencyUnavailable):
                 state, reason = PipelineState.WAITING, str(interruption)
         if state is self.status.state:
             self._write()

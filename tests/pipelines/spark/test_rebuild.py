@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,12 +14,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline, Source, rebuild
+from kafkasse.pipelines import Pipeline, Source, application, rebuild
 from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.application import StatusObserver
 from kafkasse.pipelines.contract import GENERATION
 from kafkasse.pipelines.files import Files
 from kafkasse.pipelines.lease import MARKER
+from kafkasse.pipelines.next_offsets import NextOffsets
 from kafkasse.pipelines.operators import latest_per_key
 from kafkasse.pipelines.supervisor import Crashed, Replaced, StopRequests
 from tests.pipelines.spark.runs import Runs
@@ -104,6 +107,39 @@ def test_shows_the_progress_of_the_new_version(runs, new):
     assert 3 == lags[0]
     assert 3 == observer.status.input_records
     assert [] == runs.topics.cluster.records(topic)
+
+
+@pytest.mark.long
+def test_waits_while_kafka_does_not_answer(runs, new, broker, monkeypatch, caplog):
+    """The broker stops after the start of the new version. The log says so, and when the rebuild continues."""
+    monkeypatch.setattr(application, "STATUS_INTERVAL_S", 1.0)
+    caplog.set_level("INFO", "kafkasse.pipeline")
+
+    class Observer(StatusObserver):
+        def started(self, committed: NextOffsets) -> None:
+            super().started(committed)
+            monkeypatch.setattr(rebuild, "_has_reached", lambda *_: "state=starting" in caplog.text)
+
+        def polled(self) -> None:
+            if "state=" not in caplog.text:
+                os.kill(broker.pid, signal.SIGSTOP)
+            super().polled()
+            if "state=" in caplog.text:
+                os.kill(broker.pid, signal.SIGCONT)
+
+    observer = Observer(new, None, Mock())
+    observer.is_rebuilding = True
+    observer.use(runs.of(new))
+    try:
+        assert runs.rebuild(new, observer=observer)
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+
+    states = [record.getMessage() for record in caplog.records if "state=" in record.getMessage()]
+    assert [
+        'pipeline name=named state=waiting reason="Kafka does not respond"',
+        "pipeline name=named state=starting",
+    ] == states
 
 
 @pytest.mark.long
