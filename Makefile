@@ -186,7 +186,7 @@ dist: setup ## build and check the wheels, the sdists, the npm package and the S
 	@"$(PYTHON)" -m venv $(VENV)/release
 	@$(VENV)/release/bin/python -m pip install --disable-pip-version-check -q twine==7.0.0 cyclonedx-bom==7.5.0
 	@$(VENV)/release/bin/twine check --strict $(RELEASE)/*
-	@cd kafkasse/javascript && npm pack --silent --pack-destination $(CURDIR)/$(RELEASE) >/dev/null
+	@cd kafkasse/assets/javascript && npm pack --silent --pack-destination $(CURDIR)/$(RELEASE) >/dev/null
 	@"$(PYTHON)" -m venv --clear --without-pip $(VENV)/web
 	@$(VENV)/bin/python -m pip --python $(VENV)/web install --disable-pip-version-check -q --no-compile -r requirements.txt
 	@$(VENV)/release/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o $(RELEASE)/sbom.cdx.json $(VENV)/web

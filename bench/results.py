@@ -52,7 +52,7 @@ MEASURED = (
     "requirements*.txt",
 )
 NOT_MEASURED = (
-    *(f"kafkasse/{folder}/" for folder in ("commands", "tools/java", "web/console", "web/describe", "web/page")),
+    *(f"kafkasse/{folder}/" for folder in ("commands", "tools/java", "web/describe")),
     "kafkasse/web/host_session.py",
     *(f"kafkasse/tools/{module}.py" for module in ("__init__", "files", "progress", "supervised_process")),
     *(f"bench/{module}.py" for module in ("machine", "pipeline_executors", "pipeline_heap", "quoted", "results")),

@@ -27,7 +27,7 @@ from kafkasse.tools.broker.embedded import HOST, EmbeddedBroker, last_lines, req
 from kafkasse.tools.java import jars
 from kafkasse.tools.supervised_process import SupervisedProcess
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[1] / "assets/data"
 COUNTRIES = DATA / "countries.csv"
 CONFIG = DATA / "demo.yaml"
 STATUS_TOPIC = "_pipelines"

@@ -13,18 +13,17 @@ relative, so that it works under any prefix, including one that only a proxy kno
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 from urllib.parse import quote
 
 from flask import Response, current_app, request, send_from_directory
 
 from kafkasse.errors import KafkasseError
-from kafkasse.web.pages import CLIENT, PAGE, add_headers
+from kafkasse.web.pages import ASSETS, CLIENT, PAGE, add_headers
 from kafkasse.web.pages import NAME as DEMO
 from kafkasse.web.responder import json_response
 from kafkasse.web.service import StreamService
 
-FILES = Path(__file__).parent / "console"
+FILES = ASSETS / "console"
 _PAGE = FILES / "index.html"
 # The demo's page uses these files, too.
 SHARED = {

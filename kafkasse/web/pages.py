@@ -12,8 +12,9 @@ from typing import Any
 
 from flask import Blueprint, Response, redirect, send_from_directory
 
-PAGE = Path(__file__).parent / "page"
-CLIENT = Path(__file__).parents[1] / "javascript/kafkasse.js"
+ASSETS = Path(__file__).parents[1] / "assets"
+PAGE = ASSETS / "demo"
+CLIENT = ASSETS / "javascript/kafkasse.js"
 
 NAME = "kafkasse_pages"  # of the blueprint
 PAGE_STREAM = "topn/updates"  # the stream that the page reads

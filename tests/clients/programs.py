@@ -20,7 +20,7 @@ from tests.support.server import ROOT
 
 SOURCES = Path(__file__).parent / "programs"
 BUILD = ROOT / "build" / "clients"
-JAVASCRIPT = ROOT / "kafkasse" / "javascript"
+JAVASCRIPT = ROOT / "kafkasse" / "assets" / "javascript"
 BUILD_TIMEOUT_S = 900.0
 PRINTED = re.compile(r"EVENT ([\w%.!~*'()-]+)")  # an event in a browser's log
 CHROMIUM_FLAGS = (

@@ -27,7 +27,7 @@ COMMANDS = {
     "topics": KAFKA,
     "check": KAFKA,
     "init kafkasse.yaml": KAFKA,
-    f"load {ROOT}/kafkasse/data/countries.csv --topic t": KAFKA,
+    f"load {ROOT}/kafkasse/assets/data/countries.csv --topic t": KAFKA,
     "pipeline status": KAFKA,
     "pipeline replay-dead-letters t": KAFKA,
     "streams": "waiting for the server's workers",

@@ -22,7 +22,7 @@ from tests.support.kafka import Cluster
 from tests.support.waiting import wait_until
 
 FULL = Path("/dev/full")
-COUNTRIES = Path(__file__).parents[2] / "kafkasse" / "data" / "countries.csv"
+COUNTRIES = Path(__file__).parents[2] / "kafkasse" / "assets" / "data" / "countries.csv"
 Load = Callable[..., Done]
 
 

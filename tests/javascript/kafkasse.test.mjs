@@ -8,8 +8,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, mock, test } from "node:test";
 
-import { Fallback, Parser, Stream, StreamError } from "../../kafkasse/javascript/kafkasse.js";
-import { fileStore } from "../../kafkasse/javascript/node.js";
+import { Fallback, Parser, Stream, StreamError } from "../../kafkasse/assets/javascript/kafkasse.js";
+import { fileStore } from "../../kafkasse/assets/javascript/node.js";
 
 const STREAM = { "Content-Type": "text/event-stream; charset=utf-8" };
 const PROBLEM = { "Content-Type": "application/problem+json" };

@@ -17,7 +17,7 @@ from tests.client.script import START, ScriptedServer, Sends, failure, message, 
 from tests.clients.programs import NODE, build, docs_example, missing
 from tests.support.server import ROOT
 
-PACKAGE = ROOT / "kafkasse/javascript"
+PACKAGE = ROOT / "kafkasse/assets/javascript"
 GUIDE = "docs/javascript.md"
 MAX_COMPRESSED_BYTES = 7000
 

@@ -8,8 +8,8 @@ import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 
 const folder = mkdtempSync(join(tmpdir(), "kafkasse-"));
-for (const name of ["web/console/assets/events.js", "web/console/assets/wire_stream.js", "javascript/kafkasse.js"]) {
-  cpSync(fileURLToPath(new URL(`../../kafkasse/${name}`, import.meta.url)), join(folder, name.split("/").at(-1)));
+for (const name of ["console/assets/events.js", "console/assets/wire_stream.js", "javascript/kafkasse.js"]) {
+  cpSync(fileURLToPath(new URL(`../../kafkasse/assets/${name}`, import.meta.url)), join(folder, name.split("/").at(-1)));
 }
 writeFileSync(join(folder, "session.js"), 'export const root = "http://127.0.0.1/";');
 writeFileSync(join(folder, "package.json"), '{"type":"module"}');

@@ -19,7 +19,7 @@ VERSIONS = {
     "kafkasse/__init__.py": '\n__version__ = "{}"\n',
     "kafkasse_client/pyproject.toml": '\nversion = "{}"\n',
     "kafkasse_client/__init__.py": '\n__version__ = "{}"\n',
-    "kafkasse/javascript/package.json": '\n  "version": "{}",\n',
+    "kafkasse/assets/javascript/package.json": '\n  "version": "{}",\n',
     "deploy/kubernetes/kafkasse.yaml": " registry.example/kafkasse:{}\n",
     "docs/install.md": "./wheels/kafkasse-{}-py3",
     "docs/javascript.md": "./kafkasse-{}.tgz",

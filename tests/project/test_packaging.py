@@ -113,7 +113,7 @@ def test_the_wheel_contains_the_whole_package(wheel, root):
 
     assert expected == {name for name in names if ".dist-info/" not in name}
     licenses = {name.partition(".dist-info/licenses/")[2] for name in names}
-    assert {"LICENSE", "kafkasse/data/LICENSE.txt"} == licenses - {""}  # of the code and of the data
+    assert {"LICENSE", "kafkasse/assets/data/LICENSE.txt"} == licenses - {""}  # of the code and of the data
 
 
 def test_the_sdist_contains_only_what_a_build_needs(tree, sdist):
@@ -236,7 +236,7 @@ def test_the_installed_blueprint_serves_a_stream(greetings):
 
 def test_the_installed_serve_command_serves_the_pages(installed, start, tmp_path):
     """`kafkasse serve` needs only files in the wheel."""
-    config = next(installed.glob("lib/*/site-packages/kafkasse/data/demo.yaml"))
+    config = next(installed.glob("lib/*/site-packages/kafkasse/assets/data/demo.yaml"))
     server = start(f"kafkasse serve --config {config}", tmp_path, installed)
 
     demo, script = fetch(server.port, "/-/demo"), fetch(server.port, "/-/console/app.js")

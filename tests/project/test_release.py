@@ -156,10 +156,10 @@ def test_a_release_needs_every_file(built):
 
 
 def test_a_release_has_one_version_and_a_section_in_the_changelog(built):
-    (built / "kafkasse/javascript/package.json").write_text("{}")
+    (built / "kafkasse/assets/javascript/package.json").write_text("{}")
     (built / "CHANGELOG.md").write_text(CHANGELOG)
 
     assert [
-        "kafkasse/javascript/package.json has another version than 1.10.0.",
+        "kafkasse/assets/javascript/package.json has another version than 1.10.0.",
         "CHANGELOG.md has no section for 1.10.0. Run: make release VERSION=1.10.0",
     ] == missing(built)

@@ -13,7 +13,7 @@ from tests.support.server import Server
 from tests.support.waiting import wait_until
 from tests.web.document import Document
 
-MAX_EVENTS = 10_000  # of kafkasse/web/console/assets/store.js
+MAX_EVENTS = 10_000  # of kafkasse/assets/console/assets/store.js
 MAX_NODES = 3_000
 # Keeps what the page saves as a file.
 SPY = (

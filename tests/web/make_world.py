@@ -1,7 +1,7 @@
 """Writes the map of the demo's page from the countries of Natural Earth, which are in the public domain.
 
     npm pack world-atlas@2.0.2 i18n-iso-countries && tar xzf ... # countries-110m.json, and codes.json with the ISO codes
-    python -m tests.web.make_world countries-110m.json codes.json > kafkasse/web/page/assets/world.js
+    python -m tests.web.make_world countries-110m.json codes.json > kafkasse/assets/demo/assets/world.js
 
 The projection is Equal Earth, in which areas can be compared.
 """

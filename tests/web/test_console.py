@@ -19,9 +19,9 @@ from tests.support.server import ROOT
 from tests.web.clients import HTML, client_of
 
 VALIDATORS = {"If-None-Match": "ETag", "If-Modified-Since": "Last-Modified"}  # Flask 2.0 sends no ETag
-FILES = ROOT / "kafkasse/web/console"
+FILES = ROOT / "kafkasse/assets/console"
 ASSETS = sorted(path.name for path in (FILES / "assets").iterdir())
-DEMO = sorted(path.name for path in (ROOT / "kafkasse/web/page/assets").iterdir())
+DEMO = sorted(path.name for path in (ROOT / "kafkasse/assets/demo/assets").iterdir())
 TYPES = {"": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 ROUTES: dict[str, Any] = {
     "orders": {"path": "/orders", "topics": ["orders"], "access": "public", "client_filters": ["key", "filter"]},

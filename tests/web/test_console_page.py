@@ -61,14 +61,14 @@ KEYS = {stream: {3: "base64 /wA="} for stream in ("values", "cloudevents")} | {
     "envelopes": {0: "base64 /wA=", 1: "k", 2: "base64 PGI+/w==", 3: "base64 /wA=", 4: MARKUP},
 }
 TABS = 7  # A browser opens six connections to a server over HTTP/1.1.
-SLOTS = 4  # streams of all windows; see kafkasse/web/page/assets/slots.js
+SLOTS = 4  # streams of all windows; see kafkasse/assets/demo/assets/slots.js
 PROGRAMS = {
     "curl": ["sh"],
     "chunks": ["sh"],
     "javascript": ["node", "--input-type=module", "-"],
     "python": [sys.executable, "-"],
 }
-ASSETS = ROOT / "kafkasse/web/console/assets"
+ASSETS = ROOT / "kafkasse/assets/console/assets"
 EMPTY_LINES = b"event: message\ndata: \ndata: b\nid: 1\n\nevent: message\ndata: \nid: 2\n\n"
 OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -677,7 +677,7 @@ class TestPrograms:
 
     @pytest.mark.parametrize("language", PROGRAMS)
     def test_sends_the_cookie_of_a_login(self, program, tmp_path, language):
-        shutil.copy(ROOT / "kafkasse/javascript/kafkasse.js", tmp_path / "kafkasse.mjs")
+        shutil.copy(ROOT / "kafkasse/assets/javascript/kafkasse.js", tmp_path / "kafkasse.mjs")
         with program(language, Raw(b"", "stays"), credentials="cookie") as (server, _):
             wait_until(lambda: server.requests)
 

@@ -1,1 +1,1 @@
-../../../kafkasse/javascript/kafkasse.js
+../../../kafkasse/assets/javascript/kafkasse.js

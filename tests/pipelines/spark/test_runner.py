@@ -33,7 +33,7 @@ from tests.pipelines.spark.runs import Runs, codes, copy
 from tests.pipelines.topics import PARTITIONS, Record, country, tombstone, top
 from tests.support.waiting import wait_until
 
-COUNTRIES = Path(__file__).parents[3] / "kafkasse" / "data" / "countries.csv"
+COUNTRIES = Path(__file__).parents[3] / "kafkasse" / "assets" / "data" / "countries.csv"
 
 
 def all_countries() -> list[Record]:
