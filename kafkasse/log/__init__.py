@@ -29,24 +29,7 @@ from kafkasse.log.contract import (
 )
 
 __all__ = [
-    "RECREATED_AT",
-    "TRUNCATED",
-    "UNKNOWN_EPOCH",
-    "Batch",
-    "Cursor",
-    "Epochs",
-    "Gap",
-    "Log",
-    "OffsetAndEpoch",
-    "OffsetOutOfRange",
-    "OffsetRange",
-    "Offsets",
-    "Partition",
-    "PartitionsFailed",
-    "Ranges",
-    "Record",
-    "Resumption",
-    "Topic",
-    "Topics",
-    "Total",
-]
+    "RECREATED_AT", "TRUNCATED", "UNKNOWN_EPOCH", "Batch", "Cursor", "Epochs", "Gap", "Log", "OffsetAndEpoch",
+    "OffsetOutOfRange", "OffsetRange", "Offsets", "Partition", "PartitionsFailed", "Ranges", "Record", "Resumption",
+    "Topic", "Topics", "Total",
+]  # fmt: skip

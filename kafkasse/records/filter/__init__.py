@@ -15,16 +15,6 @@ from kafkasse.records.filter.selection import EVERYTHING, Filter, Selection
 from kafkasse.records.filter.where import Where
 
 __all__ = [
-    "EVERYTHING",
-    "Dimension",
-    "Dimensions",
-    "Expression",
-    "ExpressionError",
-    "Filter",
-    "Query",
-    "Selection",
-    "Selector",
-    "Where",
-    "compile_expression",
-    "parse_query",
-]
+    "EVERYTHING", "Dimension", "Dimensions", "Expression", "ExpressionError", "Filter", "Query", "Selection",
+    "Selector", "Where", "compile_expression", "parse_query",
+]  # fmt: skip

@@ -15,19 +15,6 @@ from kafkasse.records.frame.record_view import DecoderPending
 from kafkasse.records.frame.wire import JsonLines, ServerSentEvents, Wire, error, gap, gap_members
 
 __all__ = [
-    "FORMATS",
-    "DecoderPending",
-    "DeserializationError",
-    "Deserializer",
-    "Filterer",
-    "Format",
-    "JsonLines",
-    "Payload",
-    "Projection",
-    "ServerSentEvents",
-    "TopicRecord",
-    "Wire",
-    "error",
-    "gap",
-    "gap_members",
-]
+    "FORMATS", "DecoderPending", "DeserializationError", "Deserializer", "Filterer", "Format", "JsonLines",
+    "Payload", "Projection", "ServerSentEvents", "TopicRecord", "Wire", "error", "gap", "gap_members",
+]  # fmt: skip
