@@ -248,7 +248,6 @@ class Cursor(Protocol):
             KafkasseError: the cursor cannot continue. While a broker is unavailable, the cursor retries and poll()
                 returns [].
         """
-        ...
 
     def close(self) -> None:
         """Release all resources. May be called twice."""
@@ -271,22 +270,18 @@ class Log(Protocol):
 
     def describe(self, topics: Iterable[str]) -> dict[str, Topic]:
         """Describe those of `topics` that exist or about which the cluster reports an error; see Topic.error."""
-        ...
 
     def topic_names(self) -> set[str]:
         """Return the names of all topics that we may read. Kafka's own topics, such as __consumer_offsets, are included."""
-        ...
 
     def offset_ranges(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:
         """Return the offsets that each partition holds now. Partitions without a leader are absent."""
-        ...
 
     def offsets_at(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int]:
         """Return the offset of the first record at or after each timestamp (milliseconds), or the end if there is none.
 
         Partitions without a leader are absent.
         """
-        ...
 
     def epoch_ends(self, epochs: Epochs) -> dict[Partition, OffsetAndEpoch]:
         """Return where each leader epoch ends: the offset of the first record of a later epoch, or the end of the log.
@@ -296,7 +291,6 @@ class Log(Protocol):
         the log has lost. Partitions are absent if the cluster cannot answer, or if their log has neither the given epoch nor
         a newer one.
         """
-        ...
 
     def recreated(self, epochs: Epochs) -> Set[Partition]:
         """Return the partitions whose topic was recreated. Pass only partitions whose log is shorter than a reader's offset.
@@ -307,7 +301,6 @@ class Log(Protocol):
         Args:
             epochs: the leader epoch of the last record that the reader has read in each partition.
         """
-        ...
 
     def cursor(
         self,
@@ -323,16 +316,13 @@ class Log(Protocol):
             epochs, topic_ids: as for Cursor.seek().
             tail: the cursor will stay at the end of its partitions for a long time.
         """
-        ...
 
     @property
     def recent(self) -> Log:
         """This log without its archive, which takes long to read. Snapshots read it. Without an archive, the log itself."""
-        ...
 
     def totals(self) -> Iterable[Total]:
         """Return the values of this log's metrics."""
-        ...
 
     def close(self) -> None:
         """Release all resources."""

@@ -101,7 +101,6 @@ class Resumable(Protocol):
 
     def resume(self) -> None:
         """Unpark the client and send the rest of the stream."""
-        ...
 
 
 class ClientSocket:

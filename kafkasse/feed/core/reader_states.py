@@ -42,7 +42,6 @@ class Slot(Protocol):
 
     def release(self) -> None:
         """Let another reader have a cursor."""
-        ...
 
 
 class ReaderState(Enum):

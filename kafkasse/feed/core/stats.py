@@ -17,7 +17,6 @@ class HasLag(Protocol):
 
     def lag(self) -> int:
         """Return how many offsets the client is behind the feed."""
-        ...
 
 
 @dataclass(slots=True, eq=False)

@@ -42,22 +42,18 @@ class ParkedClient(Protocol):
     @property
     def coding(self) -> str:
         """The content coding. to_chunk() returns the same for all clients with the same coding."""
-        ...
 
     def to_chunk(self, data: bytes) -> bytes:
         """Return `data` as it is sent over the socket."""
-        ...
 
     def try_send(self, chunk: bytes, data: bytes) -> bool:
         """Send a chunk of `data` without waiting.
 
         If the socket does not accept all bytes, keep the rest, call wake() and return False.
         """
-        ...
 
     def wake(self) -> None:
         """Start a greenlet that calls Reader.unpark()."""
-        ...
 
 
 class Group:

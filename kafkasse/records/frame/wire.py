@@ -38,7 +38,6 @@ class Wire(Protocol):
 
     def body(self, payload: Payload) -> bytes:
         """Return the part of a frame between the event name and the ID."""
-        ...
 
     def frame(self, event: str, position_id: str, body: bytes) -> bytes:
         """Return the frame of an event.
@@ -48,31 +47,24 @@ class Wire(Protocol):
             position_id: the ID, or "" for none. The client then keeps its last event ID.
             body: the event's data, from body().
         """
-        ...
 
     def with_id(self, frame: bytes, position_id: str) -> bytes:
         """Add an ID to a frame that has none."""
-        ...
 
     def split(self, frames: bytes) -> list[tuple[str, bytes]]:
         """Split concatenated frames into the event name and body of each."""
-        ...
 
     def position(self, position_id: str) -> bytes:
         """Return an ID without a record, for the start of a stream and for a position that moved without an event."""
-        ...
 
     def snapshot_end(self, position_id: str) -> bytes:
         """Return the position after the last row of a snapshot, which says that the snapshot is complete."""
-        ...
 
     def retry(self, retry_ms: int) -> bytes:
         """Return the field that makes the client wait `retry_ms` milliseconds before it reconnects."""
-        ...
 
     def report(self, event: str, data: Mapping[str, Any], position_id: str) -> bytes:
         """Return the frame of an event about the stream itself, such as `gap`. `position_id` may be "", as in frame()."""
-        ...
 
 
 class ServerSentEvents:

@@ -69,11 +69,9 @@ class Schema(Protocol):
         Raises:
             DeserializationError: the data cannot be decoded, or the value does not match the schema.
         """
-        ...
 
     def json_schema(self) -> dict[str, Any]:
         """Return a JSON Schema of the decoded values."""
-        ...
 
 
 COMPILERS: dict[str, Callable[[RegisteredSchema, References], Schema]] = {
