@@ -23,6 +23,11 @@ _GLOB = frozenset("*?[")
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
 
+def is_pattern(topic: str) -> bool:
+    """Return whether this is a pattern instead of a name."""
+    return not _GLOB.isdisjoint(topic)
+
+
 class StartAt(Enum):
     """Where a client without an event ID starts."""
 
@@ -119,7 +124,7 @@ class Route:
     @property
     def patterns(self) -> tuple[str, ...]:
         """The patterns among the topics of a named route. Topics that match and are created later join its streams."""
-        return tuple(topic for topic in self.topics or () if not _GLOB.isdisjoint(topic))
+        return tuple(topic for topic in self.topics or () if is_pattern(topic))
 
     def matching(self, existing: Iterable[str]) -> list[str]:
         """Return those of the existing topics that match a pattern of this route."""
@@ -144,7 +149,7 @@ class Route:
         """
         if self.topics is None:
             return position
-        named = [topic for topic in self.topics if _GLOB.isdisjoint(topic)]
+        named = [topic for topic in self.topics if not is_pattern(topic)]
         if not position.topics:
             return replace(of_topics([*named, *matching]), is_whole_route=True)
         if not position.topic_ids:

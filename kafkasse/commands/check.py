@@ -17,8 +17,7 @@ from kafkasse.commands.kafka_clients import connected, existing_topics
 from kafkasse.config import Config
 from kafkasse.config.kafka import servers
 from kafkasse.errors import CommandError, did_you_mean
-from kafkasse.route import Route, StartAt
-from kafkasse.web.describe.streams import is_pattern
+from kafkasse.route import Route, StartAt, is_pattern
 
 EPILOG = """\b
 Examples:

@@ -16,8 +16,7 @@ from kafkasse.commands.kafka_clients import connected, existing_topics, message
 from kafkasse.commands.table import print_table
 from kafkasse.config import Config
 from kafkasse.errors import CommandError
-from kafkasse.route import Route
-from kafkasse.web.describe.streams import is_pattern
+from kafkasse.route import Route, is_pattern
 
 EPILOG = """\b
 Examples:

@@ -17,7 +17,7 @@ from kafkasse.feed.feeds import ring_limits
 from kafkasse.log import Log
 from kafkasse.process import runtime
 from kafkasse.process.open_streams import OPERATIONS_KEY, streams
-from kafkasse.web.describe.streams import is_pattern
+from kafkasse.route import is_pattern
 from kafkasse.web.observer import Observer
 from kafkasse.web.wsgi_server import WsgiServer
 

@@ -11,8 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from kafkasse.errors import RegistryUnavailable
-from kafkasse.route import Route
-from kafkasse.web.describe.streams import is_pattern
+from kafkasse.route import Route, is_pattern
 
 if TYPE_CHECKING:  # its packages are optional
     from kafkasse.records.registry.lookup import SchemaRegistry

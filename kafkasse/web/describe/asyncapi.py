@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from kafkasse import __version__
+from kafkasse.route import is_pattern
 from kafkasse.web.describe import events
 from kafkasse.web.describe.events import Schema, data_schema, shared_schemas, value_of
 from kafkasse.web.describe.security import Scheme
-from kafkasse.web.describe.streams import StreamDescription, is_pattern
+from kafkasse.web.describe.streams import StreamDescription
 
 _KAFKA_BINDING = "0.5.0"
 _HTTP_BINDING = "0.3.0"

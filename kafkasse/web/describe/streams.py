@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from kafkasse.route import Route
+from kafkasse.route import Route, is_pattern
 from kafkasse.web.describe.security import Scheme
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -52,11 +52,6 @@ class StreamDescription:
         """The path with an example of each parameter: a group or topic, or the parameter's name in capitals."""
         topic = next((topic for topic in (*self.groups, *self.topics) if not is_pattern(topic)), "TOPIC")
         return _PLACEHOLDER.sub(lambda match: topic if self.is_open else match[1].upper(), self.path)
-
-
-def is_pattern(topic: str) -> bool:
-    """Return whether an entry of `allowed_topics` is a pattern instead of a name."""
-    return any(character in topic for character in "*?[")
 
 
 def describe(
