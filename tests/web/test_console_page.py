@@ -791,6 +791,7 @@ class TestOperations:
 
         if status == 403:  # the visitor signs in again
             console.click("#sign-out")
+            console.wait_for("#sign-in", "Sign in")  # shown when the server has answered without the token
             console.click("#sign-in")
             console.enter(TOKEN)
         wait_until(lambda: console.text("#pipelines-problem") == "")
