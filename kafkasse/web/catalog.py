@@ -191,10 +191,17 @@ def _as_json(stream: StreamDescription, base: str) -> dict[str, Any]:
         "schemas": dict(stream.schemas),
         "examples": {
             "curl": f"curl -N{_HEADERS[stream.credentials]} {shlex.quote(url)}",
-            "eventsource": f"const source = new EventSource({json.dumps(url)});\n"
-            'source.addEventListener("message", (event) => console.log(event.data));',
+            **_page_example(stream, json.dumps(url)),
         },
     }
+
+
+def _page_example(stream: StreamDescription, url: str) -> dict[str, str]:
+    if stream.is_public or stream.accepts_cookies:
+        text = f"const source = new EventSource({url});\n"
+        return {"eventsource": f'{text}source.addEventListener("message", (event) => console.log(event.data));'}
+    text = 'import { Stream } from "./kafkasse.js"; // EventSource cannot send a token.\n'
+    return {"javascript": f"{text}for await (const event of new Stream({url}, {{ token }})) console.log(event.data);"}
 
 
 # HTML.

@@ -99,14 +99,22 @@ class TestCatalog:
             assert (True, True) == ("/prices" in visitor, "/shown" in visitor)
 
     @pytest.mark.parametrize(
-        ("guard", "credentials", "header"),
+        ("guard", "credentials", "header", "page"),
         [
-            ({"api_keys": {"file": "keys"}}, "token", '-H "Authorization: Bearer $TOKEN"'),
-            (lambda _: Visitor(), "cookie", '-H "Cookie: $COOKIE"'),
+            ({"api_keys": {"file": "keys"}}, "token", '-H "Authorization: Bearer $TOKEN"', "javascript"),
+            (
+                {"api_keys": {"file": "keys"}, "cookie": "__Host-key"},
+                "token",
+                '-H "Authorization: Bearer $TOKEN"',
+                "eventsource",
+            ),
+            (lambda _: Visitor(), "cookie", '-H "Cookie: $COOKIE"', "eventsource"),
         ],
     )
-    def test_the_example_sends_what_the_guard_accepts(self, log, tmp_path, monkeypatch, guard, credentials, header):
-        """A login of the app usually ignores tokens."""
+    def test_the_example_sends_what_the_guard_accepts(
+        self, log, tmp_path, monkeypatch, guard, credentials, header, page
+    ):
+        """A login of the app usually ignores tokens. EventSource sends only cookies."""
         (tmp_path / "keys").touch()
         monkeypatch.chdir(tmp_path)
         routes = {"prices": {"path": "/prices", "topics": ["prices"], "access": ["guard"], "listed": True}}
@@ -115,6 +123,8 @@ class TestCatalog:
 
         assert credentials == stream["credentials"]
         assert f"curl -N {header} http://localhost/streams/prices" == stream["examples"]["curl"]
+        assert {"curl", page} == stream["examples"].keys()
+        assert '"http://localhost/streams/prices"' in stream["examples"][page]
 
     def test_shows_a_stream_that_a_visitor_may_open_for_some_parameter(self, log):
         """A claim that must equal a path parameter does not hide the route. Other claims do."""

@@ -48,6 +48,11 @@ class StreamDescription:
         return "token" if any(scheme["type"] == "http" for scheme in self.schemes.values()) else "cookie"
 
     @property
+    def accepts_cookies(self) -> bool:
+        """Whether a browser can send the credentials without a script."""
+        return any(scheme.get("in") == "cookie" for scheme in self.schemes.values())
+
+    @property
     def example_path(self) -> str:
         """The path with an example of each parameter: a group or topic, or the parameter's name in capitals."""
         topic = next((topic for topic in (*self.groups, *self.topics) if not is_pattern(topic)), "TOPIC")

@@ -42,8 +42,7 @@ function card(stream) {
     ),
     details(
       "How to read it",
-      create("pre", { tabIndex: 0, textContent: stream.examples.curl }),
-      create("pre", { tabIndex: 0, textContent: stream.examples.eventsource }),
+      ...Object.values(stream.examples).map((example) => create("pre", { tabIndex: 0, textContent: example })),
     ),
   );
 }
