@@ -68,21 +68,32 @@ def start(with_metrics: bool = True) -> None:
         with_metrics: whether the workers share their metrics. If so, the master must call worker_exited().
 
     Raises:
-        ConfigurationError: another user could change the directory.
+        ConfigurationError: another user could change the directory, or it cannot be created.
     """
-    _create_base()
-    for path in _folders():
-        if not _is_locked(path):  # its master was killed
-            shutil.rmtree(path, ignore_errors=True)
     inherited = folder()  # after SIGUSR2, this master is a child of the old master
-    new = Path(tempfile.mkdtemp(dir=base(), prefix="."))
-    _lock_folder(new)
-    path = new.rename(base() / new.name.removeprefix("."))  # a directory with this name is always locked
+    try:
+        path = _create()
+    except OSError as error:
+        raise ConfigurationError(
+            f"The server cannot create its private directory in {base()}: {error.strerror}."
+            f" Set {BASE_VARIABLE} to a path that the user of this process can create or write to."
+        ) from None
     os.environ[FOLDER_VARIABLE] = str(path)
     given = os.environ.get(METRICS_VARIABLE)
     if with_metrics and (not given or (inherited is not None and Path(given) == inherited / "metrics")):
         os.environ[METRICS_VARIABLE] = str(path / "metrics")
     _complete(path)
+
+
+def _create() -> Path:
+    """Create and lock the directory of this gunicorn. Remove those of masters that were killed."""
+    _create_base()
+    for path in _folders():
+        if not _is_locked(path):
+            shutil.rmtree(path, ignore_errors=True)
+    new = Path(tempfile.mkdtemp(dir=base(), prefix="."))
+    _lock_folder(new)
+    return new.rename(base() / new.name.removeprefix("."))  # a directory with this name is always locked
 
 
 def restore() -> None:

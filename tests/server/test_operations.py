@@ -69,6 +69,12 @@ def test_a_path_that_is_too_long_for_the_sockets_of_the_workers_is_reported(proc
         wait_until(lambda: "Set KAFKASSE_RUNTIME_DIR to a shorter path" in server.log)
 
 
+@pytest.mark.parametrize("folder", ["/proc/nope", "/dev/null"])
+def test_a_private_directory_that_cannot_be_created_is_reported(processes, folder):
+    with pytest.raises(AssertionError, match=f"private directory in {folder}: .*Set KAFKASSE_RUNTIME_DIR to"):
+        Server(IN_MEMORY, KAFKASSE_RUNTIME_DIR=folder)
+
+
 def test_ends_one_stream_of_any_worker(workers, clients):
     """The client receives its last event ID and a reconnection time; the others continue."""
     ended = streams(workers)[0]
