@@ -58,7 +58,7 @@ class Observer:
 
         Args:
             error: the name of the error's class.
-            reason: the name of the class of its cause, or why a guard rejects a token, without the token.
+            reason: the name of the class of its cause, the limit, or why a guard rejects a token, without the token.
         """
         self.metrics.count("requests_rejected", status=str(status), error=error)
         level = logging.INFO if self._limited.is_due((client, error)) else logging.DEBUG

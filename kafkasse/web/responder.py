@@ -12,7 +12,17 @@ from werkzeug.exceptions import HTTPException
 
 from kafkasse.config import Config
 from kafkasse.config.rules import OPEN_ROUTE
-from kafkasse.errors import UNEXPECTED, ConfigurationError, KafkasseError, OffsetGone, TooManyRejections, Unauthorized
+from kafkasse.errors import (
+    UNEXPECTED,
+    ConfigurationError,
+    KafkasseError,
+    OffsetGone,
+    ServerFull,
+    TooManyRejections,
+    TooManySelections,
+    TooManyStreams,
+    Unauthorized,
+)
 from kafkasse.process.limits import TrustedProxies, subscriber
 from kafkasse.process.open_streams import StreamInfo
 from kafkasse.process.telemetry import request_id
@@ -27,6 +37,7 @@ from kafkasse.web.throttle import RejectionThrottle
 from kafkasse.web.wsgi_server import WsgiServer
 
 UNAVAILABLE = 503
+_LIMITS = (ServerFull, TooManySelections, TooManyStreams)  # their details name the limit, and nothing of the request
 
 
 class Responder:
@@ -111,7 +122,7 @@ class Responder:
         self._observer.rejected(own_id, route, self.client_address(), status, error)
 
     def _report(self, error: KafkasseError, own_id: str, route: str, client: str) -> None:
-        reason = error.reason if isinstance(error, Unauthorized) else ""
+        reason = error.detail if isinstance(error, _LIMITS) else error.reason if isinstance(error, Unauthorized) else ""
         self._observer.rejected(own_id, route, client, error.status, type(error).__name__, reason)
         if isinstance(error, OffsetGone):
             self._observer.gone(route, error)

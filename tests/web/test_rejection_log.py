@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from functools import partial
 
 import pytest
@@ -65,6 +66,21 @@ def test_the_line_of_a_rejected_token_says_why_without_the_token(caplog, tmp_pat
         "A request was rejected: request_id=req-1 route=topics client=127.0.0.1 status=401 error=Unauthorized "
         'reason="The API key is unknown or was revoked."'
     ]
+
+
+@pytest.mark.parametrize(("name", "text"), [("max_streams", "This route"), ("max_streams_per_client", "You")])
+def test_the_line_of_a_request_above_a_limit_names_the_limit(caplog, name, text):
+    """The error ServerFull alone has three causes."""
+    caplog.set_level(logging.INFO, "kafkasse")
+    log = MemoryLog()
+    log.create("t")
+    routes = {"r": {"path": "/r", "topics": ["t"], name: 1}}
+    client = create_app(Config(routes=routes, public=True), log).test_client()
+
+    with client.get("/r", buffered=False):
+        client.get("/r")
+
+    assert re.search(rf' reason="{text} .*\({name}=1\)', caplog.text)
 
 
 def test_a_client_in_a_loop_does_not_fill_the_log(client, caplog):
