@@ -167,6 +167,29 @@ def test_a_key_file_that_is_unusable_for_a_moment_is_not_an_alert(root, tmp_path
     check_firing(root, tmp_path, names, series)
 
 
+@pytest.mark.processes
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian's package prometheus) is not installed")
+@pytest.mark.parametrize(
+    ("alert", "name", "values"),
+    [
+        ("KafkasseKafkaUnavailable", "kafka_failures_total{", "0+10x120"),
+        ("KafkasseMisconfigured", "outdated_key_files{", "1x120"),
+        ("KafkasseUnexpectedErrors", 'stream_errors_total{error="UnexpectedError"', "0+10x120"),
+        ("KafkasseFull", 'requests_rejected_total{error="ServerFull"', "0+10x120"),
+        ("KafkasseEventLoopStalled", "event_loop_stall_seconds_count{", "0+10x120"),
+    ],
+)
+def test_an_alert_names_the_server(root, tmp_path, alert, name, values):
+    """Of two servers, only `b` fails."""
+    series = {f'up{{job="kafkasse",instance="{instance}"}}': "1x120" for instance in "ab"}
+    for instance, number in (("a", "0x120"), ("b", values)):
+        labels = f'job="kafkasse",instance="{instance}"}}'
+        series[f"{PREFIX}{name},{labels}".replace("{,", "{")] = number
+        series[f'{PREFIX}event_loop_stall_seconds_bucket{{le="0.5",{labels}'] = "0x120"
+
+    check_firing(root, tmp_path, [alert], series, instance="b")
+
+
 RUNNING = {'state{state="running"': "1x120", "lag_seconds{": "5x120"}
 GONE = {name: f"{values.replace('120', '60')} stale" for name, values in RUNNING.items()} | {"up": "1x60 0x60"}
 # Under systemd, with Restart=on-failure and RestartSec=30.
@@ -210,10 +233,11 @@ def test_the_alerts_of_pipelines_fire(root, tmp_path, names, instances):
     check_firing(root, tmp_path, names, inputs)
 
 
-def check_firing(root: Path, tmp_path: Path, names: list[str], series: dict[str, str]) -> None:
-    """Check that exactly these alerts fire after 30 minutes. Each series has a value every 15 s."""
-    samples = [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in names]
-    expression = 'count by (alertname) (ALERTS{alertstate="firing"})'
+def check_firing(root: Path, tmp_path: Path, names: list[str], series: dict[str, str], instance: str = "") -> None:
+    """Check that exactly these alerts fire after 30 minutes, for this instance. Each series has a value every 15 s."""
+    by = f', instance="{instance}"' if instance else ""
+    samples = [{"labels": f'{{alertname="{name}"{by}}}', "value": 1} for name in names]
+    expression = f'count by (alertname{", instance" if instance else ""}) (ALERTS{{alertstate="firing"}})'
     expected = {"expr": expression, "eval_time": "30m", "exp_samples": samples}
     inputs = [{"series": name, "values": values} for name, values in series.items()]
     tests = [{"interval": "15s", "input_series": inputs, "promql_expr_test": [expected]}]
