@@ -232,6 +232,25 @@ def test_turns_have_a_minimum_distance_on_average(world, monkeypatch, partition_
     assert time.monotonic() - began_at >= count * turn_s - TURN_CREDIT_S - MIN_REST_S
 
 
+def test_a_long_turn_sends_the_records_of_the_first_feeds_before_it_encodes_the_last_batch(world, monkeypatch):
+    monkeypatch.setattr(tail, "MAX_UNSENT_S", -1.0)  # the clock may not advance between two batches
+    world.open("a").park(client := ParkedClient())
+    received = []
+
+    class Late(Encoder):
+        def encode_piece(self, *args: Any) -> Any:
+            received.append(numbers_in(client.received))
+            return super().encode_piece(*args)
+
+    world.open("b", encoder=Late())
+    world.write(1, topic="a")
+    for partition in range(2):
+        world.write(2, topic="b", partition=partition)
+    world.tails[0].turn(0)
+
+    assert [[], [1]] == received
+
+
 # Isolation.
 
 
