@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from kafkasse.feed import Feeds, Reader
+from kafkasse.feed.feeds import OpenRequest
 from kafkasse.log.memory import MemoryLog
 from kafkasse.process.limits import MAX_FORWARDED, StreamLimits, TrustedProxies
 from tests.web import clients
@@ -140,9 +140,9 @@ def test_the_feeds_receive_the_address_of_the_client(opened, monkeypatch):
     addresses: list[object] = []
     original = Feeds.open
 
-    def open(feeds: Feeds, *arguments: Any) -> Reader:
-        addresses.append(arguments[5])
-        return original(feeds, *arguments)
+    def open(feeds: Feeds, wanted: OpenRequest) -> Reader:
+        addresses.append(wanted.client)
+        return original(feeds, wanted)
 
     monkeypatch.setattr(Feeds, "open", open)
     open_stream(client_of(trusted_proxies=1), opened, forwarded="1.1.1.1, [2001:DB8:0::2]:80")
