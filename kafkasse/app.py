@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from kafkasse.web.operations import add_operations
 from kafkasse.web.pages import PAGE_STREAM, pages
 from kafkasse.web.service import StreamService
 
+OPERATIONS_BIND = "KAFKASSE_OPERATIONS_BIND"
 # The classes of Flask's own errors that have a page. All others have the type about:blank, which is a status alone.
 FLASK_ERRORS: dict[int, type[KafkasseError]] = {404: NotFound, 405: MethodNotAllowed, 500: KafkasseError}
 
@@ -41,6 +43,12 @@ def blueprint(config: Config | None = None, log: Log | None = None, name: str = 
             installed version of kafka-python does not work, or a package that the settings need is not installed.
     """
     config = config or Config.load()
+    settings = {"operations_access": config.access.operations_access, OPERATIONS_BIND: os.environ.get(OPERATIONS_BIND)}
+    if ignored := " and ".join(name for name, value in settings.items() if value):
+        problem = (
+            "A blueprint has no endpoints for operators, so remove %s. Add an endpoint for the metrics to your app."
+        )
+        config.hooks.logger.warning(problem, ignored)
     console = config.web.console is True
     created = _blueprint(config, log, name, catalog=config.web.catalog is True or console, console=console)
     created.after_request(add_request_id)

@@ -423,6 +423,17 @@ def test_on_connect_error_can_replace_the_response(log):
     assert 3 == len(seen)
 
 
+def test_warns_of_settings_for_endpoints_that_a_blueprint_lacks(log, caplog, monkeypatch):
+    """At the second address, the app would be served, and nothing for operators."""
+    client_of(log)
+    assert "operators" not in caplog.text
+    monkeypatch.setenv("KAFKASSE_OPERATIONS_BIND", "127.0.0.1:9090")
+
+    client_of(log, operations_access=["public"])
+
+    assert "so remove operations_access and KAFKASSE_OPERATIONS_BIND." in caplog.text
+
+
 def test_sends_the_usual_response_if_on_connect_error_fails(log, caplog):
     """A hook that raises an exception, or returns something that is not a response, is logged."""
     for hook in (lambda error: 1 / 0, lambda error: object(), mock.Mock(side_effect=gevent.Timeout(1))):
