@@ -57,7 +57,9 @@ MAX_THREADS = 64  # of one client, under servers with threads
 
 BOOTSTRAP_NOT_SET = f"KAFKASSE_BOOTSTRAP_SERVERS is not set; trying {BOOTSTRAP_DEFAULT}"
 BOOTSTRAP_ADVICE = "If the brokers are running, check kafka.bootstrap_servers and kafka.security_protocol"
-ADVERTISED_ADVICE = "The brokers announce these addresses in their setting advertised.listeners"
+ADVERTISED_ADVICE = (
+    "The brokers announce these addresses. If they never worked, check advertised.listeners of the brokers"
+)
 
 _FETCH_API_KEY = 1
 _CONSUMER = -1  # in place of a replica's ID
