@@ -7,6 +7,7 @@ files never change. The script starts a broker, and Spark through the commands o
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,12 @@ from typing import Any
 
 import yaml
 
+import kafkasse
+import kafkasse.pipelines
+import kafkasse_client
+from docs.site import metrics
 from kafkasse import Config, schemas
+from kafkasse.access.api_keys import create_key
 from kafkasse.errors import KafkasseError
 from kafkasse.log import Partition
 from kafkasse.records.position import IdType, IdWriter, stream_offset
@@ -106,6 +112,23 @@ def configuration() -> dict[str, Any]:
     return settings
 
 
+def names() -> dict[str, dict[str, list[str]]]:
+    """Return the public names of the Python packages, and the type and the labels of each metric."""
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) \|", metrics.page(), re.MULTILINE)
+    return {
+        "exports": {
+            module.__name__: sorted(module.__all__) for module in (kafkasse, kafkasse.pipelines, kafkasse_client)
+        },
+        "metrics": {name: [type_, *re.findall(r"\w+", labels)] for name, type_, labels in rows},
+    }
+
+
+def api_key() -> dict[str, str]:
+    """Return a key, its owner and the file that contains its hash."""
+    key, line = create_key("partner")
+    return {"owner": "partner", "key": key, "file": f"# the partners\n\n{line}\n"}
+
+
 def pipeline(cluster: Cluster, into: Path) -> dict[str, Any]:
     """Run the pipeline topn until it has committed its state, and return the records of its topics."""
     topics: Any = SimpleNamespace(cluster=cluster)
@@ -162,6 +185,8 @@ def main(version: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     (folder / "event_ids.json").write_text(json.dumps(event_ids(), indent=1) + "\n")
+    (folder / "names.json").write_text(json.dumps(names(), indent=1) + "\n")
+    (folder / "api_key.json").write_text(json.dumps(api_key(), indent=1) + "\n")
     (folder / "kafkasse.yaml").write_text(yaml.safe_dump(configuration(), sort_keys=True))
     with ExitStack() as exits:
         broker = exits.enter_context(EmbeddedBroker())

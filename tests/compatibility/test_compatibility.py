@@ -6,6 +6,7 @@ record.py writes the files of a new version. See COMPATIBILITY.md.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from base64 import b64decode
 from contextlib import closing
@@ -19,17 +20,21 @@ import yaml
 
 import kafkasse
 from kafkasse import Config
+from kafkasse.access.api_keys import ApiKeys
 from kafkasse.archive import with_archive
 from kafkasse.log import Partition, Topic
 from kafkasse.log.memory import MemoryLog
 from kafkasse.pipelines.catalog import TOPN
 from kafkasse.pipelines.manifest import CheckpointManifest
 from kafkasse.records.position import LATEST, Place, Position, parse, stream_offset
-from tests.compatibility.record import FORMS_OF_FINITE_READS
+from tests.compatibility.record import FORMS_OF_FINITE_READS, names
 
 FOLDER = Path(__file__).parent
 VERSIONS = sorted(folder.name for folder in FOLDER.iterdir() if (folder / "event_ids.json").exists())
-OF_EACH_VERSION = {"archive.zip", "checkpoint.zip", "event_ids.json", "kafkasse.yaml", "pipeline.json"}
+OF_EACH_VERSION = {
+    *("archive.zip", "checkpoint.zip"),
+    *("api_key.json", "event_ids.json", "kafkasse.yaml", "names.json", "pipeline.json"),
+}
 A, B, OTHER = Partition("orders", 0), Partition("orders", 1), Partition("payments.eu", 0)
 INT64_MAX, TIME_MS = 2**63 - 1, 1_790_000_000_000
 IDS = {"orders": "kQ3d8y1Z", "payments.eu": ""}
@@ -86,6 +91,32 @@ def test_configurations_are_valid(version):
     assert "mine" in {route.name for route in config.routes}
     Config.load(variables | {"KAFKASSE_ALLOWED_TOPICS": "orders"}).check_servable()
     assert len(settings) > 40
+
+
+@each_version
+def test_public_names_stay(version):
+    """There may be new exports, metrics and labels. The types of metrics stay."""
+    stored = json.loads((FOLDER / version / "names.json").read_text())
+    now = names()
+
+    assert {} == _lost(stored["exports"], now["exports"])
+    assert {} == _lost(stored["metrics"], now["metrics"])
+
+
+def _lost(before: dict[str, list[str]], after: dict[str, list[str]]) -> dict[str, set[str]]:
+    """Return what each entry no longer contains."""
+    lost = {name: set(parts) - set(after.get(name, ())) for name, parts in before.items()}
+    return {name: parts for name, parts in lost.items() if parts}
+
+
+@each_version
+def test_api_keys_are_valid(version, tmp_path):
+    stored = json.loads((FOLDER / version / "api_key.json").read_text())
+    (tmp_path / "keys").write_text(stored["file"])
+
+    guard = ApiKeys("partners", str(tmp_path / "keys"), logging.getLogger())
+
+    assert stored["owner"] == guard.identify(stored["key"]).name
 
 
 @each_version
