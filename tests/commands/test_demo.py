@@ -69,8 +69,8 @@ def test_shows_the_largest_countries_live_and_leaves_nothing_behind(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     (tmp_path / "files").mkdir()
-    variables = {"TMPDIR": str(tmp_path / "files"), "PATH": path, "KAFKASSE_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
-    environment = os.environ | variables
+    settings = {"KAFKASSE_BOOTSTRAP_SERVERS": "127.0.0.1:1", "KAFKASSE_CORS_ORIGINS": "http://localhost:8000"}
+    environment = os.environ | settings | {"TMPDIR": str(tmp_path / "files"), "PATH": path}
     with ExitStack() as stack, process("demo", "--port", str(port), "--rate", "50", env=environment) as demo:
         servers = read_until(demo, "  Kafka ").split()[1].removesuffix(",")
         logs = Path(read_until(demo, "  Logs ").split()[1])
@@ -79,6 +79,8 @@ def test_shows_the_largest_countries_live_and_leaves_nothing_behind(tmp_path):
             stack.callback(os.close, descriptor)
 
         assert [200, 200] == [fetch(port, path).status for path in ("/", "/-/demo")]
+        with Client(port, "/topn/updates", Origin="http://localhost:8000") as page:
+            assert "http://localhost:8000" == page.headers["access-control-allow-origin"]
         with Client(port, "/countries") as countries, Client(port, "/pipelines") as health:
             assert 200 == countries.status
             health.read_until_text(b'"topn"')

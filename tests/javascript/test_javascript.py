@@ -136,10 +136,8 @@ PAGE = """
 globalThis.location = { href: process.argv[2] };
 globalThis.sessionStorage = { getItem() {}, setItem() {} };
 globalThis.localStorage = { getItem() {}, setItem: (key, id) => key === "orders of u" && console.log("saved", id) };
-globalThis.showError = console.error;
 globalThis.user = { id: "u" };
 globalThis.show = (value) => console.log("show", value);
-globalThis.remove = (key) => console.log("remove", key);
 globalThis.reloadAll = () => console.log("reload all");
 await import("./page.mjs");
 """
@@ -150,7 +148,6 @@ EVENTS = b'event: delete\ndata: {"key":"a"}\nid: 2\n\nevent: gap\ndata: {"reason
 @pytest.mark.parametrize(
     ("part", "printed"),
     [
-        ("showError(error.message)", "show { n: 1 }\nremove a\nreload all\n"),
         ("orders of ${user.id}", "saved 0\nshow { n: 1 }\nsaved 1\nsaved 2\nreload all\nsaved 3\n"),
         ("shared: user.id", "show { n: 1 }\nreload all\n"),
     ],

@@ -45,6 +45,8 @@ from tests.support.process_group import end_group
 from tests.support.report import EVIDENCE, named_tests
 from tests.support.server import ROOT, Server
 from tests.support.sse import read_until
+from tests.support.waiting import wait_until
+from tests.web.conftest import browser as browser
 
 QUOTED = re.compile(r"[A-Z][a-z]* .+|the keys cannot be|cannot serve")  # a message, or its start
 OTHER_NAMES = {
@@ -87,6 +89,7 @@ GUIDE_FOR_FLASK = "project/test_docs.py::test_the_streams_of_the_guide_contain_o
 DEPLOY = "project/test_deployment.py::test_the_procfile_needs_three_variables"
 TROUBLES = "commands/test_troubleshooting.py::test_the_commands_show_the_topic_the_streams_and_the_records"
 
+PAGE = "project/test_docs.py::test_the_page_of_the_guide_shows_the_rows_of_a_stream"
 CLIENT = "project/test_packaging.py::test_the_installed_client_needs_only_its_library"
 CAT = "project/test_packaging.py::test_cat_needs_only_the_client_click_and_requests"
 
@@ -166,7 +169,8 @@ TABLE = {
     },
     "docs/javascript.md": {
         "npm pack": "javascript/test_javascript.py::test_the_npm_package_contains_the_modules_and_their_types",
-        "showError(error.message)": "javascript/test_javascript.py::test_the_examples_for_a_page_handle_each_event",
+        "<!doctype html>": PAGE,
+        "python3 -m http.server": PAGE,
         "orders of ${user.id}": "javascript/test_javascript.py::test_the_examples_for_a_page_handle_each_event",
         "fileStore(": "javascript/test_javascript.py::test_the_example_for_node_resumes_after_a_restart",
         "shared: user.id": "javascript/test_javascript.py::test_the_examples_for_a_page_handle_each_event",
@@ -483,6 +487,34 @@ def test_the_client_of_the_parser_reads_a_stream(tree, web_venv, start, tmp_path
     first, last = capsys.readouterr().out.splitlines()
     assert "{'continent': 'Europe'}" == first
     assert last.startswith('resume with Last-Event-ID: [{"topic":"topn","partition":0,"offset":1')
+
+
+def test_the_page_of_the_guide_shows_the_rows_of_a_stream(browser, tmp_path):
+    """The page and the commands in docs/javascript.md, with any free ports, and the setting for pages of other origins."""
+    text = read("docs/javascript.md")
+    copy, serve = example("docs/javascript.md", "http.server 8000").splitlines()
+    (tmp_path / "kafkasse").symlink_to(ROOT)
+    (tmp_path / "topn.py").write_text(TOPN)
+    folder = tmp_path / "page"
+    folder.mkdir()
+    subprocess.run(shlex.split(copy), cwd=folder, check=True)
+    with ExitStack() as running:
+        command = [sys.executable, "-u", *shlex.split(serve.replace("8000", "0"))[1:]]
+        files = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        running.enter_context(files)
+        running.callback(files.terminate)
+        assert files.stdout
+        (port,) = re.findall(r"port (\d+)", files.stdout.readline())
+        name, origin = re.findall(r"`(KAFKASSE_CORS_ORIGINS)=(\S+) make demo`", text)[0]
+        url = origin.replace("8000", port)
+        server = running.enter_context(Server("topn:app", PYTHONPATH=str(tmp_path), **{name: url}))
+        page = example("docs/javascript.md", "<!doctype html>").replace("127.0.0.1:6917", f"127.0.0.1:{server.port}")
+        (folder / "index.html").write_text(page)
+
+        browser.get(url)
+
+        wait_until(lambda: browser.find_element("tag name", "pre").text == '{"continent": "Europe"}')
+        browser.get("about:blank")
 
 
 def test_the_ids_and_the_error_in_the_docs_are_valid():
