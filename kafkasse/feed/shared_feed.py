@@ -7,6 +7,7 @@ The methods of this module may let other greenlets run. Those of FeedCore do not
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterator, Mapping
 
@@ -47,7 +48,7 @@ class SharedFeed(FeedCore):
         stats: RouteStats | None = None,
         versions: Versions | None = None,
     ) -> None:
-        super().__init__(key, ids, limits, heartbeat_s, stats or RouteStats(), time.monotonic())
+        super().__init__(key, ids, limits, heartbeat_s, stats or RouteStats(), time.monotonic(), _random_weight)
         self.snapshot: Snapshot | None = None
         self._versions = versions
         # The greenlet of a backlog appends and flushes while the tail sends heartbeats.
@@ -129,6 +130,10 @@ class SharedFeed(FeedCore):
         """Wake all waiting readers, so that each checks whether there are frames, or whether it was stopped."""
         changed, self._changed = self._changed, Event()
         changed.set()
+
+
+def _random_weight() -> int:
+    return secrets.randbits(64) + 1
 
 
 def _run(steps: Iterator[None]) -> None:

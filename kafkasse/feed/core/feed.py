@@ -75,6 +75,7 @@ class FeedCore:
         heartbeat_s: parked clients receive a heartbeat after this many seconds without data.
         stats: the totals of the route.
         now: the time, by a monotonic clock.
+        random_weight: returns a random number of 64 bits; see Ring.rank().
 
     Attributes:
         epochs: the leader epochs that the feed has read.
@@ -94,13 +95,14 @@ class FeedCore:
         heartbeat_s: float,
         stats: RouteStats,
         now: float,
+        random_weight: Callable[[], int],
     ) -> None:
         self.key = key
         self.ids = ids
         self.partitions = dict.fromkeys((*ids.offsets, *ids.pending))
         self.added: dict[Partition, Place] = {}
         self.epochs = FeedEpochs(ids)
-        self.ring = Ring(limits, ids.offsets, has_index=key.encoder.dimensions is not None)
+        self.ring = Ring(limits, ids.offsets, random_weight, has_index=key.encoder.dimensions is not None)
         self.wire = key.encoder.wire
         self.id_frequency = key.encoder.id_frequency
         self.readers = 0

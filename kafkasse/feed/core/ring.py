@@ -12,10 +12,9 @@ the ring has evicted the segment, and the reader must catch up through its own c
 
 from __future__ import annotations
 
-import secrets
 import sys
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from weakref import ref
@@ -128,6 +127,7 @@ class Ring:
     Args:
         limits: when evict() removes segments.
         offsets: the position before the first segment.
+        random_weight: returns a random number of 64 bits; see rank().
         has_index: the frames have dispatch values, so that find_selected() can be called.
 
     Attributes:
@@ -136,7 +136,9 @@ class Ring:
         flushed: the number of the segment that parked clients receive next. evict() keeps it and later segments.
     """
 
-    def __init__(self, limits: RingLimits, offsets: Offsets, has_index: bool = False) -> None:
+    def __init__(
+        self, limits: RingLimits, offsets: Offsets, random_weight: Callable[[], int], has_index: bool = False
+    ) -> None:
         self.first = 0
         self.head = 0
         self.flushed = 0
@@ -147,7 +149,8 @@ class Ring:
         self._records = 0
         self._complete_from = dict(offsets)  # the ring holds every frame at or after these offsets
         self._offsets = dict(offsets)  # the position after the newest segment
-        self._weights = {partition: _weight() for partition in offsets}
+        self._random_weight = random_weight
+        self._weights = {partition: random_weight() for partition in offsets}
         self._rank_before = self._rank_after = self.rank(offsets)  # before the first segment, and after the newest
         self._truncated = -1  # the newest segment that reports a truncation
         self._has_index = has_index
@@ -164,7 +167,7 @@ class Ring:
         for partition, place in segment.moves:
             assert place.offset is not None  # noqa: S101 - a partition that moves has an offset
             if partition not in self._weights:
-                self._weights[partition] = _weight()
+                self._weights[partition] = self._random_weight()
             self._rank_after += self._weights[partition] * (place.offset - self._offsets.get(partition, -1))
             self._offsets[partition] = place.offset
         segment.rank = self._rank_after
@@ -246,7 +249,7 @@ class Ring:
         self._complete_from = dict(offsets)
         self._offsets = dict(offsets)
         for partition in offsets:
-            self._weights.setdefault(partition, _weight())
+            self._weights.setdefault(partition, self._random_weight())
         self._rank_before = self._rank_after = self.rank(offsets)
 
     def skip_to(self, offsets: Offsets) -> None:
@@ -309,7 +312,3 @@ class _Indexed(NamedTuple):
     @property
     def size(self) -> int:
         return INDEX_BYTES + sum(map(sys.getsizeof, self.values or ()))
-
-
-def _weight() -> int:
-    return secrets.randbits(64) + 1
