@@ -1,7 +1,7 @@
 """Feeds read records from a log, starting at a position, and return frames. This package uses neither HTTP nor Kafka.
 
-core decides which bytes a client receives. It does no I/O, has no clock and does not switch greenlets. After the
-colon: the smaller modules that it uses.
+core decides which bytes a client receives. It does no I/O and has no clock. After the colon: the smaller modules that it
+uses.
 
     feed        the ring, the position and the parked clients of a feed: ring, subscribers, epochs, stats
     reader      the position of a client, and what it reads from the ring: reader_states

@@ -427,7 +427,7 @@ class Chunks:
         if lost:
             return False
         for gap in resumption.gaps:
-            chunk.declare(gap)
+            chunk.report_gap(gap)
         cursor.seek(resumption.offsets, resumption.epochs)
         return True
 

@@ -18,6 +18,7 @@ from kafkasse.log import Log, OffsetRange, Partition
 from kafkasse.process.event_loop import take_turn
 
 MAX_WAIT_S = 0.05  # how long a stream waits for a background lookup
+UNAVAILABLE_BACKOFF_S = 0.5  # after an error, before the tail, a snapshot or a reader tries again
 MAX_KEYS = 100  # in one request, so that one caller with many keys does not delay the others for long
 
 Key = TypeVar("Key")

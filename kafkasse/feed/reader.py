@@ -29,6 +29,7 @@ from kafkasse.feed.core.reader_states import (
     WaitingForSnapshot,
 )
 from kafkasse.feed.core.subscribers import Parked
+from kafkasse.feed.lookup import UNAVAILABLE_BACKOFF_S
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.slots import CatchUpSlots, Slot
 from kafkasse.feed.snapshot import Snapshot
@@ -36,8 +37,6 @@ from kafkasse.log import Gap
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records.filter import Selector
 from kafkasse.records.position import IdWriter
-
-UNAVAILABLE_BACKOFF_S = 0.5
 
 
 class Cursors(NamedTuple):

@@ -94,10 +94,10 @@ class SharedFeed(FeedCore):
         if timestamp is not None and timestamp >= 0:
             self.stats.delay_s = max(self.stats.delay_s, time.time() - timestamp / 1000)
 
-    def declare(self, gap: Gap) -> None:
+    def report_gap(self, gap: Gap) -> None:
         if gap.is_truncation:
             self.flush()  # at the position before the gap, because a heartbeat may be due
-        super().declare(gap)
+        super().report_gap(gap)
         if self.must_flush:
             self.flush()
 

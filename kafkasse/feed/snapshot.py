@@ -16,7 +16,7 @@ from gevent.event import Event
 from kafkasse.errors import KafkasseError, Unavailable
 from kafkasse.feed.core.feed import FeedCore
 from kafkasse.feed.core.snapshot import SnapshotCore, SnapshotVersion
-from kafkasse.feed.lookup import known_offset_ranges
+from kafkasse.feed.lookup import UNAVAILABLE_BACKOFF_S, known_offset_ranges
 from kafkasse.feed.slots import CatchUpSlots, Slot
 from kafkasse.feed.versions import without_outdated
 from kafkasse.log import Cursor, Log, OffsetOutOfRange, Partition, PartitionsFailed
@@ -25,7 +25,6 @@ from kafkasse.records.filter import Selector
 from kafkasse.records.frame import DecoderPending
 
 MAX_POLL_S = 0.25
-UNAVAILABLE_BACKOFF_S = 0.5
 FAILED_FOR_S = 30.0  # new clients receive the error of a failed snapshot, which is not built again
 
 

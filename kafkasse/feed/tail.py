@@ -24,7 +24,7 @@ from kafkasse.feed.backlog import MAX_BYTES, Backlog, size_of
 from kafkasse.feed.core.feed import FeedKey
 from kafkasse.feed.core.tail import TailCore, TailPartition
 from kafkasse.feed.core.versions import Versions
-from kafkasse.feed.lookup import BackgroundLookups, known_offset_ranges
+from kafkasse.feed.lookup import UNAVAILABLE_BACKOFF_S, BackgroundLookups, known_offset_ranges
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.topic_watch import TopicWatch, partitions_of
 from kafkasse.feed.versions import without_outdated
@@ -35,7 +35,6 @@ log = logging.getLogger(__name__)
 
 # While no records arrive, a tail checks this often whether to send heartbeats, refresh its topics or close.
 MAX_POLL_S = 1.0
-UNAVAILABLE_BACKOFF_S = 0.5
 # Each turn that reads records costs about 0.2 ms of CPU. A short rest between two turns saves CPU, because the next turn
 # reads more records. A rest costs a wake-up, so very short rests are skipped.
 MIN_TURN_S = 0.002  # the minimum average time from one turn with records to the next
@@ -290,7 +289,7 @@ class Tail(TailCore[SharedFeed]):
         self._cursor.seek(resumption.offsets, resumption.epochs)
         self.truncations += any(gap.is_truncation for gap in resumption.gaps)
         for feed, gap in gaps:
-            self._change(feed, partial(feed.declare, gap))
+            self._change(feed, partial(feed.report_gap, gap))
             feed.flush()
         # The versions of lost records would make later records outdated. A new feed reads those that the log still has.
         for feed in {feed for feed, gap in gaps if gap.is_truncation and feed.key.newest_by is not None}:

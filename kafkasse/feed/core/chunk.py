@@ -179,7 +179,7 @@ class ChunkCore:
                 self.ids.set(partition, piece.offsets[len(frames) - 1] + 1, leader_epoch=batch.leader_epoch)
             self._append(frames)
 
-    def declare(self, gap: Gap) -> None:
+    def report_gap(self, gap: Gap) -> None:
         """Report records that cannot be read, and continue after them."""
         self.ids.set(gap.partition, gap.end, leader_epoch=gap.epoch)
         self._stats.gaps[gap.reason] += 1

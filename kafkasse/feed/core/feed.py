@@ -179,7 +179,7 @@ class FeedCore:
             ends=array("I", accumulate(map(len, piece.frames))) if self._has_dimensions else (),
         )
 
-    def declare(self, gap: Gap) -> None:
+    def report_gap(self, gap: Gap) -> None:
         """Report lost records to all readers. If the gap is a truncation, the caller flushes first."""
         self.stats.gaps[gap.reason] += 1
         self.ids.set(gap.partition, gap.end, leader_epoch=gap.epoch)
