@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client import Counter
 
-from kafkasse.pipelines import metrics as pipelines
+from kafkasse.pipelines.observe import metrics as pipelines
 from kafkasse.process.telemetry.metrics import METRICS, PREFIX
 
 HEAD = "| metric | type | labels | meaning |\n| --- | --- | --- | --- |\n"

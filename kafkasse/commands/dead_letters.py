@@ -1,8 +1,8 @@
 """`kafkasse pipeline replay-dead-letters`: write the records of dead letters to their source topics again.
 
 Each batch is a Kafka transaction that contains the records and the position in the topic of dead letters. Therefore, each
-dead letter is replayed exactly once, even if the command is killed and started again. kafkasse/pipelines/contract.py defines
-the headers of a dead letter.
+dead letter is replayed exactly once, even if the command is killed and started again. kafkasse.pipelines.kafka.contract
+defines the headers of a dead letter.
 """
 
 from __future__ import annotations

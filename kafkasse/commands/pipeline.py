@@ -71,7 +71,7 @@ def command() -> None:
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 def list_pipelines(file: Path | None) -> None:
     """List the pipelines of kafkasse and of the installed packages, or those of a YAML FILE."""
-    from kafkasse.pipelines import catalog
+    from kafkasse.pipelines.definition import catalog
 
     for pipeline in catalog.of_file(file) if file else map(catalog.find, catalog.names()):
         sources, sinks = ", ".join(pipeline.source_topics), ", ".join(pipeline.sink_topics)
@@ -88,9 +88,9 @@ def check(name: str) -> None:
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as after Ctrl-C, end the JVM and remove its files
 
-    from kafkasse.pipelines import catalog
+    from kafkasse.pipelines.definition import catalog
     from kafkasse.pipelines.explain import explain, text
-    from kafkasse.pipelines.session import session
+    from kafkasse.pipelines.spark.session import session
 
     logging.getLogger().addHandler(logging.NullHandler())  # PySpark also logs each exception that it raises
     pipeline = catalog.find(name)
@@ -213,7 +213,7 @@ def status(kafka: dict[str, str] | None, topic: str, as_json: bool) -> None:
 
 
 def _pipeline(name: str, source: str | None, sink: str | None) -> Pipeline:
-    from kafkasse.pipelines import catalog
+    from kafkasse.pipelines.definition import catalog
 
     pipeline = catalog.find(name)
     if source:
@@ -228,7 +228,7 @@ def _pipeline(name: str, source: str | None, sink: str | None) -> Pipeline:
 
 def _awaited(find: Callable[[], Pipeline], name: str, stop: StopRequests) -> Pipeline | None:
     """Find the pipeline. While its schema registry is not available, wait. Returns None after a stop request."""
-    from kafkasse.pipelines.definitions import SchemaUnavailable
+    from kafkasse.pipelines.definition.definitions import SchemaUnavailable
     from kafkasse.pipelines.supervisor import PipelineState, backoff_s, log_state
 
     for failures in count(1):

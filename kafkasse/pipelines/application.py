@@ -19,25 +19,19 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import (
-    contract,
-    dead_letters,
-    failing_record,
-    failures,
-    metrics,
-    next_offsets,
-    rebuild,
-    runner,
-    session,
-    topics,
-)
-from kafkasse.pipelines.lag import LagReader
+from kafkasse.pipelines import next_offsets
+from kafkasse.pipelines.execution import dead_letters, failing_record, rebuild, runner
+from kafkasse.pipelines.execution.run import Run
+from kafkasse.pipelines.kafka import contract, topics
+from kafkasse.pipelines.kafka.skipped_records import MAX_SKIPPED
 from kafkasse.pipelines.next_offsets import NextOffsets
+from kafkasse.pipelines.observe import metrics
+from kafkasse.pipelines.observe.lag import LagReader
+from kafkasse.pipelines.observe.status import Status, ended_at_ms, now_ms
+from kafkasse.pipelines.observe.status_topic import StatusTopic
 from kafkasse.pipelines.pipeline import Pipeline
-from kafkasse.pipelines.run import Run
-from kafkasse.pipelines.skipped_records import MAX_SKIPPED
-from kafkasse.pipelines.status import Status, ended_at_ms, now_ms
-from kafkasse.pipelines.status_topic import StatusTopic
+from kafkasse.pipelines.spark import failures, session
+from kafkasse.pipelines.spark.temporary_directory import temporary_directory
 from kafkasse.pipelines.supervisor import (
     Crashed,
     DependencyUnavailable,
@@ -47,7 +41,6 @@ from kafkasse.pipelines.supervisor import (
     log_state,
     supervise,
 )
-from kafkasse.pipelines.temporary_directory import temporary_directory
 
 # The longest pause of the status topic, and the shortest between two measurements of the lag or checks of Kafka.
 STATUS_INTERVAL_S = 5.0

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import private_spark
+from kafkasse.pipelines.spark import private_spark
 
 FUNCTION, CLASS = "kafkasse_avro_to_json", "kafkasse.records.AvroToJson"
 HEADER = "__value_schema_id"  # some serializers write the ID of the schema into this header

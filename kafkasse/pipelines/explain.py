@@ -18,10 +18,12 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import contract, dead_letters, failures, private_spark, sink_rows, topics
-from kafkasse.pipelines.admin import DEFAULT_MAX_BYTES
+from kafkasse.pipelines.execution import dead_letters
+from kafkasse.pipelines.kafka import contract, sink_rows, topics
+from kafkasse.pipelines.kafka.admin import DEFAULT_MAX_BYTES
 from kafkasse.pipelines.pipeline import Mode, Pipeline, Source
-from kafkasse.pipelines.temporary_directory import temporary_directory
+from kafkasse.pipelines.spark import failures, private_spark
+from kafkasse.pipelines.spark.temporary_directory import temporary_directory
 from kafkasse.schemas import shorten
 
 KAFKA_COLUMNS = (

@@ -15,8 +15,8 @@ from kafka import KafkaProducer, TopicPartition
 from kafka.errors import KafkaTimeoutError
 
 from kafkasse.commands import dead_letters
-from kafkasse.pipelines.contract import DEAD_LETTER_HEADERS
-from kafkasse.pipelines.status import Status
+from kafkasse.pipelines.kafka.contract import DEAD_LETTER_HEADERS
+from kafkasse.pipelines.observe.status import Status
 from kafkasse.pipelines.supervisor import PipelineState
 from tests.commands.run import Done, Run
 from tests.support.kafka import Cluster

@@ -24,7 +24,7 @@ from kafkasse.access.api_keys import ApiKeys
 from kafkasse.archive import with_archive
 from kafkasse.log import Partition, Topic
 from kafkasse.log.memory import MemoryLog
-from kafkasse.pipelines.catalog import TOPN
+from kafkasse.pipelines.definition.catalog import TOPN
 from kafkasse.pipelines.manifest import CheckpointManifest
 from kafkasse.records.position import LATEST, Place, Position, parse, stream_offset
 from tests.compatibility.record import FORMS_OF_FINITE_READS, names

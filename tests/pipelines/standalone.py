@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyspark
 
-from kafkasse.pipelines import jvm
+from kafkasse.pipelines.spark import jvm
 from kafkasse.tools.java import runtime
 from tests.support.waiting import wait_until
 

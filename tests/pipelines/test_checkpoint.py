@@ -14,10 +14,11 @@ from typing import Any, cast
 import pytest
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline, Source, checkpoint, lease
-from kafkasse.pipelines.files import Files
+from kafkasse.pipelines import Pipeline, Source
+from kafkasse.pipelines.checkpoints import checkpoint, lease
+from kafkasse.pipelines.kafka.skipped_records import Skipped
 from kafkasse.pipelines.manifest import CheckpointManifest, differences, plain_settings
-from kafkasse.pipelines.skipped_records import Skipped
+from kafkasse.pipelines.spark.files import Files
 
 CHECKPOINT = "hdfs:///kafkasse/topn"
 
@@ -134,7 +135,7 @@ def test_settings_must_be_plain_data():
 
 
 class LocalFiles:
-    """Files of this machine, as kafkasse.pipelines.files.Files reads them."""
+    """Files of this machine, as kafkasse.pipelines.spark.files.Files reads them."""
 
     def read(self, path: str) -> str | None:
         return Path(path).read_text() if Path(path).exists() else None

@@ -16,7 +16,7 @@ import pyspark
 import pytest
 
 import kafkasse
-from kafkasse.pipelines import jvm
+from kafkasse.pipelines.spark import jvm
 from kafkasse.tools.java import runtime
 from tests.pipelines import chaos
 from tests.pipelines.standalone import EXECUTOR_OPTIONS, Standalone, kill

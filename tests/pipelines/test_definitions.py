@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from kafkasse import schemas
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import Pipeline, Source
-from kafkasse.pipelines.catalog import find, of_file
-from kafkasse.pipelines.definitions import SchemaUnavailable
-from kafkasse.pipelines.fields import fields
+from kafkasse.pipelines.definition.catalog import find, of_file
+from kafkasse.pipelines.definition.definitions import SchemaUnavailable
+from kafkasse.pipelines.definition.fields import fields
+from kafkasse.pipelines.definition.steps import reversible
 from kafkasse.pipelines.manifest import CheckpointManifest, plain_settings
 from kafkasse.pipelines.pipeline import MAX_OFFSET
-from kafkasse.pipelines.steps import reversible
 from tests.support.certificates import Authority
 from tests.support.examples import examples
 from tests.support.registry import Registry

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kafkasse.pipelines.checkpoint import PENDING, POINTER
-from kafkasse.pipelines.contract import GENERATION
+from kafkasse.pipelines.checkpoints.checkpoint import PENDING, POINTER
+from kafkasse.pipelines.kafka.contract import GENERATION
 from tests.commands.run import EXIT_TIMEOUT_S, pipeline, run_words
 from tests.pipelines.topics import Topics, country, top
 from tests.support.waiting import POLL_S

@@ -17,10 +17,10 @@ import pyspark
 import pytest
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import jvm, private_spark
-from kafkasse.pipelines.session import session
+from kafkasse.pipelines.spark import jvm, private_spark
+from kafkasse.pipelines.spark.session import session
+from kafkasse.pipelines.spark.temporary_directory import temporary_directory
 from kafkasse.pipelines.supervisor import Stopped, StopRequests
-from kafkasse.pipelines.temporary_directory import temporary_directory
 
 ROOT = Path(__file__).parents[2]
 LAUNCHER_OPTION = re.compile(rb"--[\w-]+=[\w./=-]+|-[DX][\w:.+-]+(?:=\w+)?")
@@ -65,7 +65,7 @@ def test_other_users_cannot_see_the_settings(tmp_path):
 PREFIX = "kafkasse-test-"
 HOLD = """
 import sys, time
-from kafkasse.pipelines.temporary_directory import temporary_directory
+from kafkasse.pipelines.spark.temporary_directory import temporary_directory
 with temporary_directory(sys.argv[1]) as path:
     (path / "file").write_text("text")
     print(path, flush=True)

@@ -22,12 +22,16 @@ import kafkasse.pipelines
 from kafkasse.commands import options
 from kafkasse.commands import pipeline as command
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline, Source, catalog, dead_letters, session, topics
-from kafkasse.pipelines.catalog import TOPN, find
+from kafkasse.pipelines import Pipeline, Source
+from kafkasse.pipelines.definition import catalog
+from kafkasse.pipelines.definition.catalog import TOPN, find
+from kafkasse.pipelines.execution import dead_letters
+from kafkasse.pipelines.kafka import topics
+from kafkasse.pipelines.spark import session
 from kafkasse.pipelines.supervisor import StopRequests
 
 PACKAGE = Path(kafkasse.pipelines.__path__[0])
-OWNER = PACKAGE / "private_spark.py"
+OWNER = PACKAGE / "spark/private_spark.py"
 NAMED_TUPLE = {"_asdict", "_replace"}  # public methods
 
 
@@ -189,6 +193,7 @@ def test_only_one_module_uses_private_names_of_pyspark():
     modules = [path for path in PACKAGE.rglob("*.py") if path != OWNER]
 
     assert [] == [(path.name, *name) for path in modules for name in private_names(path)]
+    assert [] == [path.name for path in modules if "MODULE$" in path.read_text()]  # objects of Scala
 
 
 def test_pyspark_has_the_private_names():

@@ -15,10 +15,13 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import application, dead_letters, failures, metrics, supervisor
-from kafkasse.pipelines.catalog import TOPN
-from kafkasse.pipelines.skipped_records import Skipped
-from kafkasse.pipelines.status import Status, ended_at_ms
+from kafkasse.pipelines import application, supervisor
+from kafkasse.pipelines.definition.catalog import TOPN
+from kafkasse.pipelines.execution import dead_letters
+from kafkasse.pipelines.kafka.skipped_records import Skipped
+from kafkasse.pipelines.observe import metrics
+from kafkasse.pipelines.observe.status import Status, ended_at_ms
+from kafkasse.pipelines.spark import failures
 from kafkasse.pipelines.supervisor import (
     Crashed,
     DependencyUnavailable,

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-from kafkasse.pipelines import runner
-from kafkasse.pipelines.topics import COMMIT_INTERVAL_S
+from kafkasse.pipelines.execution import runner
+from kafkasse.pipelines.kafka.topics import COMMIT_INTERVAL_S
 from kafkasse.tools.broker import EmbeddedBroker
 from kafkasse.tools.java import jars
 from tests.project.conftest import Deployed

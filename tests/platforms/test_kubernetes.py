@@ -14,7 +14,7 @@ from kafkasse import Config, schemas
 from kafkasse.app import create_app
 from kafkasse.commands import pipeline
 from kafkasse.log.memory import MemoryLog
-from kafkasse.pipelines import runner
+from kafkasse.pipelines.execution import runner
 from kafkasse.process.telemetry.metrics import METRICS, PREFIX
 from tests.support.server import ROOT, TOOLS
 

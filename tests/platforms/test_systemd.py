@@ -16,8 +16,8 @@ import pytest
 
 from kafkasse import schemas
 from kafkasse.commands import pipeline
-from kafkasse.pipelines.runner import DRAIN_TIMEOUT_S
-from kafkasse.pipelines.topics import COMMIT_INTERVAL_S
+from kafkasse.pipelines.execution.runner import DRAIN_TIMEOUT_S
+from kafkasse.pipelines.kafka.topics import COMMIT_INTERVAL_S
 from tests.project.conftest import Deployed
 from tests.support.client import fetch
 from tests.support.server import ROOT

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines.private_spark import JAR
+from kafkasse.pipelines.spark.private_spark import JAR
 from kafkasse.tools.java import jars, runtime
 
 SOURCES = JAR.parent

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from prometheus_client import Counter, Histogram
 
-from kafkasse.pipelines import metrics as pipelines
+from kafkasse.pipelines.observe import metrics as pipelines
 from kafkasse.pipelines.supervisor import PipelineState
 from kafkasse.process.telemetry.metrics import METRICS, PREFIX, STALL_BUCKETS
 from tests.project.conftest import alerts

@@ -19,10 +19,11 @@ from kafkasse.archive.directory import ArchiveDirectory, Conflict, NotAnArchive
 from kafkasse.archive.manifest import InvalidManifest
 from kafkasse.archive.parquet import DamagedFile
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import failures, private_spark, session, topics
-from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.archive.offsets import Removed
 from kafkasse.pipelines.archive.writer import archive
+from kafkasse.pipelines.kafka import topics
+from kafkasse.pipelines.kafka.admin import Admin
+from kafkasse.pipelines.spark import failures, private_spark, session
 from kafkasse.pipelines.supervisor import (
     Crashed,
     DependencyUnavailable,

@@ -9,8 +9,8 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ig
 from pyspark.sql import SparkSession
 
 from kafkasse.log import UNKNOWN_EPOCH
-from kafkasse.pipelines import private_spark
-from kafkasse.pipelines.admin import CONSUMER
+from kafkasse.pipelines.kafka.admin import CONSUMER
+from kafkasse.pipelines.spark import private_spark
 from kafkasse.pipelines.supervisor import DependencyUnavailable
 
 ANSWER_TIMEOUT_S = 20  # of a fetch; a broker may pause, or limit the rate of fetches

@@ -31,8 +31,8 @@ from kafkasse.archive.manifest import Entry, InvalidManifest, Manifest
 from kafkasse.errors import CommandError
 from kafkasse.log import UNKNOWN_EPOCH
 from kafkasse.pipelines.archive.offsets import Available, KafkaOffsets, Removed, Seen, Truncated
+from kafkasse.pipelines.kafka.topics import READ_COMMITTED, connector
 from kafkasse.pipelines.supervisor import Crashed
-from kafkasse.pipelines.topics import READ_COMMITTED, connector
 
 MAX_COMMIT_OFFSETS = 100_000  # of a partition
 MAX_FILE_RECORDS = 1_000_000

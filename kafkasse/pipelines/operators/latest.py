@@ -9,9 +9,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import private_spark
 from kafkasse.pipelines.operators import json_state
 from kafkasse.pipelines.operators.schemas import CHANGE, KEY_STATE, POSITION
+from kafkasse.pipelines.spark import private_spark
 
 JAVA_CLASS = "kafkasse.operators.LatestPerKey"
 

@@ -7,11 +7,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import private_spark
 from kafkasse.pipelines.operators import json_state
 from kafkasse.pipelines.operators.latest import key_changes
 from kafkasse.pipelines.operators.schemas import GROUP_STATE, MEMBER, ORDER_KEY, RESULT
 from kafkasse.pipelines.pipeline import Mode
+from kafkasse.pipelines.spark import private_spark
 
 JAVA_CLASS = "kafkasse.operators.Ranked"
 # The batches after a restart in which the Java class repeats results: see repeats() in Ranked.java.

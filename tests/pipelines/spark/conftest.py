@@ -12,9 +12,11 @@ from py4j.java_gateway import JavaPackage, JVMView
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from kafkasse.pipelines import admin, dead_letters, lag, runner
 from kafkasse.pipelines.archive import offsets
-from kafkasse.pipelines.session import session
+from kafkasse.pipelines.execution import dead_letters, runner
+from kafkasse.pipelines.kafka import admin
+from kafkasse.pipelines.observe import lag
+from kafkasse.pipelines.spark.session import session
 from tests.pipelines.spark.runs import Runs
 from tests.pipelines.topics import Topics
 

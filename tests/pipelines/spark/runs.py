@@ -15,12 +15,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from kafkasse.pipelines import Pipeline, rebuild
-from kafkasse.pipelines.catalog import TOPN, find
+from kafkasse.pipelines import Pipeline
+from kafkasse.pipelines.definition.catalog import TOPN, find
+from kafkasse.pipelines.execution import rebuild
+from kafkasse.pipelines.execution.run import Run
+from kafkasse.pipelines.execution.runner import Attempt, Observer
+from kafkasse.pipelines.execution.start import started
 from kafkasse.pipelines.json_records import TEXT, json_objects
-from kafkasse.pipelines.run import Run
-from kafkasse.pipelines.runner import Attempt, Observer
-from kafkasse.pipelines.start import started
 from kafkasse.pipelines.supervisor import Crashed, PipelineState, StopRequests
 from tests.pipelines.topics import Topics, read
 

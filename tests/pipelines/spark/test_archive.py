@@ -23,10 +23,10 @@ from kafkasse.archive.maintenance import compact
 from kafkasse.archive.manifest import Entry, InvalidManifest, Manifest
 from kafkasse.errors import CommandError
 from kafkasse.log import Log, Partition
-from kafkasse.pipelines.admin import Admin
 from kafkasse.pipelines.archive import application, writer
 from kafkasse.pipelines.archive.offsets import Available, KafkaOffsets, Seen, Truncated
 from kafkasse.pipelines.archive.writer import ArchiveRange, Committed, Written, _of_segment, make_plan
+from kafkasse.pipelines.kafka.admin import Admin
 from kafkasse.pipelines.supervisor import Crashed, DependencyUnavailable, PipelineState
 from kafkasse.tools.broker import EmbeddedBroker
 from tests.history.scenario import Scenario, client_types, routes

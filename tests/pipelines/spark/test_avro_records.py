@@ -15,10 +15,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline, Source, avro_records, dead_letters, failures, private_spark
+from kafkasse.pipelines import Pipeline, Source, avro_records
 from kafkasse.pipelines.avro_records import AvroSource
-from kafkasse.pipelines.catalog import find
+from kafkasse.pipelines.definition.catalog import find
+from kafkasse.pipelines.execution import dead_letters
 from kafkasse.pipelines.explain import explain
+from kafkasse.pipelines.spark import failures, private_spark
 from kafkasse.pipelines.supervisor import DependencyUnavailable
 from tests.pipelines.spark.rows import kafka_rows
 from tests.registry.avro_values import NODE, VALUES, encoded

@@ -15,9 +15,9 @@ import pytest
 
 import kafkasse
 from kafkasse.pipelines import Pipeline, Source
-from kafkasse.pipelines.catalog import find
-from kafkasse.pipelines.run import Run
-from kafkasse.pipelines.start import started
+from kafkasse.pipelines.definition.catalog import find
+from kafkasse.pipelines.execution.run import Run
+from kafkasse.pipelines.execution.start import started
 from kafkasse.pipelines.supervisor import StopRequests
 from tests.pipelines.spark.rows import START, kafka_rows
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from zipfile import ZipFile
 
-from kafkasse.pipelines.catalog import TOPN
+from kafkasse.pipelines.definition.catalog import TOPN
 from tests.compatibility.test_compatibility import FOLDER, decoded, each_version
 from tests.pipelines.spark.runs import Runs
 from tests.pipelines.topics import country, read, top

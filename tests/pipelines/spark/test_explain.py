@@ -15,10 +15,10 @@ from pyspark.sql import functions as F
 from kafkasse.commands import main
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import Pipeline, Source
-from kafkasse.pipelines.catalog import TOPN, find
+from kafkasse.pipelines.definition.catalog import TOPN, find
+from kafkasse.pipelines.definition.steps import DeclaredQuery, DeclaredSource
 from kafkasse.pipelines.explain import Explanation, explain, text
 from kafkasse.pipelines.rejected_records import reject
-from kafkasse.pipelines.steps import DeclaredQuery, DeclaredSource
 from tests.pipelines.spark.runs import copy
 from tests.pipelines.topics import country
 from tests.support.waiting import wait_until
@@ -153,7 +153,7 @@ def test_the_exit_code_says_whether_the_mode_accepts_the_query(tmp_path, monkeyp
     definition = {"source": source, "query": {"select": ["id"]}, "sink": "ids"}
     file = tmp_path / "pipelines.yaml"
     monkeypatch.setattr("signal.signal", MagicMock())  # the command would change the handlers of this process
-    monkeypatch.setattr("kafkasse.pipelines.session.session", lambda *_: nullcontext(MagicMock()))
+    monkeypatch.setattr("kafkasse.pipelines.spark.session.session", lambda *_: nullcontext(MagicMock()))
     explanation = Explanation("", [], {"realtime": "rejected: no", "microbatch": None})
     monkeypatch.setattr("kafkasse.pipelines.explain.explain", lambda *_: explanation)
     for mode, code in (("realtime", 1), ("microbatch", 0)):

@@ -13,10 +13,12 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kafkasse.pipelines import Pipeline, checkpoint, failing_record
-from kafkasse.pipelines.files import Files
+from kafkasse.pipelines import Pipeline
+from kafkasse.pipelines.checkpoints import checkpoint
+from kafkasse.pipelines.execution import failing_record
+from kafkasse.pipelines.kafka.skipped_records import FILE, MAX_SKIPPED
 from kafkasse.pipelines.pipeline import Source
-from kafkasse.pipelines.skipped_records import FILE, MAX_SKIPPED
+from kafkasse.pipelines.spark.files import Files
 from tests.commands.run import EXIT_TIMEOUT_S, pipeline, run_words
 from tests.pipelines.spark.runs import Runs
 from tests.pipelines.topics import Topics, read

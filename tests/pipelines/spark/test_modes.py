@@ -12,9 +12,10 @@ import pytest
 from pyspark.sql import DataFrame
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline, Source, jvm, private_spark, session
+from kafkasse.pipelines import Pipeline, Source
 from kafkasse.pipelines.manifest import FILE
-from kafkasse.pipelines.status import Status
+from kafkasse.pipelines.observe.status import Status
+from kafkasse.pipelines.spark import jvm, private_spark, session
 from tests.pipelines.spark.runs import Runs, copy, defined
 from tests.pipelines.topics import read
 from tests.support.waiting import wait_until
@@ -69,7 +70,7 @@ def test_the_rate_limit_bounds_each_batch_and_few_of_them_have_files(runs, monke
 
     Spark keeps the files of 100 batches by default. A thread deletes the others after a commit.
     """
-    monkeypatch.setattr("kafkasse.pipelines.topics.MICRO_BATCH_S", 0.01)
+    monkeypatch.setattr("kafkasse.pipelines.kafka.topics.MICRO_BATCH_S", 0.01)
     source = Source(runs.topics.source, max_records_per_s=100)
     pipeline = runs.pipeline(copy, source=source, mode="microbatch")
     offsets = Path(runs.checkpoint(pipeline)) / "offsets"

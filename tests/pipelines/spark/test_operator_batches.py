@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from kafkasse.pipelines import private_spark
 from kafkasse.pipelines.operators import latest_per_key, ranked, schemas
+from kafkasse.pipelines.spark import private_spark
 from tests.pipelines import edits as plain
 from tests.pipelines.edits import CHANCES, Edit, with_many_histories
 from tests.pipelines.spark.rows import MicroBatches

@@ -14,14 +14,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline, Source, application, rebuild
-from kafkasse.pipelines.admin import Admin
+from kafkasse.pipelines import Pipeline, Source, application
 from kafkasse.pipelines.application import StatusObserver
-from kafkasse.pipelines.contract import GENERATION
-from kafkasse.pipelines.files import Files
-from kafkasse.pipelines.lease import MARKER
+from kafkasse.pipelines.checkpoints.lease import MARKER
+from kafkasse.pipelines.execution import rebuild
+from kafkasse.pipelines.kafka.admin import Admin
+from kafkasse.pipelines.kafka.contract import GENERATION
 from kafkasse.pipelines.next_offsets import NextOffsets
 from kafkasse.pipelines.operators import latest_per_key
+from kafkasse.pipelines.spark.files import Files
 from kafkasse.pipelines.supervisor import Crashed, Replaced, StopRequests
 from tests.pipelines.spark.runs import Runs
 from tests.support.waiting import wait_until

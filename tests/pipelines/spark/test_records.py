@@ -11,10 +11,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline, sink_rows
-from kafkasse.pipelines.dead_letters import bad_records
+from kafkasse.pipelines import Pipeline
+from kafkasse.pipelines.execution.dead_letters import bad_records
 from kafkasse.pipelines.explain import explain
 from kafkasse.pipelines.json_records import TEXT, WHOLE_NUMBER, json_objects, validate
+from kafkasse.pipelines.kafka import sink_rows
 from tests.pipelines.spark.rows import kafka_rows
 
 PAGE = (Path(__file__).parents[3] / "docs/pipelines-python.md").read_text()

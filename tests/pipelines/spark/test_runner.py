@@ -19,16 +19,19 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Source, application, checkpoint, private_spark, runner, session
-from kafkasse.pipelines.admin import Admin
-from kafkasse.pipelines.files import Files
-from kafkasse.pipelines.lag import Lag, LagReader
+from kafkasse.pipelines import Source, application
+from kafkasse.pipelines.checkpoints import checkpoint
+from kafkasse.pipelines.execution import runner
+from kafkasse.pipelines.execution.runner import wait_until_running
+from kafkasse.pipelines.kafka.admin import Admin
+from kafkasse.pipelines.kafka.topics import read, write
+from kafkasse.pipelines.observe.lag import Lag, LagReader
+from kafkasse.pipelines.observe.status import Status
+from kafkasse.pipelines.observe.status_topic import StatusTopic
 from kafkasse.pipelines.pipeline import MIN_COMMIT_INTERVAL_S
-from kafkasse.pipelines.runner import wait_until_running
-from kafkasse.pipelines.status import Status
-from kafkasse.pipelines.status_topic import StatusTopic
+from kafkasse.pipelines.spark import private_spark, session
+from kafkasse.pipelines.spark.files import Files
 from kafkasse.pipelines.supervisor import PipelineState, StopRequests
-from kafkasse.pipelines.topics import read, write
 from tests.pipelines.spark.runs import Runs, codes, copy
 from tests.pipelines.topics import PARTITIONS, Record, country, tombstone, top
 from tests.support.waiting import wait_until

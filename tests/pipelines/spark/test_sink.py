@@ -12,10 +12,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline, contract, dead_letters, private_spark, sink_versions
-from kafkasse.pipelines.contract import GENERATION, SOURCE, VERSION
-from kafkasse.pipelines.files import Files
-from kafkasse.pipelines.sink_rows import VERSIONED_BY
+from kafkasse.pipelines import Pipeline
+from kafkasse.pipelines.checkpoints import sink_versions
+from kafkasse.pipelines.execution import dead_letters
+from kafkasse.pipelines.kafka import contract
+from kafkasse.pipelines.kafka.contract import GENERATION, SOURCE, VERSION
+from kafkasse.pipelines.kafka.sink_rows import VERSIONED_BY
+from kafkasse.pipelines.spark import private_spark
+from kafkasse.pipelines.spark.files import Files
 from tests.pipelines.spark.runs import codes, defined
 from tests.pipelines.topics import Topics, country, fields, top
 from tests.support.waiting import wait_until

@@ -13,12 +13,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import Pipeline, dead_letters, tables
-from kafkasse.pipelines.definitions import Definitions
-from kafkasse.pipelines.fields import fields
+from kafkasse.pipelines import Pipeline
+from kafkasse.pipelines.definition.definitions import Definitions
+from kafkasse.pipelines.definition.fields import fields
+from kafkasse.pipelines.definition.steps import DeclaredQuery, DeclaredSource
+from kafkasse.pipelines.execution import dead_letters
 from kafkasse.pipelines.json_records import validate
-from kafkasse.pipelines.status import Status
-from kafkasse.pipelines.steps import DeclaredQuery, DeclaredSource
+from kafkasse.pipelines.kafka import tables
+from kafkasse.pipelines.observe.status import Status
 from tests.pipelines.spark.rows import MicroBatches, kafka_rows
 
 ORDER = {

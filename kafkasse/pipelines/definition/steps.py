@@ -22,13 +22,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, IntegralType
 
 from kafkasse.errors import CommandError, did_you_mean
-from kafkasse.pipelines import avro_records, failures, json_records, private_spark, rejected_records, tables
+from kafkasse.pipelines import avro_records, json_records, rejected_records
 from kafkasse.pipelines.avro_records import AvroSource
 from kafkasse.pipelines.json_records import Type
+from kafkasse.pipelines.kafka import tables
+from kafkasse.pipelines.kafka.sink_rows import VERSIONED_BY
 from kafkasse.pipelines.manifest import SOURCE_ORDER
 from kafkasse.pipelines.operators import ranked
 from kafkasse.pipelines.operators.latest import key_changes
-from kafkasse.pipelines.sink_rows import VERSIONED_BY
+from kafkasse.pipelines.spark import failures, private_spark
 
 WATERMARK = "1 minute"
 # Columns of each row besides its fields. Expressions may use them.

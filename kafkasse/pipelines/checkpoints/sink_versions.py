@@ -13,11 +13,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import tables
-from kafkasse.pipelines.admin import Admin
-from kafkasse.pipelines.contract import GENERATION, SOURCE, VERSION
-from kafkasse.pipelines.sink_rows import VERSIONED_BY
-from kafkasse.pipelines.topics import connector
+from kafkasse.pipelines.kafka import tables
+from kafkasse.pipelines.kafka.admin import Admin
+from kafkasse.pipelines.kafka.contract import GENERATION, SOURCE, VERSION
+from kafkasse.pipelines.kafka.sink_rows import VERSIONED_BY
+from kafkasse.pipelines.kafka.topics import connector
 
 MAX_CLOCK_DIFFERENCE_MS = 60_000  # between the file system of the checkpoint and the machines that write to Kafka
 TAIL_RECORDS = 100

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-JAR = Path(__file__).parent / "operators" / "java" / "kafkasse-operators.jar"  # `make jar` compiles it
+JAR = Path(__file__).parents[1] / "operators" / "java" / "kafkasse-operators.jar"  # `make jar` compiles it
 GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"  # set if spark-submit started this process
 Argument: TypeAlias = int | str | StructType | Mapping[str, int]  # an argument of a constructor in Java
 
@@ -93,6 +93,26 @@ def error_text(spark: SparkSession, error: Exception) -> str:
 def java_query(query: StreamingQuery) -> Any:
     """Return the Java object of a query."""
     return query._jsq
+
+
+def end_after_batch(spark: SparkSession, query: StreamingQuery) -> Any:
+    """Make a query end when its current batch has been committed. Return its StreamExecution.
+
+    Spark's public stop() interrupts the batch. Between two batches, Spark reads the state that stop() sets.
+    """
+    execution = java_query(query).streamingQuery()
+    states = java(spark).org.apache.spark.sql.execution.streaming.runtime
+    execution.state().set(getattr(getattr(states, "TERMINATED$"), "MODULE$"))
+    return execution
+
+
+def atomic_file(jvm: Any, path: Any, configuration: Any) -> Any:
+    """Open a file that replaces `path` when it is closed. Spark writes its offsets in this way.
+
+    It renames a temporary file, in the way that the file system supports.
+    """
+    managers = getattr(jvm.org.apache.spark.sql.execution.streaming.checkpointing, "CheckpointFileManager$")
+    return getattr(managers, "MODULE$").create(path.getParent(), configuration).createAtomic(path, True)
 
 
 def is_broadcast(spark: SparkSession, job: int) -> bool:

@@ -20,11 +20,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from kafkasse.pipelines import checkpoint as checkpoints
-from kafkasse.pipelines import dead_letters, failures, lease, private_spark, sink_rows, start, topics
+from kafkasse.pipelines.checkpoints import checkpoint as checkpoints
+from kafkasse.pipelines.checkpoints import lease
+from kafkasse.pipelines.execution import dead_letters, start
+from kafkasse.pipelines.execution.run import Run
+from kafkasse.pipelines.kafka import sink_rows, topics
+from kafkasse.pipelines.kafka.skipped_records import FILE, MAX_SKIPPED, Skipped
 from kafkasse.pipelines.next_offsets import NextOffsets
-from kafkasse.pipelines.run import Run
-from kafkasse.pipelines.skipped_records import FILE, MAX_SKIPPED, Skipped
+from kafkasse.pipelines.spark import failures, private_spark
 
 SEARCH_TIMEOUT_S = 60.0
 FIRST_PART = 1024  # offsets; the next parts are larger

@@ -15,9 +15,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import private_spark, tables
+from kafkasse.pipelines.kafka import tables
+from kafkasse.pipelines.kafka.skipped_records import Skipped
 from kafkasse.pipelines.pipeline import Pipeline, Source
-from kafkasse.pipelines.skipped_records import Skipped
+from kafkasse.pipelines.spark import private_spark
 from kafkasse.pipelines.supervisor import DependencyUnavailable
 
 COMMIT_INTERVAL_S = 10  # the default of commit_interval_s

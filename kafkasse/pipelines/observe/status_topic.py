@@ -12,9 +12,9 @@ import logging
 from py4j.protocol import Py4JError  # type: ignore[import-untyped,unused-ignore]
 from pyspark.sql import SparkSession
 
-from kafkasse.pipelines import private_spark
-from kafkasse.pipelines.admin import COMPACTED, Admin
-from kafkasse.pipelines.status import Status
+from kafkasse.pipelines.kafka.admin import COMPACTED, Admin
+from kafkasse.pipelines.observe.status import Status
+from kafkasse.pipelines.spark import private_spark
 
 # At its end, a pipeline waits until its last status is sent. With Kafka's defaults, it could wait for two minutes.
 LIMITS = {"max.block.ms": "5000", "request.timeout.ms": "4000", "delivery.timeout.ms": "5000", "linger.ms": "0"}

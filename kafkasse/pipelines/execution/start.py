@@ -12,12 +12,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import checkpoint as checkpoints
-from kafkasse.pipelines import contract, dead_letters, lease, sink_rows, sink_versions, topics
+from kafkasse.pipelines.checkpoints import checkpoint as checkpoints
+from kafkasse.pipelines.checkpoints import lease, sink_versions
+from kafkasse.pipelines.execution import dead_letters
+from kafkasse.pipelines.execution.run import Run
+from kafkasse.pipelines.kafka import contract, sink_rows, topics
+from kafkasse.pipelines.kafka.skipped_records import Skipped
 from kafkasse.pipelines.manifest import RecordedState
 from kafkasse.pipelines.operators import json_state
-from kafkasse.pipelines.run import Run
-from kafkasse.pipelines.skipped_records import Skipped
 from kafkasse.pipelines.supervisor import DependencyUnavailable, StopRequests
 
 MAX_REASON_CHARACTERS = 300

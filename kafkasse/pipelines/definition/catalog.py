@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kafkasse.errors import CommandError, did_you_mean
-from kafkasse.pipelines.definitions import Definitions
+from kafkasse.pipelines.definition.definitions import Definitions
 from kafkasse.pipelines.pipeline import Pipeline
 from kafkasse.pipelines.queries.topn import topn
 

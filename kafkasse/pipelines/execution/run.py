@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from kafkasse.pipelines import checkpoint
-from kafkasse.pipelines.admin import Admin
-from kafkasse.pipelines.files import Files
+from kafkasse.pipelines.checkpoints import checkpoint
+from kafkasse.pipelines.kafka.admin import Admin
 from kafkasse.pipelines.pipeline import Pipeline
+from kafkasse.pipelines.spark.files import Files
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructType
 
-from kafkasse.pipelines import private_spark
 from kafkasse.pipelines.pipeline import Pipeline
+from kafkasse.pipelines.spark import private_spark
 
 PIPELINE, VERSION, SOURCE = "kafkasse-pipeline", "kafkasse-version", "kafkasse-source"  # the headers of each record
 HEADERS = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))

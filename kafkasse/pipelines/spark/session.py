@@ -20,10 +20,10 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import jvm, private_spark
-from kafkasse.pipelines.jvm import Jvm
+from kafkasse.pipelines.spark import jvm, private_spark
+from kafkasse.pipelines.spark.jvm import Jvm
+from kafkasse.pipelines.spark.temporary_directory import temporary_directory
 from kafkasse.pipelines.supervisor import Crashed, Interrupted, Stopped
-from kafkasse.pipelines.temporary_directory import temporary_directory
 from kafkasse.tools.java import runtime
 
 # 16 is the number of slots, not of cores. In real-time mode, each partition of the source and each task of a stateful stage

@@ -19,8 +19,8 @@ from threading import Event, Thread
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import checkpoint as checkpoints
-from kafkasse.pipelines.files import Files
+from kafkasse.pipelines.checkpoints import checkpoint as checkpoints
+from kafkasse.pipelines.spark.files import Files
 from kafkasse.pipelines.supervisor import DependencyUnavailable, Replaced
 
 INTERVAL_S = 5.0

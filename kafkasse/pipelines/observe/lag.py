@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 
-from kafkasse.pipelines import private_spark
-from kafkasse.pipelines.admin import CONSUMER
+from kafkasse.pipelines.kafka.admin import CONSUMER
 from kafkasse.pipelines.next_offsets import NextOffsets
+from kafkasse.pipelines.spark import private_spark
 
 TIMEOUT_S = 2.0  # for the first records of all partitions
 POLL_MS = 200

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from kafkasse.pipelines import private_spark
+from kafkasse.pipelines.spark import private_spark
 
 
 class Files:
@@ -37,12 +37,7 @@ class Files:
         """Write a file, or replace it. If the process is killed meanwhile, the previous file stays complete."""
         system, file = self._open(path)
         system.mkdirs(file.getParent())
-        # Spark writes its offsets with it: it renames a temporary file, in the way that the file system supports.
-        managers = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing
-        manager = getattr(getattr(managers, "CheckpointFileManager$"), "MODULE$").create(
-            file.getParent(), self._configuration
-        )
-        stream = manager.createAtomic(file, True)
+        stream = private_spark.atomic_file(self._jvm, file, self._configuration)
         try:
             stream.write(text.encode())
         except BaseException:

@@ -11,13 +11,14 @@ from pyspark.sql import SparkSession
 
 import kafkasse
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import next_offsets, sink_versions
-from kafkasse.pipelines.files import Files
+from kafkasse.pipelines import next_offsets
+from kafkasse.pipelines.checkpoints import sink_versions
+from kafkasse.pipelines.kafka.skipped_records import FILE as SKIPPED
+from kafkasse.pipelines.kafka.skipped_records import Skipped
 from kafkasse.pipelines.manifest import FILE, CheckpointManifest, RecordedState, plain_settings
 from kafkasse.pipelines.next_offsets import NextOffsets
 from kafkasse.pipelines.pipeline import Pipeline
-from kafkasse.pipelines.skipped_records import FILE as SKIPPED
-from kafkasse.pipelines.skipped_records import Skipped
+from kafkasse.pipelines.spark.files import Files
 
 POINTER = "kafkasse-current"  # in the first checkpoint of a pipeline: the path of the checkpoint that has replaced it
 PENDING = "kafkasse-rebuild"  # in the checkpoint of a rebuild that is not complete

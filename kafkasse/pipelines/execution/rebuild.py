@@ -21,15 +21,19 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import checkpoint as checkpoints
-from kafkasse.pipelines import contract, failures, lease, next_offsets, runner, sink_versions, start, tables, topics
-from kafkasse.pipelines.admin import COMPACTED, Admin
-from kafkasse.pipelines.files import Files
-from kafkasse.pipelines.lease import MARKER, SILENCE_S
-from kafkasse.pipelines.listener import Listener, listening
+from kafkasse.pipelines import next_offsets
+from kafkasse.pipelines.checkpoints import checkpoint as checkpoints
+from kafkasse.pipelines.checkpoints import lease, sink_versions
+from kafkasse.pipelines.checkpoints.lease import MARKER, SILENCE_S
+from kafkasse.pipelines.execution import runner, start
+from kafkasse.pipelines.execution.run import Run
+from kafkasse.pipelines.kafka import contract, tables, topics
+from kafkasse.pipelines.kafka.admin import COMPACTED, Admin
 from kafkasse.pipelines.manifest import FILE, CheckpointManifest
 from kafkasse.pipelines.next_offsets import NextOffsets
-from kafkasse.pipelines.run import Run
+from kafkasse.pipelines.spark import failures
+from kafkasse.pipelines.spark.files import Files
+from kafkasse.pipelines.spark.listener import Listener, listening
 from kafkasse.pipelines.supervisor import StopRequests
 
 POLL_INTERVAL_S = 0.5

@@ -12,12 +12,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import checkpoint, failures, private_spark, start, topics
-from kafkasse.pipelines.listener import Listener, listening
+from kafkasse.pipelines.checkpoints import checkpoint
+from kafkasse.pipelines.execution import start
+from kafkasse.pipelines.execution.run import Run
+from kafkasse.pipelines.kafka import topics
 from kafkasse.pipelines.next_offsets import NextOffsets
 from kafkasse.pipelines.pipeline import Mode
-from kafkasse.pipelines.run import Run
-from kafkasse.pipelines.session import is_local
+from kafkasse.pipelines.spark import failures, private_spark
+from kafkasse.pipelines.spark.listener import Listener, listening
+from kafkasse.pipelines.spark.session import is_local
 from kafkasse.pipelines.supervisor import Crashed, Interrupted, PipelineState, StopRequests
 
 START_TIMEOUT_S = 120.0
@@ -162,10 +165,7 @@ def drain(spark: SparkSession, query: StreamingQuery, stop: StopRequests, timeou
 
     After another signal, or after `timeout_s`, the query ends without the commit.
     """
-    # Spark's public stop() interrupts the batch. Between two batches, Spark reads the state that stop() sets.
-    execution = private_spark.java_query(query).streamingQuery()
-    states = private_spark.java(spark).org.apache.spark.sql.execution.streaming.runtime
-    execution.state().set(getattr(getattr(states, "TERMINATED$"), "MODULE$"))
+    execution = private_spark.end_after_batch(spark, query)
     deadline_s = time.monotonic() + timeout_s
     while execution.queryExecutionThread().isAlive():
         if time.monotonic() > deadline_s or stop.wait_for_next(DRAIN_POLL_INTERVAL_S):

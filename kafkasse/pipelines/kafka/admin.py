@@ -10,8 +10,8 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ig
 from pyspark.sql import SparkSession
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines import failures, private_spark
 from kafkasse.pipelines.next_offsets import NextOffsets
+from kafkasse.pipelines.spark import failures, private_spark
 from kafkasse.pipelines.supervisor import DependencyUnavailable
 
 TIMEOUTS = {"request.timeout.ms": "10000", "default.api.timeout.ms": "10000"}

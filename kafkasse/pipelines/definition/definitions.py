@@ -18,10 +18,10 @@ from kafkasse import schemas
 from kafkasse.errors import CommandError, did_you_mean
 from kafkasse.pipelines import avro_records
 from kafkasse.pipelines.avro_records import AvroSource
-from kafkasse.pipelines.fields import fields
+from kafkasse.pipelines.definition.fields import fields
+from kafkasse.pipelines.definition.steps import METADATA, DeclaredQuery, DeclaredSource, DeclaredTable, reversible
 from kafkasse.pipelines.json_records import Type
 from kafkasse.pipelines.pipeline import InvalidPipeline, Pipeline, Source
-from kafkasse.pipelines.steps import METADATA, DeclaredQuery, DeclaredSource, DeclaredTable, reversible
 
 SCHEMA = "pipelines"
 MAX_FILE_BYTES = 1_048_576

@@ -20,11 +20,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from kafkasse.pipelines import contract, rejected_records, sink_rows, topics
-from kafkasse.pipelines.checkpoint import of_dead_letters
+from kafkasse.pipelines import rejected_records
+from kafkasse.pipelines.checkpoints.checkpoint import of_dead_letters
+from kafkasse.pipelines.execution.run import Run
+from kafkasse.pipelines.kafka import contract, sink_rows, topics
+from kafkasse.pipelines.kafka.skipped_records import Skipped
 from kafkasse.pipelines.pipeline import Pipeline
-from kafkasse.pipelines.run import Run
-from kafkasse.pipelines.skipped_records import Skipped
 from kafkasse.pipelines.supervisor import StopRequests, backoff_s
 
 INTERVAL_S = 5.0

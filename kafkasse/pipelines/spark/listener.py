@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from pyspark.sql import SparkSession
 
-from kafkasse.pipelines import private_spark
+from kafkasse.pipelines.spark import private_spark
 
 TERMINATION_TIMEOUT_S = 5.0
 

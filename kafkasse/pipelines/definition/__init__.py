@@ -1,0 +1,1 @@
+"""What a pipeline computes: its YAML file, the steps of its query, and the catalog of pipelines by name."""

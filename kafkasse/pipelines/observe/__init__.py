@@ -1,0 +1,1 @@
+"""The status of a pipeline, its lag and its metrics."""

@@ -1,0 +1,1 @@
+"""Spark's session and JVM, and the only use of PySpark's private names."""
