@@ -49,16 +49,21 @@ def test_the_schema_and_the_typed_objects_agree_on_types(settings_class):
             assert set(expected) == set(typing.get_args(attribute) if len(expected) > 1 else [attribute]), name
 
 
-@pytest.mark.parametrize("name", [*SETTINGS, *ROUTE_SETTINGS])
-def test_every_setting_has_a_description_and_a_valid_example(name):
+@pytest.mark.parametrize(("owner", "name"), [
+    *(("all routes", name) for name in SETTINGS), *(("a route", name) for name in ROUTE_SETTINGS)
+])  # fmt: skip
+def test_every_setting_has_a_description_and_a_valid_example(owner, name):
     """Every pattern has a description in words, because no error message shows a regular expression."""
-    schema = {**SETTINGS, **ROUTE_SETTINGS}[name]
+    schema = {"all routes": SETTINGS, "a route": ROUTE_SETTINGS}[owner][name]
 
     assert len(schema["description"]) > 20
     for subschema in (schema, schema.get("items", {}), schema.get("propertyNames", {})):
         assert "pattern" not in subschema or "x-expected" in subschema
-    if name not in ROUTE_SETTINGS and name != "kafka":
-        needed = {"clusters": SETTINGS["clusters"]["examples"][0]} if name in ("schema_registries", "archives") else {}
+    if owner == "all routes" and name != "kafka":
+        of_others = {"schema_registries": ["clusters"], "archives": ["clusters"], "decoder": ["schema_registry"]}
+        needed = {other: SETTINGS[other]["examples"][0] for other in of_others.get(name, [])}
+        if name == "access":
+            needed["guards"] = {"customers": lambda _: None}
         Config(**{"allowed_topics": ["*"], **needed, name: schema["examples"][0]})
 
 
