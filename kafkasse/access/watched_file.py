@@ -19,7 +19,7 @@ _files: WeakSet[WatchedFile[Any]] = WeakSet()
 
 
 def outdated_count() -> int:
-    """Return how many files are missing or not valid, so that their last valid content stays in effect."""
+    """Read the files again that are due. Return how many keep their last valid content, as they are missing or invalid."""
     for file in list(_files):
         file.reload_if_due()
     return sum(file.is_outdated for file in list(_files))
@@ -77,11 +77,11 @@ class WatchedFile(Generic[Content]):
             self.is_outdated = False
         except OSError as error:
             self.is_outdated = True
-            if self._stat != (0, 0, 0):
+            last, self._stat = self._stat, (0, 0, 0)
+            if last != self._stat:
                 self._logger.error(
                     "%s: the file cannot be read: %s. Its last content stays in effect.", self._setting, error.strerror
                 )
-            self._stat = (0, 0, 0)
         except Exception as error:  # noqa: BLE001 - of a library of the parser. Its text may quote a secret.
             self.is_outdated = True
             reason = error if isinstance(error, ValueError) else f"{type(error).__name__}."

@@ -48,8 +48,8 @@ TURN_CREDIT_S = 0.02  # turns may be closer together after a pause, until they h
 MIN_REST_S = 0.001
 PUSH_REST_RATIO = 2.0  # with many readers: rest this many times as long as sending to them took
 MAX_PUSH_REST_S = 0.02
-# If event IDs have thousands of partitions, encoding the records of a turn takes longer than this. The first feeds do not
-# wait for the last ones.
+# How long the frames of the first feeds wait until other feeds are encoded. With hundreds of partitions in each event ID,
+# encoding the records of a turn takes 20 ms or more.
 MAX_UNSENT_S = 0.01
 
 READING_FAILED = "Reading from Kafka failed. Reconnect with your last event ID."
@@ -196,33 +196,33 @@ class Tail(TailCore[SharedFeed]):
     def turn(self, timeout_s: float) -> float:
         """Append the next records to their feeds, and send them. Return the seconds to rest before the next turn."""
         batches = self._poll(timeout_s)
+        changed: dict[SharedFeed, None] = {}
         unsent: dict[SharedFeed, None] = {}
-        readers, flushed_at = 0, time.monotonic()
+        sending_s, flushed_at = 0.0, time.monotonic()
         for batch, feeds in self.deliveries(batches):
             for feed in feeds:
                 newest = feed.newest(batch)  # before the backlog, which may drop the batch
                 self._change(feed, partial(self._append, feed, newest), newest)
-                unsent[feed] = None
+                changed[feed] = unsent[feed] = None
             if len(unsent) > 1 and time.monotonic() - flushed_at > MAX_UNSENT_S:
-                readers += self._flush(unsent)
+                sending_s += self._flush(unsent)
                 flushed_at = time.monotonic()
-        began_at = time.monotonic()
-        readers += self._flush(unsent)
-        rest_s = self._rest_s(began_at, bool(batches), readers)
+        sending_s += self._flush(unsent)
+        rest_s = self._rest_s(sending_s, bool(batches), sum([feed.readers for feed in changed]))
         if time.monotonic() >= self._check_at:
             self._check_at = time.monotonic() + self._poll_s
             self._check_feeds()
             self._check_topics()
         return rest_s
 
-    def _flush(self, feeds: dict[SharedFeed, None]) -> int:
-        """Send the frames of these feeds. Empty `feeds`, and return the number of their readers."""
-        readers = sum([feed.readers for feed in feeds])
+    def _flush(self, feeds: dict[SharedFeed, None]) -> float:
+        """Send the frames of these feeds, and empty `feeds`. Return the seconds that this took."""
+        began_at = time.monotonic()
         for feed in feeds:
             if feed not in self.backlogs:
                 feed.flush()
         feeds.clear()
-        return readers
+        return time.monotonic() - began_at
 
     def _change(self, feed: SharedFeed, change: Callable[[], None], batch: Batch | None = None) -> None:
         """Change a feed, or put the change into the backlog of a feed with hooks. `batch` is what it appends."""
@@ -250,9 +250,9 @@ class Tail(TailCore[SharedFeed]):
             )
             self.fail([feed], error if isinstance(error, KafkasseError) else KafkasseError(ENCODING_FAILED))
 
-    def _rest_s(self, began_at: float, had_records: bool, readers: int) -> float:
+    def _rest_s(self, sending_s: float, had_records: bool, readers: int) -> float:
         now = time.monotonic()
-        rest_s = min(MAX_PUSH_REST_S, (now - began_at) * PUSH_REST_RATIO)
+        rest_s = min(MAX_PUSH_REST_S, sending_s * PUSH_REST_RATIO)
         if had_records:
             turn_s = max(MIN_TURN_S, PARTITION_TURN_S * len(self.partitions)) + READER_TURN_S * readers
             turn_s = min(MAX_TURN_S, turn_s)

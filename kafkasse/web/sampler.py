@@ -11,6 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import gevent
 from gevent import get_hub
 
 from kafkasse.access.watched_file import outdated_count
@@ -53,7 +54,7 @@ class Sampler:
 
         def tick() -> None:
             if (sample := weak()) is not None:
-                sample()
+                gevent.spawn(sample)  # it may log, and a handler of the log may wait
             else:
                 timer.close()
 

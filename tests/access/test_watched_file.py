@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from weakref import WeakSet
 
 from kafkasse.access.watched_file import WatchedFile, outdated_count
 
@@ -10,6 +11,7 @@ from kafkasse.access.watched_file import WatchedFile, outdated_count
 def test_an_unexpected_error_of_the_parser_is_logged_and_counted(tmp_path, monkeypatch, caplog):
     """The last valid content stays in effect. The log line does not quote the error, which may contain a secret."""
     monkeypatch.setattr("kafkasse.access.watched_file.CHECK_INTERVAL_S", 0)
+    monkeypatch.setattr("kafkasse.access.watched_file._files", WeakSet())  # not those of other tests
     path = tmp_path / "keys"
     path.write_text("1")
     file = WatchedFile(

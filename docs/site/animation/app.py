@@ -10,7 +10,7 @@ from flask import Flask
 import kafkasse
 
 HERE = Path(__file__).parent
-SCRIPT = Path(kafkasse.__file__).parent / "javascript/kafkasse.js"
+SCRIPT = Path(kafkasse.__file__).parent / "assets/javascript/kafkasse.js"
 
 app = Flask(__name__)
 orders = {"path": "/orders", "topics": ["orders"], "start": "earliest", "access": "public"}
