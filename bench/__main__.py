@@ -1,8 +1,9 @@
 """Run the benchmarks: `make bench`, or `python -m bench [--quick] [--rounds N] [--only NAME ...]`.
 
-A full run measures everything on one commit. It writes bench/results.json and the figures in README.md and docs/, and prints
-each figure that is worse than in the last commit by more than its spread. --only prints the figures of some measurements
-and writes nothing. --quick only tests that the benchmark works: it writes nothing, and its figures mean nothing.
+A full run measures everything on one commit. It writes bench/results.json and the figures in README.md, docs/ and
+bench/README.md, and prints each figure that is worse than in the last commit by more than its spread. --only prints the
+figures of some measurements and writes nothing. --quick only tests that the benchmark works: it writes nothing, and its
+figures mean nothing.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def checks(rows: Rows) -> Iterator[tuple[Run, float, float, Use]]:
 
 
 def tables(rows: Rows) -> str:
-    """Return the generated part of docs/capacity.md."""
+    """Return the generated tables of docs/capacity.md and bench/README.md."""
     try:
         costs, checked = {tls: costs_of(rows, tls) for tls in (False, True)}, list(checks(rows))
     except KeyError:

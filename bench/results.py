@@ -185,7 +185,10 @@ def page() -> tuple[str, dict[str, str]]:
     for row in rows_of(stored).values():
         groups.setdefault(row.key.rpartition(".")[0], []).append(row)
     origin = "\n".join(f"- {name}: {text}" for name, text in stored.items() if name not in ("rows", "code"))
-    parts, pictures = [INTRODUCTION.read_text(), origin, "## Goals", BEFORE_TEXT, _goals(rows_of(stored).values())], {}
+    parts, pictures = (
+        [INTRODUCTION.read_text(), "## This run", origin, "## Goals", BEFORE_TEXT, _goals(rows_of(stored).values())],
+        {},
+    )
     for key, rows in groups.items():
         parts += [f"## {key}", table(rows)]
         for figure in dict.fromkeys(row.key for row in rows):

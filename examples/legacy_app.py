@@ -40,7 +40,7 @@ def user() -> str:
 
 @app.route("/login", methods=["GET", "POST"])
 def login() -> str | Response:
-    """Log in anyone who enters a name."""
+    """Log in anyone who enters a name, and end the previous user's streams (kafkasse)."""
     if request.method == "POST":
         before = user()
         session["user"], session["expires_at"] = request.form["user"], time.time() + LIFETIME_S
@@ -50,7 +50,7 @@ def login() -> str | Response:
 
 @app.route("/logout", methods=["POST"])
 def logout() -> Response:
-    """Log out."""
+    """Log out, and end the user's streams (kafkasse)."""
     before = user()
     session.clear()
     return ending_streams(before, redirect(url_for("login")))
@@ -80,7 +80,7 @@ def failed(error: Exception) -> tuple[str, int]:
 
 
 def ending_streams(name: str, response: Response) -> Response:
-    """Return the response. When the browser has its cookie, the streams in all tabs of the user end."""
+    """Return the response. After the browser has received it with the new cookie, end the user's streams in all tabs."""
     if name:
         response.call_on_close(lambda: kafkasse.end_streams(name))
     return response

@@ -73,7 +73,7 @@ def sign_out():
 
 
 def _ending_streams(name, response):
-    """Return the response. When the browser has its cookie, the streams in all tabs of the customer end."""
+    """Return the response. After the browser has received it with the new cookie, end the streams in all tabs."""
     if name:
         response.call_on_close(lambda: kafkasse.end_streams(name))
     return response

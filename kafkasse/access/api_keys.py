@@ -53,7 +53,7 @@ class ApiKeys:
         return self._file.version
 
     def identify(self, token: str) -> Visitor:
-        """Return the owner of a key, whose claim `sub` is the name in the file. Raise InvalidToken if it is not there."""
+        """Return the owner of a key, whose claim `sub` is the name in the file. Raise InvalidToken for other keys."""
         if not token.startswith(PREFIX):
             raise InvalidToken("The token is not an API key.")
         if _KEY.fullmatch(token):

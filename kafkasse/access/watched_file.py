@@ -82,7 +82,7 @@ class WatchedFile(Generic[Content]):
                 self._logger.error(
                     "%s: the file cannot be read: %s. Its last content stays in effect.", self._setting, error.strerror
                 )
-        except Exception as error:  # noqa: BLE001 - of a library of the parser. Its text may quote a secret.
+        except Exception as error:  # noqa: BLE001 - the parser's library may raise any error. Its text may quote a secret.
             self.is_outdated = True
             reason = error if isinstance(error, ValueError) else f"{type(error).__name__}."
             self._logger.error("%s: %s The last valid content stays in effect.", self._setting, reason)

@@ -182,7 +182,8 @@ class ArchiveReader:
         try:
             if self._threads is None:
                 self._threads = ThreadPool(MAX_THREADS)
-            with timeout:  # gevent would print the traceback of an error in a thread
+            with timeout:
+                # Without wrap_errors(), gevent would print the traceback of an error in a thread.
                 result: Result | Exception = self._threads.apply(wrap_errors(Exception, self._checked), (call,))
             if isinstance(result, Exception):
                 raise result
@@ -198,7 +199,7 @@ class ArchiveReader:
             raise self._unavailable(f"no answer within {READ_TIMEOUT_S:g} s") from error
 
     def _checked(self, call: Callable[[], Result]) -> Result:
-        """Return `call()`."""
+        """Return `call()`. If a file is missing, raise NotAnArchive if the whole archive is."""
         try:
             return call()
         except FileNotFoundError:
@@ -344,7 +345,7 @@ class ArchivedLog:
 class _PartitionState:
     """A partition of a cursor."""
 
-    offset: int  # the next one
+    offset: int  # the next offset to read
     epoch: int  # the leader epoch of the record before `offset`, or UNKNOWN_EPOCH
     topic_id: str  # of the topic to which the offset belongs
     path: str = ""  # the file that was read last

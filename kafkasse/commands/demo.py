@@ -41,7 +41,7 @@ READY_TIMEOUT_S = 120.0
 HEALTH_TIMEOUT_S = 1.0
 CHECK_INTERVAL_S = 0.1
 STOP_TIMEOUT_S = 15.0
-# The child processes do not inherit the user's settings, which may point to another Kafka, except these.
+# The child processes inherit only INHERITED_SETTINGS of the user's settings. The others may point to another Kafka.
 SETTING_PREFIXES = ("KAFKASSE_", "KAFKA_")
 INHERITED_SETTINGS = ("KAFKASSE_CACHE_DIR", "KAFKASSE_IVY_SETTINGS", "KAFKASSE_CORS_ORIGINS")
 

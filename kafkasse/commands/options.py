@@ -80,7 +80,7 @@ def configuration(file: Path | None, config: Path | None) -> Path | None:
 
 
 def client_properties(kafka_config: Path | None) -> str:
-    """Return the content of the file --kafka-config, or "" without it. Raise CommandError if it cannot be read."""
+    """Return the content of the file of --kafka-config, or "" without it. Raise CommandError if it cannot be read."""
     try:
         return kafka_config.read_text(encoding="utf-8") if kafka_config else ""
     except (OSError, UnicodeError) as error:

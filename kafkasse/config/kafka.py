@@ -124,7 +124,7 @@ def _problems_of_objects(settings: Mapping[str, Any]) -> Iterator[tuple[str, str
 
 
 def unused(settings: Mapping[str, Any]) -> str:
-    """Return the name of a setting that another one makes useless, or ""."""
+    """Return the name of a setting that has no effect without another one, or ""."""
     name = "sasl_oauth_token_provider"
     return name if settings.get(name) is not None and settings.get("sasl_mechanism") != "OAUTHBEARER" else ""
 

@@ -307,7 +307,7 @@ def parse_throttle_ms(version: int, data: memoryview) -> int:
 
 
 def parse_response(version: int, data: memoryview) -> FetchResponse:
-    """Parse a complete response, without its size, to a request of this version. Raises MALFORMED if it is not one."""
+    """Parse a complete response, without its size, to a request of this version. Raise MALFORMED for other bytes."""
     layout = _LAYOUTS[version]
     if layout.has_topic_ids and (response := _parse_single(data)) is not None:
         return response

@@ -50,7 +50,7 @@ _STATEFUL = (
 
 @dataclass(frozen=True)
 class Explanation:
-    """What `kafkasse pipeline check` reports. A rejection is why a mode rejects the query, or None if it accepts it."""
+    """What `kafkasse pipeline check` reports. A rejection is the reason why a mode rejects the query, or None."""
 
     plan: str
     stateful: list[str]

@@ -19,7 +19,7 @@ from kafkasse.pipelines import rejected_records
 class Type:
     """The type of a field."""
 
-    name: str  # for messages, with its article
+    name: str  # in messages, with its article
     sql: str  # the type of the column, as Spark SQL writes it
     variant: str  # a regular expression for the types that schema_of_variant() returns for valid values
     required: bool = True  # whether each object must have the field. Otherwise, the field may be absent or null.

@@ -96,7 +96,7 @@ class OpenStream(Protocol):
 
 
 class StreamRegistry:
-    """The open streams of a process. When it is stopping (`stopping`), it opens no more streams."""
+    """The open streams of a process. While it is `stopping`, it opens no more."""
 
     def __init__(self) -> None:
         self.stopping = False

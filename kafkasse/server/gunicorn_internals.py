@@ -294,7 +294,7 @@ def keep_workers(arbiter: Any) -> None:
 
 
 def halt_if_no_worker_starts(arbiter: Any) -> None:
-    """Make the master end if its first workers cannot load the app, and log the reason, with all versions of gunicorn.
+    """Make the master end with a reason in the log when gunicorn gives up, as when its first workers cannot load the app.
 
     Before version 24, gunicorn reaps its workers in a handler of SIGCHLD. gevent calls the handler in a greenlet, so the
     exception that ends the master would end only this greenlet, and the master would listen without any worker. In all
@@ -313,7 +313,7 @@ def halt_if_no_worker_starts(arbiter: Any) -> None:
                 if gevent.getcurrent() is main:
                     raise
                 gevent.kill(main, error)
-            reap_workers()  # the other workers also fail, while the master ends
+            reap_workers()  # those that failed meanwhile; their errors must not interrupt the master, which is ending
 
     arbiter.reap_workers = reap_workers
 

@@ -86,7 +86,7 @@ class OpenRead:
         return self._end_reason is not None
 
     def wait_for(self, read: Callable[[], Result]) -> Result:
-        """Return what `read` returns, or raise its KafkasseError, or one if the access of the visitor has ended."""
+        """Return what `read` returns. Raise KafkasseError if `read` does, or if the visitor's access has ended."""
         self._check()
         left_s = self._expires_at - time.time()
         self._on_interrupt = partial(getcurrent().throw, _Ended)

@@ -50,6 +50,6 @@ def _about() -> Any:
 
 
 def add_headers(response: Response) -> Response:
-    """Add the headers of a file of a page."""
+    """Add the headers that all files of the pages have."""
     response.headers.update(HEADERS)
     return response

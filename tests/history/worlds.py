@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from kafkasse.feed import catch_up, lookup
+from kafkasse.feed import catch_up, lookup, tail
 from kafkasse.records.position import IdType
 from tests.history import mutants
 from tests.history.archive_simulation import ArchiveSimulation
@@ -133,7 +133,10 @@ def play(kind: str, draws: Draws) -> tuple[list[str], Simulation | CursorSimulat
         cursor_world = CURSOR_KINDS[kind](draws)
         return cursor_world.play(CURSOR_STEPS), cursor_world
     clock = count(0.0, 1e-9)
+    # A tail sends between any two batches, or only after all of them.
+    max_unsent_s = -1.0 if kind.startswith("interleaved") else tail.MAX_UNSENT_S
     with (
+        patch.object(tail, "MAX_UNSENT_S", max_unsent_s),
         patch.object(lookup, "MAX_WAIT_S", None),
         patch.object(catch_up, "FIND_PENDING_S", 0.0),
         patch.object(time, "monotonic", lambda: next(clock)),

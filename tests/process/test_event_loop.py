@@ -53,7 +53,7 @@ def test_an_urgent_greenlet_is_next(pieces):
 
 
 def test_urgent_greenlets_take_turns_in_order(pieces):
-    """Also while others arrive: none of hundreds of tails waits for the later calls of the rest."""
+    """Also while others arrive: each of hundreds of tails gets a turn before another one gets its second."""
     waiting = [gevent.spawn(pieces, name, 1) for name in "xy"]
     waiting += [gevent.spawn(pieces, name, 3, urgent=True) for name in "abc"]
     pieces("x", 1)  # this turn has no time for the others

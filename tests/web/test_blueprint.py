@@ -424,7 +424,7 @@ def test_on_connect_error_can_replace_the_response(log):
 
 
 def test_warns_of_settings_for_endpoints_that_a_blueprint_lacks(log, caplog, monkeypatch):
-    """At the second address, the app would be served, and nothing for operators."""
+    """The second address would serve the app, but no endpoint for operators."""
     client_of(log)
     assert "operators" not in caplog.text
     monkeypatch.setenv("KAFKASSE_OPERATIONS_BIND", "127.0.0.1:9090")

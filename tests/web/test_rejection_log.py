@@ -70,7 +70,7 @@ def test_the_line_of_a_rejected_token_says_why_without_the_token(caplog, tmp_pat
 
 @pytest.mark.parametrize(("name", "text"), [("max_streams", "This route"), ("max_streams_per_client", "You")])
 def test_the_line_of_a_request_above_a_limit_names_the_limit(caplog, name, text):
-    """The error ServerFull alone has three causes."""
+    """The name of the error does not say which limit was reached."""
     caplog.set_level(logging.INFO, "kafkasse")
     log = MemoryLog()
     log.create("t")

@@ -38,7 +38,7 @@ class Removed(Exception):
 
 
 class Truncated(Exception):
-    """The log was truncated: `end` is the first offset at which it differs from the one before."""
+    """The log was truncated: `end` is the first offset at which it differs from the log before."""
 
     def __init__(self, end: int) -> None:
         super().__init__(f"the log was truncated at offset {end}")

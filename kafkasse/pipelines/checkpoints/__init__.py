@@ -1,1 +1,1 @@
-"""Where a pipeline continues: its checkpoint, who may use it, and the versions of the results in its sinks."""
+"""The checkpoint of a pipeline, its lock, and the versions of the results in the sinks."""

@@ -1,1 +1,1 @@
-"""What a pipeline computes: its YAML file, the steps of its query, and the catalog of pipelines by name."""
+"""The definition of a pipeline: its YAML file, the steps of its query, and the catalog of pipelines by name."""

@@ -1,1 +1,1 @@
-"""Topics as Spark's tables: reading, writing, headers, and the administration of topics."""
+"""Topics as Spark's DataFrames: reading, writing, headers, and the administration of topics."""

@@ -29,7 +29,7 @@ class Status:
     state: PipelineState = PipelineState.STARTING
     reason: str = ""  # why it waits, restarts or has failed
     since: str = ""  # when the pipeline entered its state
-    restarts: int = 0  # after a crash
+    restarts: int = 0  # how often it was restarted after a crash
     commits: int = 0  # how many batches were committed
     batch: int = -1
     input_records: int = 0

@@ -24,7 +24,7 @@ logger = logging.getLogger("kafkasse.pipeline")
 
 
 class StatusTopic:
-    """The status topic, through the JVM of one session. It is created if it does not exist."""
+    """The status topic, through the JVM of one session. The topic is created if it does not exist."""
 
     def __init__(self, spark: SparkSession, kafka: dict[str, str], topic: str) -> None:
         jvm = private_spark.java(spark)

@@ -111,7 +111,7 @@ class RegistryClient:
             raise NotFound from None
 
     def version(self, subject: str, version: int | str, format: str = "") -> RegisteredSchema:
-        """Return a version of a subject, even if it was deleted. `latest` is a version. Raises the errors of schema()."""
+        """Return a version of a subject, even if it was deleted. `latest` is a version. Raises as schema()."""
         return _schema(self._get(f"/subjects/{quote(subject, safe='')}/versions/{version}", format, deleted="true"))
 
     def _get(self, path: str, format: str, **parameters: str) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def test_shows_the_progress_of_the_new_version(runs, new):
 
 @pytest.mark.long
 def test_waits_while_kafka_does_not_answer(runs, new, broker, monkeypatch, caplog):
-    """The broker stops after the start of the new version. The log says so, and when the rebuild continues."""
+    """The log says that Kafka does not respond, and later that the rebuild continues."""
     monkeypatch.setattr(application, "STATUS_INTERVAL_S", 1.0)
     caplog.set_level("INFO", "kafkasse.pipeline")
 
