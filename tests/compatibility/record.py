@@ -35,6 +35,8 @@ from tests.pipelines.topics import READ_TIMEOUT_MS, read
 from tests.support.kafka import Cluster
 
 FOLDER = Path(__file__).parent
+JAVASCRIPT = FOLDER.parents[1] / "kafkasse/assets/javascript"
+DECLARED = re.compile(r"^(?:export (?:class|function|interface|type) |  (?:readonly )?)(\w+)(?=[?:(<; ])", re.MULTILINE)
 FORMS_OF_FINITE_READS = "offsets", "leader epochs", "some partitions"  # the others contain timestamps
 SOURCE, SINK, ARCHIVED = "golden-countries", "golden-topn", "golden-archive"
 GUARDS = {
@@ -113,12 +115,13 @@ def configuration() -> dict[str, Any]:
 
 
 def names() -> dict[str, dict[str, list[str]]]:
-    """Return the public names of the Python packages, and the type and the labels of each metric."""
+    """Return the public names of Python and JavaScript, and the type and the labels of each metric."""
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) \|", metrics.page(), re.MULTILINE)
     return {
         "exports": {
             module.__name__: sorted(module.__all__) for module in (kafkasse, kafkasse.pipelines, kafkasse_client)
         },
+        "declarations": {path.name: DECLARED.findall(path.read_text()) for path in sorted(JAVASCRIPT.glob("*.d.ts"))},
         "metrics": {name: [type_, *re.findall(r"\w+", labels)] for name, type_, labels in rows},
     }
 

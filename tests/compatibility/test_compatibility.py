@@ -95,11 +95,12 @@ def test_configurations_are_valid(version):
 
 @each_version
 def test_public_names_stay(version):
-    """There may be new exports, metrics and labels. The types of metrics stay."""
+    """There may be new exports, declarations, metrics and labels. The types of metrics stay."""
     stored = json.loads((FOLDER / version / "names.json").read_text())
     now = names()
 
     assert {} == _lost(stored["exports"], now["exports"])
+    assert {} == _lost(stored["declarations"], now["declarations"])
     assert {} == _lost(stored["metrics"], now["metrics"])
 
 
