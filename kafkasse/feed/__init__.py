@@ -17,10 +17,3 @@ The other modules run the core: they read the log, keep time, wait and send.
     shared_feed encodes records for a feed, and sends them: versions
     reader      waits for the ring, for the snapshot and for a slot: snapshot, slots, catch_up
 """
-
-from kafkasse.feed.core.reader import StopReason
-from kafkasse.feed.core.subscribers import ParkedClient
-from kafkasse.feed.feeds import Feeds, OpenRequest
-from kafkasse.feed.reader import Reader
-
-__all__ = ["Feeds", "OpenRequest", "ParkedClient", "Reader", "StopReason"]

@@ -1,9 +1,7 @@
 """The encoder: deserializes, filters, formats and frames the records of one selection.
 
-A feed calls it once for each record, however many clients read the feed. No I/O; the caller passes in the clock.
-
-It calls the hooks of the app, which may do I/O, and take_turn() while it reads a large value. Both happen inside one record,
-so a caller could only do them if encoding a record became a generator, which would cost time for each small record, too.
+A feed calls it once for each record, however many clients read the feed. No I/O; the caller passes in the clock, the hooks
+of the app, which may do I/O, and what lets others run while a large value is encoded.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from kafkasse.records.filter.selection import Filter
 from kafkasse.records.frame import hooks
 from kafkasse.records.frame.formats import FORMATS, Payload, as_kafkasse, can_append_member, kafka_member
 from kafkasse.records.frame.hooks import Deserializer, Filterer
-from kafkasse.records.frame.json_text import DeserializationError, dumps_decoded
+from kafkasse.records.frame.json_text import DeserializationError, TakeTurn, dumps_decoded
 from kafkasse.records.frame.projection import Projection
 from kafkasse.records.frame.record_view import DecoderPending, RecordView
 from kafkasse.records.frame.wire import JsonLines, ServerSentEvents, Wire
@@ -91,6 +89,7 @@ class Encoder:
             client whose connection breaks within a piece receives the piece again. With dimensions, each frame has an ID,
             because a client may not receive the last frame.
         clock: returns the time in seconds. A piece whose filter or projection takes long ends early. By default, none does.
+        take_turn: called after each piece of a large value, whose encoding takes longer than a turn of the event loop.
     """
 
     def __init__(
@@ -106,6 +105,7 @@ class Encoder:
         projection: Projection | None = None,
         dimensions: Dimensions | None = None,
         clock: Callable[[], float] = lambda: 0.0,
+        take_turn: TakeTurn = lambda: None,
     ) -> None:
         self.wire = wire or ServerSentEvents()
         self._decoder = decoder
@@ -125,6 +125,7 @@ class Encoder:
         has_stages = self.has_hooks or projection is not None
         self._is_timed = filter is not None or projection is not None
         self._clock = clock
+        self._take_turn = take_turn
         self._can_use_templates = is_default and not has_stages
 
     def encode(self, topic: str, partition: int, record: Record) -> Encoded | None:
@@ -159,7 +160,7 @@ class Encoder:
             return None
         if payload is None:
             return None
-        return payload.event, self.wire.body(payload)
+        return payload.event, self.wire.body(payload, self._take_turn)
 
     def encode_piece(self, batch: Batch, start: int, ids: IdWriter, selector: Selector | None = None) -> Piece:
         """Encode the next piece of a batch. A piece is so small that this takes about a millisecond.
@@ -279,17 +280,18 @@ class Encoder:
         """Return the payload of a record, or None if the filterer rejects it."""
         topic, partition, record = view.topic, view.partition, view.record
         if self._deserializer is None and self._filterer is None:
-            return self._format(topic, partition, self._projected(view))
+            return self._format(topic, partition, self._projected(view), self._take_turn)
         message = self._message(view)
         where = f"{topic}/{partition} offset {record.offset}"
         if self._filterer is not None and not hooks.accepts(self._filterer, message, where):
             return None
         if self._deserializer is None or record.value is None:
-            return self._format(topic, partition, self._projected(view))
+            return self._format(topic, partition, self._projected(view), self._take_turn)
         data = hooks.encode(message)
         if self._projection is None:
             return Payload("message", data)
-        return as_kafkasse(topic, partition, _with_value(view, self._projection.of_json(data)))  # adds _kafka again
+        projected = _with_value(view, self._projection.of_json(data, self._take_turn))
+        return as_kafkasse(topic, partition, projected, self._take_turn)  # adds _kafka again
 
     def _projected(self, view: RecordView) -> Record:
         """Return the record with the value that the format receives."""
@@ -301,7 +303,7 @@ class Encoder:
         except (TypeError, ValueError, RecursionError) as error:
             raise DeserializationError(f"the decoded value is not JSON: {error}") from error
         if self._projection is not None:
-            value = self._projection.of_json(value)
+            value = self._projection.of_json(value, self._take_turn)
         return _with_value(view, value, is_decoded=self._decoder is not None)
 
     def _message(self, view: RecordView) -> Any:

@@ -12,8 +12,7 @@ from gevent.lock import BoundedSemaphore
 
 from kafkasse.config import Config
 from kafkasse.errors import KafkasseError, ServerStopping
-from kafkasse.feed import Feeds
-from kafkasse.feed.feeds import ring_limits
+from kafkasse.feed.feeds import Feeds, ring_limits
 from kafkasse.log import Log
 from kafkasse.process import runtime
 from kafkasse.process.open_streams import OPERATIONS_KEY, streams

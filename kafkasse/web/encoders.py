@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from kafkasse.config import Config
 from kafkasse.feed.slots import has_its_share, no_place
+from kafkasse.process.event_loop import take_turn
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Selection
 from kafkasse.records.frame import Projection, Wire
@@ -80,6 +81,7 @@ class Encoders:
             dimensions=selection.dimensions,
             projection=Projection(route.fields, route.redact) if route.fields or route.redact else None,
             clock=time.monotonic,
+            take_turn=take_turn,
         )
 
 

@@ -14,8 +14,8 @@ from functools import partial
 from flask import Response, current_app
 
 from kafkasse.errors import KafkasseError, ServerStopping, Unavailable
-from kafkasse.feed import Reader
 from kafkasse.feed.core.reader_states import ReaderState
+from kafkasse.feed.reader import Reader
 from kafkasse.log import Topics
 from kafkasse.process.open_streams import streams
 from kafkasse.records.position import Position

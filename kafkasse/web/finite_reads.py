@@ -22,10 +22,11 @@ from http import HTTPStatus
 from flask import Response, current_app, request
 
 from kafkasse.errors import KafkasseError, ServerStopping, TopicGone, TopicNotAvailable, Unavailable
-from kafkasse.feed import Feeds, OpenRequest, Reader
 from kafkasse.feed.chunks import Chunk, Start, TopicsChanged, offset_gone
 from kafkasse.feed.core.reader_states import ReaderState
 from kafkasse.feed.core.start import contradictions
+from kafkasse.feed.feeds import Feeds, OpenRequest
+from kafkasse.feed.reader import Reader
 from kafkasse.feed.shared_chunks import SharedChunks, SharedRead
 from kafkasse.log import Topics
 from kafkasse.process.open_streams import streams

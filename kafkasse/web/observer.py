@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from gevent import spawn_later
 
 from kafkasse.errors import OffsetGone
-from kafkasse.feed import Feeds
+from kafkasse.feed.feeds import Feeds
 from kafkasse.process.limited_log import INTERVAL_S, LimitedLog
 from kafkasse.process.log_line import Fields, one_line
 from kafkasse.process.open_streams import StreamEnd, StreamInfo

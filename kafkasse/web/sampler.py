@@ -18,7 +18,7 @@ from kafkasse.access.watched_file import outdated_count
 from kafkasse.process.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from kafkasse.feed import Feeds
+    from kafkasse.feed.feeds import Feeds
 
 INTERVAL_S = 2.0
 # How long the highest delay is reported. A feed with slow hooks may begin a batch only every few seconds, and an alert would

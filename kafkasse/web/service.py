@@ -20,8 +20,9 @@ from werkzeug.exceptions import HTTPException
 from kafkasse.access import Guards, Visitor
 from kafkasse.config import Config
 from kafkasse.errors import UNEXPECTED, InvalidParameter, KafkasseError, Unauthorized
-from kafkasse.feed import Feeds, OpenRequest, Reader
 from kafkasse.feed.chunks import Chunk, Start
+from kafkasse.feed.feeds import Feeds, OpenRequest
+from kafkasse.feed.reader import Reader
 from kafkasse.feed.shared_chunks import ReadWaits, SharedChunks, SharedRead
 from kafkasse.feed.start import resolve
 from kafkasse.log import Log, Offsets, Topic

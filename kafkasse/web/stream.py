@@ -26,7 +26,8 @@ import gevent
 from gevent import get_hub, spawn
 
 from kafkasse.errors import UNEXPECTED, URN, FilterError, KafkasseError
-from kafkasse.feed import Reader, StopReason
+from kafkasse.feed.core.reader import StopReason
+from kafkasse.feed.reader import Reader
 from kafkasse.log import Offsets
 from kafkasse.process.event_loop import take_turn
 from kafkasse.process.log_line import Fields

@@ -10,11 +10,12 @@ import gevent
 import pytest
 
 from kafkasse.errors import FilterError, KafkaUnavailable, TopicGone
-from kafkasse.feed import Reader, StopReason, catch_up
+from kafkasse.feed import catch_up
 from kafkasse.feed.catch_up import CatchUp
 from kafkasse.feed.core.feed import FeedKey
+from kafkasse.feed.core.reader import StopReason
 from kafkasse.feed.core.ring import RingLimits
-from kafkasse.feed.reader import Cursors
+from kafkasse.feed.reader import Cursors, Reader
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.slots import CatchUpSlots
 from kafkasse.feed.start import resolve

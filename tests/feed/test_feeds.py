@@ -12,8 +12,8 @@ import gevent
 import pytest
 
 from kafkasse.errors import FilterError
-from kafkasse.feed import StopReason
 from kafkasse.feed.catch_up import CatchUp
+from kafkasse.feed.core.reader import StopReason
 from kafkasse.feed.core.start import MAX_CLOCK_DIFFERENCE_MS
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.position import IdType, parse

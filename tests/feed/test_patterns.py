@@ -11,7 +11,9 @@ import gevent
 import pytest
 
 from kafkasse.errors import TopicNotAvailable
-from kafkasse.feed import OpenRequest, Reader, StopReason
+from kafkasse.feed.core.reader import StopReason
+from kafkasse.feed.feeds import OpenRequest
+from kafkasse.feed.reader import Reader
 from kafkasse.records.position import Position, parse
 from kafkasse.route import Route, StartAt
 from tests.feed.world import ImpatientWorld

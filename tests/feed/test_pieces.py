@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from kafkasse.feed import Reader
 from kafkasse.feed.core import feed as feed_core
 from kafkasse.feed.core.reader_states import ReaderState
+from kafkasse.feed.reader import Reader
 from kafkasse.route import StartAt
 from tests.feed.world import World
 from tests.support.parked_client import ParkedClient

@@ -13,9 +13,11 @@ import pytest
 from gevent.event import Event
 
 from kafkasse.errors import KafkasseError, KafkaUnavailable
-from kafkasse.feed import Reader, StopReason, slots
 from kafkasse.feed import reader as readers
+from kafkasse.feed import slots
+from kafkasse.feed.core.reader import StopReason
 from kafkasse.feed.core.reader_states import ReaderState
+from kafkasse.feed.reader import Reader
 from kafkasse.feed.slots import MAX_START_S
 from kafkasse.log import Partition
 from kafkasse.process.event_loop import take_turn

@@ -11,8 +11,8 @@ import gevent
 import pytest
 
 from kafkasse.errors import ConfigurationError, KafkasseError, TopicGone, Unavailable
-from kafkasse.feed import StopReason
 from kafkasse.feed import snapshot as snapshots
+from kafkasse.feed.core.reader import StopReason
 from kafkasse.feed.core.reader_states import ReaderState
 from kafkasse.log import Partition
 from kafkasse.log.memory import MAX_BATCH_RECORDS

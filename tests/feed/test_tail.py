@@ -24,8 +24,11 @@ from kafkasse.errors import (
     TopicGone,
     TopicNotAvailable,
 )
-from kafkasse.feed import Feeds, OpenRequest, Reader, StopReason, feeds, tail
+from kafkasse.feed import feeds, tail
+from kafkasse.feed.core.reader import StopReason
 from kafkasse.feed.core.reader_states import ReaderState
+from kafkasse.feed.feeds import Feeds, OpenRequest
+from kafkasse.feed.reader import Reader
 from kafkasse.feed.tail import MIN_REST_S, MIN_TURN_S, TURN_CREDIT_S
 from kafkasse.log import OffsetOutOfRange, Partition
 from kafkasse.process import event_loop

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafkasse.errors import KafkaUnavailable
-from kafkasse.feed import Reader, backlog, snapshot, tail
+from kafkasse.feed import backlog, snapshot, tail
 from kafkasse.feed import versions as module
 from kafkasse.feed.core.versions import MAX_BYTES, Versions
+from kafkasse.feed.reader import Reader
 from kafkasse.log import OffsetRange, Partition
 from kafkasse.log.memory import MemoryCursor, MemoryLog, MemoryRecord
 from kafkasse.records.encoder import Encoder

@@ -11,8 +11,9 @@ from unittest.mock import patch
 import gevent
 
 from kafkasse.config import Config
-from kafkasse.feed import Feeds, OpenRequest, Reader
 from kafkasse.feed.core.reader_states import ReaderState
+from kafkasse.feed.feeds import Feeds, OpenRequest
+from kafkasse.feed.reader import Reader
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.tail import Tail
 from kafkasse.log import Topic

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from kafkasse.errors import FilterError, TopicGone
 from kafkasse.log import Batch, Gap, Partition
+from kafkasse.process.event_loop import take_turn
 from kafkasse.records import frame
 from kafkasse.records.encoder import MAX_PIECE_RECORDS, Encoder, Piece
 from kafkasse.records.frame import FORMATS, JsonLines, ServerSentEvents, TopicRecord
@@ -289,7 +290,7 @@ def test_the_data_of_a_delete_event_contains_the_key(name, key, shown, wire):
     """The client needs no event ID to find the key, even if it is not text, or if a header sets the subject."""
     deleted = Record(None, key, headers=[("ce_subject", b"x"), ("ce_key", b"y"), ("ce_keyencoding", b"z")])
 
-    body = wire.body(FORMATS[name]("t", 3, deleted))
+    body = wire.body(FORMATS[name]("t", 3, deleted, take_turn), take_turn)
 
     data = json.loads(body.removeprefix(b"data: "))
     metadata = data["_kafka"] if name == "kafkasse" else data
@@ -706,7 +707,7 @@ def test_the_fast_json_checks_agree_with_python(data):
     can_append = can_append_member(bytes(value)) if value else False
 
     assert not can_append or (json.loads(value.decode()) and "_kafka" not in json.loads(value.decode()))
-    assert is_json(bytes(value)) == python_reads(value)
+    assert is_json(bytes(value), take_turn) == python_reads(value)
 
 
 @pytest.mark.parametrize(
@@ -725,7 +726,7 @@ def test_a_member_is_removed_in_pieces(others, element):
     rest = others % b",".join([element] * (24_000 // (len(element) + 1)))
     record = TopicRecord("t", 0, 0, 1, None, b'{"\\ud800":1,"_kafka":1,' + rest + b"}", ())
 
-    assert most_lines_in_a_piece(lambda: FORMATS["kafkasse"]("t", 0, record)) < MAX_LINES
+    assert most_lines_in_a_piece(lambda: FORMATS["kafkasse"]("t", 0, record, take_turn)) < MAX_LINES
 
 
 def test_many_line_separators_are_escaped_at_once():
@@ -752,7 +753,7 @@ def test_a_long_number_is_found_wherever_it_is(digits, is_long, before):
 )
 def test_only_lone_surrogates_are_replaced(text, expected):
     """Pairs of surrogates, and backslashes before the letter u, are part of the text."""
-    assert expected == without_lone_surrogates(text)
+    assert expected == without_lone_surrogates(text, take_turn)
 
 
 @pytest.mark.parametrize("surrogate", [b"", rb"\ud800"])
@@ -763,4 +764,4 @@ def test_a_large_value_is_json_in_spite_of_a_lone_surrogate(surrogate, end, vali
     """msgspec rejects the surrogate, but the server still checks the rest of the value."""
     value = b'{"x":"%b","n":[' % surrogate + b",".join([b"{}"] * 30_000) + b"]"
 
-    assert valid is is_json(value + end)
+    assert valid is is_json(value + end, take_turn)

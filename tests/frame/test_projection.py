@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from kafkasse.log import Batch, Partition
 from kafkasse.log.memory import MemoryRecord
+from kafkasse.process.event_loop import take_turn
 from kafkasse.records.encoder import MAX_PIECE_RECORDS, Encoder
 from kafkasse.records.frame import FORMATS, DeserializationError, JsonLines, ServerSentEvents, TopicRecord
 from kafkasse.records.frame.projection import Projection
@@ -33,7 +34,7 @@ def encode(encoder: Encoder, value: bytes | None, key: bytes | None = None) -> t
 
 
 def projected(value: object, fields: list[str] = [], redact: list[str] = []) -> Any:  # noqa: B006 - it does not change
-    return json.loads(Projection(fields, redact).of_json(json.dumps(value).encode()))
+    return json.loads(Projection(fields, redact).of_json(json.dumps(value).encode(), take_turn))
 
 
 @pytest.mark.parametrize(
@@ -103,12 +104,12 @@ def test_the_numbers_that_are_sent_keep_their_digits():
     """They are not decoded, because a double cannot represent all of them."""
     text = b'{"a":25.00,"b":9007199254740993,"c":0.12345678901234567890,"d":1e400}'
 
-    assert text == Projection(redact=["x"]).of_json(text)
+    assert text == Projection(redact=["x"]).of_json(text, take_turn)
 
 
 def test_valid_json_that_only_one_parser_accepts_is_redacted():
     """msgspec rejects a lone surrogate in the name of a member."""
-    assert b'{"?":1}' == Projection(redact=["a"]).of_json(b'{"\\ud800":1,"a":2}')
+    assert b'{"?":1}' == Projection(redact=["a"]).of_json(b'{"\\ud800":1,"a":2}', take_turn)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +244,7 @@ def test_a_redacted_member_never_leaves_the_server(text, format, wire):
     if encoded is not None:
         assert SECRET.encode() not in encoded[1]
         assert base64.b64encode(SECRET.encode())[:6] not in encoded[1]
-        value = json.loads(Projection(redact=list(REDACTED)).of_json(text.encode()))
+        value = json.loads(Projection(redact=list(REDACTED)).of_json(text.encode(), take_turn))
         assert sorted(public_texts(json.loads(text))) == sorted(public_texts(value))
 
 
@@ -267,4 +268,4 @@ def test_a_large_array_is_projected_in_pieces(name, element, settings):
     """A value of 1 MB may contain 330,000 objects, which would block the event loop for 0.1 to 0.4 s."""
     value = b'{"%b":1,"a":[' % name + b",".join([element] * 6000) + b"]}"
 
-    assert most_lines_in_a_piece(lambda: Projection(**settings).of_json(value)) < MAX_LINES
+    assert most_lines_in_a_piece(lambda: Projection(**settings).of_json(value, take_turn)) < MAX_LINES

@@ -9,9 +9,10 @@ from typing import Any
 from unittest.mock import patch
 
 from kafkasse.errors import KafkasseError, OffsetGone
-from kafkasse.feed import Feeds, chunks
+from kafkasse.feed import chunks
 from kafkasse.feed.chunks import Chunk
 from kafkasse.feed.core import chunk as core
+from kafkasse.feed.feeds import Feeds
 from kafkasse.feed.shared_chunks import SharedChunks
 from kafkasse.log import Partition as LogPartition
 from kafkasse.log import Topic

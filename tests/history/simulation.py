@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 
 from kafkasse.config import Config
 from kafkasse.errors import KafkasseError
-from kafkasse.feed import Feeds, OpenRequest, Reader, StopReason
+from kafkasse.feed.core.reader import StopReason
 from kafkasse.feed.core.reader_states import ReaderState
+from kafkasse.feed.feeds import Feeds, OpenRequest
+from kafkasse.feed.reader import Reader
 from kafkasse.feed.tail import Tail
 from kafkasse.log import Log, Topic
 from kafkasse.log import Partition as LogPartition

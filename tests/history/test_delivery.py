@@ -11,8 +11,8 @@ import gevent
 import pytest
 
 from kafkasse.config import Config
-from kafkasse.feed import Feeds, OpenRequest
 from kafkasse.feed.core.reader_states import ReaderState
+from kafkasse.feed.feeds import Feeds, OpenRequest
 from kafkasse.feed.tail import Tail
 from kafkasse.log.memory import MemoryLog
 from kafkasse.records.encoder import Encoder

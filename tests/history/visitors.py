@@ -8,7 +8,8 @@ from unittest.mock import patch
 
 import gevent
 
-from kafkasse.feed import StopReason, snapshot
+from kafkasse.feed import snapshot
+from kafkasse.feed.core.reader import StopReason
 from kafkasse.feed.core.start import contradictions
 from kafkasse.log import Topic
 from kafkasse.records.filter import Dimension, Filter, Query, Selection, Where, compile_expression

@@ -8,8 +8,8 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from kafkasse.feed import Feeds, Reader
-from kafkasse.feed.feeds import OpenRequest
+from kafkasse.feed.feeds import Feeds, OpenRequest
+from kafkasse.feed.reader import Reader
 from kafkasse.log.memory import MemoryLog
 from kafkasse.process.limits import MAX_FORWARDED, StreamLimits, TrustedProxies
 from tests.web import clients

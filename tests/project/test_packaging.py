@@ -274,6 +274,22 @@ def test_imports_have_no_side_effects(run):
     run(sys.executable, "-c", IMPORT + IMPORT_ALL)
 
 
+IMPORT_CORE = """
+import pkgutil, sys
+from importlib import import_module
+import kafkasse.feed.core
+for module in pkgutil.walk_packages(kafkasse.feed.core.__path__, "kafkasse.feed.core."):
+    import_module(module.name)
+loaded = sys.modules.keys() & {"gevent", "socket", "kafka", "kafkasse.config", "kafkasse.process", "kafkasse.settings"}
+assert not loaded, loaded
+"""
+
+
+def test_the_core_of_the_feeds_can_be_used_without_gevent(run):
+    """None of the modules that it imports, directly or indirectly, loads gevent, a socket, a Kafka client or settings."""
+    run(sys.executable, "-c", IMPORT_CORE)
+
+
 WITH_PARSER = """
 import urllib.request
 from kafkasse_client import Parser

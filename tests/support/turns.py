@@ -14,7 +14,7 @@ from unittest import mock
 import gevent
 import pytest
 
-from kafkasse.feed import Reader
+from kafkasse.feed.reader import Reader
 from kafkasse.feed.tail import Tail
 from kafkasse.process import event_loop
 from kafkasse.process.event_loop import take_turn

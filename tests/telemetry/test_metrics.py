@@ -11,8 +11,8 @@ import pytest
 
 from kafkasse.archive import with_archive
 from kafkasse.config import Config
-from kafkasse.feed import Feeds, OpenRequest
 from kafkasse.feed.core.stats import RouteStats
+from kafkasse.feed.feeds import Feeds, OpenRequest
 from kafkasse.log import Total
 from kafkasse.log.memory import MemoryLog
 from kafkasse.process.telemetry.metrics import MAX_TOPICS, OTHER_TOPICS, Metrics

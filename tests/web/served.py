@@ -10,7 +10,7 @@ from gevent import socket as gevent_socket
 from gevent.event import Event
 
 from kafkasse.config import Config
-from kafkasse.feed import Feeds, OpenRequest
+from kafkasse.feed.feeds import Feeds, OpenRequest
 from kafkasse.log.memory import MemoryLog
 from kafkasse.process.open_streams import StreamRegistry
 from kafkasse.records.encoder import Encoder

@@ -11,7 +11,7 @@ import gevent
 import pytest
 
 from kafkasse.config import Config
-from kafkasse.feed import Feeds
+from kafkasse.feed.feeds import Feeds
 from kafkasse.feed.tail import Tail
 from kafkasse.log.memory import MemoryLog
 from kafkasse.process.event_loop import take_turn

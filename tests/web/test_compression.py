@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkasse.config import Config
-from kafkasse.feed import Feeds
+from kafkasse.feed.feeds import Feeds
 from kafkasse.log.memory import MemoryLog
 from kafkasse.records.encoder import Encoder
 from kafkasse.web import compression

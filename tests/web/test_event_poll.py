@@ -11,7 +11,7 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from kafkasse.feed import Reader
+from kafkasse.feed.reader import Reader
 from kafkasse.process.open_streams import streams
 from kafkasse.web import event_poll, finite_reads
 from tests.support.issuer import SETTINGS, key_set, token

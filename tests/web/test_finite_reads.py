@@ -21,10 +21,10 @@ from werkzeug.test import TestResponse, create_environ, run_wsgi_app
 from kafkasse import end_streams, schemas
 from kafkasse.access import Visitor
 from kafkasse.access.api_keys import create_key
-from kafkasse.feed import Feeds, shared_chunks
+from kafkasse.feed import shared_chunks
 from kafkasse.feed.chunks import Chunks
 from kafkasse.feed.core import chunk as core
-from kafkasse.feed.feeds import MAX_DESCRIPTION_AGE_S
+from kafkasse.feed.feeds import MAX_DESCRIPTION_AGE_S, Feeds
 from kafkasse.log.memory import MemoryLog
 from kafkasse.process.open_streams import streams
 from kafkasse.records.frame import FORMATS

@@ -12,8 +12,10 @@ from flask.testing import FlaskClient
 
 from kafkasse.log.memory import MemoryLog
 from kafkasse.records.frame import FORMATS
+from kafkasse.records.frame.json_text import TOKENS_PER_TURN
 from kafkasse_client.sse import Event
 from tests.support.sse import read_events, read_until, without_positions
+from tests.support.turns import turns_given_by
 from tests.web.clients import client_of
 
 
@@ -140,6 +142,20 @@ def test_a_route_sends_only_some_members(log, format, projection):
     assert b"secret" not in caught_up + live
     [event] = without_positions(read_events(live))
     assert MEMBERS[format] == {"_kafka", "headers", "specversion"} & json.loads(event.data).keys()
+
+
+def test_a_large_value_is_encoded_in_pieces(log):
+    """A value of 1 MB with a lone surrogate takes half a second, in which the other streams of the worker would wait."""
+    turns: list[bool] = []
+    log.create("v")
+    log.append("v", b'{"\\ud800":1,"_kafka":1,"customer":[%b]}' % b",".join([b"{}"] * 20_000))
+    client = client_with(log, r={"path": "/r", "topics": ["v"], "redact": ["customer.email"]})
+
+    with turns_given_by(turns.append):
+        [event] = read(client, "/streams/r")
+
+    assert 20_000 == len(json.loads(event.data)["customer"])
+    assert len(turns) > 20_000 / TOKENS_PER_TURN
 
 
 # Settings that override the general ones.

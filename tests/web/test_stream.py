@@ -20,7 +20,8 @@ import pytest
 
 from kafkasse.config import Config
 from kafkasse.errors import TopicGone
-from kafkasse.feed import Feeds, OpenRequest, Reader
+from kafkasse.feed.feeds import Feeds, OpenRequest
+from kafkasse.feed.reader import Reader
 from kafkasse.log.memory import MemoryLog
 from kafkasse.process.open_streams import StreamEnd, StreamInfo, StreamRegistry
 from kafkasse.records.encoder import Encoder

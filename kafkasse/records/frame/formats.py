@@ -18,6 +18,7 @@ from kafkasse.log import Record
 from kafkasse.records.frame.json_text import (
     MAX_DECODED_BYTES,
     MAX_NUMBER_DIGITS,
+    TakeTurn,
     dumps,
     escape_line_separators,
     has_line_separator,
@@ -41,10 +42,10 @@ class Payload(NamedTuple):
     data: bytes
 
 
-Format = Callable[[str, int, Record], Payload]
+Format = Callable[[str, int, Record, TakeTurn], Payload]  # calls the function after each piece of a large value
 
 
-def as_kafkasse(topic: str, partition: int, record: Record) -> Payload:
+def as_kafkasse(topic: str, partition: int, record: Record, take_turn: TakeTurn) -> Payload:
     """KafkaSSE's format: a JSON object with the member `_kafka` added. Any other JSON value is sent unchanged.
 
     A `_kafka` member in the value is removed, so that a producer cannot forge the position of its record.
@@ -52,47 +53,47 @@ def as_kafkasse(topic: str, partition: int, record: Record) -> Payload:
     value = record.value
     if value is None:
         return Payload("delete", b'{"_kafka":' + kafka_member(topic, partition, record) + b"}")
-    is_object, has_kafka = _outline(value)
+    is_object, has_kafka = _outline(value, take_turn)
     value = escape_line_separators(value)
     if not is_object:
         return Payload("message", value)
     if has_kafka:
-        value = without_member(value, "_kafka")
+        value = without_member(value, "_kafka", take_turn)
     head = value[: value.rindex(b"}")]
     separator = b"" if head.rstrip().endswith(b"{") else b","
     return Payload("message", b'%b%b"_kafka":%b}' % (head, separator, kafka_member(topic, partition, record)))
 
 
-def _outline(value: bytes) -> tuple[bool, bool]:
+def _outline(value: bytes, take_turn: TakeTurn) -> tuple[bool, bool]:
     """Return whether JSON is an object, and whether that object has a member `_kafka`.
 
     Raises:
         DeserializationError: the value is not JSON.
     """
-    if len(value) > MAX_DECODED_BYTES and is_json(value):
+    if len(value) > MAX_DECODED_BYTES and is_json(value, take_turn):
         with suppress(msgspec.MsgspecError, RecursionError):  # not an object, or a lone surrogate
             return True, _find_members(value).kafka is not msgspec.UNSET
         if not value.lstrip().startswith(b"{"):
             return False, False
         with suppress(msgspec.MsgspecError, RecursionError):  # nested too deeply
-            return True, _find_members(without_lone_surrogates(value)).kafka is not msgspec.UNSET
+            return True, _find_members(without_lone_surrogates(value, take_turn)).kafka is not msgspec.UNSET
     message = loads(value)
     return type(message) is dict, type(message) is dict and "_kafka" in message
 
 
-def as_value(topic: str, partition: int, record: Record) -> Payload:
+def as_value(topic: str, partition: int, record: Record, take_turn: TakeTurn) -> Payload:
     """The value unchanged, or in base64 with the event name `base64` if SSE cannot carry it."""
     value = record.value
     if value is None:
         return Payload("delete", dumps(_text_member("key", record.key)))
-    if is_utf8(value) and (b"\r" not in value or is_json(value)):
+    if is_utf8(value) and (b"\r" not in value or is_json(value, take_turn)):
         return Payload("message", value)
     return Payload("base64", base64.b64encode(value))
 
 
-def as_envelope(topic: str, partition: int, record: Record) -> Payload:
+def as_envelope(topic: str, partition: int, record: Record, take_turn: TakeTurn) -> Payload:
     """A JSON object with topic, partition, offset, timestamp, key, headers and value."""
-    encoding = _encoding(record.value)
+    encoding = _encoding(record.value, take_turn)
     members = [
         kafka_member(topic, partition, record)[:-1],
         b'"headers":' + dumps([{"key": name, **_text_member("value", value)} for name, value in record.headers]),
@@ -103,7 +104,7 @@ def as_envelope(topic: str, partition: int, record: Record) -> Payload:
     return Payload("message" if record.value is not None else "delete", b",".join(members) + b"}")
 
 
-def as_cloudevent(topic: str, partition: int, record: Record) -> Payload:
+def as_cloudevent(topic: str, partition: int, record: Record, take_turn: TakeTurn) -> Payload:
     """A CloudEvent 1.0 in JSON. Attributes from the record's headers (Kafka's binary binding) override the defaults."""
     attributes: dict[str, Any] = {
         "specversion": "1.0",
@@ -121,15 +122,15 @@ def as_cloudevent(topic: str, partition: int, record: Record) -> Payload:
         # The key of a delete event, even if a header has replaced the subject. Attribute names have no underscores.
         attributes.pop("keyencoding", None)
         attributes |= {name.replace("_", ""): text for name, text in _text_member("key", record.key).items()}
-    members = [dumps(attributes)[1:-1], *_cloudevent_data(record.value, headers.get("content-type"))]
+    members = [dumps(attributes)[1:-1], *_cloudevent_data(record.value, headers.get("content-type"), take_turn)]
     return Payload("message" if record.value is not None else "delete", b"{" + b",".join(members) + b"}")
 
 
-def _cloudevent_data(value: bytes | None, content_type: str | None) -> list[bytes]:
+def _cloudevent_data(value: bytes | None, content_type: str | None, take_turn: TakeTurn) -> list[bytes]:
     """Return the members of a CloudEvent that hold the value, encoded as its declared content type requires."""
     if value is None:
         return []
-    encoding = _encoding(value)
+    encoding = _encoding(value, take_turn)
     if encoding == "json" and content_type and not re.search(r"[/+]json\b", content_type, re.IGNORECASE):
         encoding = "text"
     content_type = content_type or {"json": "application/json", "text": "text/plain"}.get(encoding)
@@ -214,8 +215,8 @@ def _text_member(name: str, value: bytes | None) -> dict[str, Any]:
     return {name: base64.b64encode(value).decode(), f"{name}_encoding": "base64"}
 
 
-def _encoding(value: bytes | None) -> str:
-    if value is None or is_json(value):
+def _encoding(value: bytes | None, take_turn: TakeTurn) -> str:
+    if value is None or is_json(value, take_turn):
         return "json"
     return "text" if is_utf8(value) else "base64"
 

@@ -1,7 +1,8 @@
 """Helpers for JSON text: validate it, and find or remove single members without rewriting the rest.
 
 A value is sent as its producer wrote it, because decoding it and encoding it again would change numbers: many clients read
-9007199254740993 as 9007199254740992, and 25.00 would become 25.0. This module does not depend on Kafka or SSE.
+9007199254740993 as 9007199254740992, and 25.00 would become 25.0. A function that may take long with a large value calls
+`take_turn` after each piece. This module does not depend on Kafka, SSE or an event loop.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
-
-from kafkasse.process.event_loop import take_turn
 
 MAX_DECODED_BYTES = 65_536  # 1 MB of empty arrays takes 100 ms to decode, so larger values are only validated
 TOKENS_PER_TURN = 1_000
@@ -30,6 +29,8 @@ _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],]')  # strings, and the 
 # Validates the whole value but builds no objects for its contents. It does not check that the text is valid UTF-8.
 _validate = msgspec.json.Decoder(msgspec.Raw).decode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+TakeTurn = Callable[[], None]  # lets others run, such as process.event_loop.take_turn()
 
 
 class DeserializationError(Exception):
@@ -114,14 +115,14 @@ def is_utf8(value: bytes) -> bool:
     return True
 
 
-def is_json(value: bytes) -> bool:
+def is_json(value: bytes, take_turn: TakeTurn) -> bool:
     """Return whether `value` is valid JSON in UTF-8 whose numbers every client can parse."""
     try:
         _validate(value)
     except (msgspec.MsgspecError, RecursionError) as error:
         try:
             if len(value) > MAX_DECODED_BYTES:
-                _validate(without_lone_surrogates(value))
+                _validate(without_lone_surrogates(value, take_turn))
             else:
                 _loads_leniently(value, error)
         except (DeserializationError, msgspec.MsgspecError, RecursionError):
@@ -129,7 +130,7 @@ def is_json(value: bytes) -> bool:
     return is_utf8(value) and not (may_have_long_number(value) and not _is_decodable(value))
 
 
-def without_lone_surrogates(value: bytes) -> bytes:
+def without_lone_surrogates(value: bytes, take_turn: TakeTurn) -> bytes:
     """Return JSON text with "?" in place of each lone surrogate, which msgspec rejects. The other text does not change."""
     parts: list[bytes] = []
     start = 0
@@ -167,26 +168,26 @@ def _is_decodable(value: bytes) -> bool:
     return True
 
 
-def without_member(value: bytes, name: str) -> bytes:
+def without_member(value: bytes, name: str, take_turn: TakeTurn) -> bytes:
     """Return a JSON object without its members called `name`. The text of the other values does not change."""
     try:
         members = _decode_members(value)
     except (msgspec.MsgspecError, RecursionError):  # a lone surrogate, or nested too deeply
-        others = (member for member in _members(value) if _name_and_text(member)[0] != name)
+        others = (member for member in _members(value, take_turn) if _name_and_text(member)[0] != name)
         return b"{" + b",".join(others) + b"}"
     members.pop(name, None)
     return escape_line_separators(msgspec.json.encode(members))
 
 
-def members(value: bytes) -> Iterator[tuple[str, bytes]]:
+def members(value: bytes, take_turn: TakeTurn) -> Iterator[tuple[str, bytes]]:
     """Yield the unescaped name and the text of the value of each member of `value`, which must be a valid JSON object.
 
-    The object may have several members with the same name. Other greenlets may run between two members.
+    The object may have several members with the same name.
     """
-    return map(_name_and_text, _members(value))
+    return map(_name_and_text, _members(value, take_turn))
 
 
-def _members(value: bytes) -> Iterator[bytes]:
+def _members(value: bytes, take_turn: TakeTurn) -> Iterator[bytes]:
     """Yield the text of each member of `value`, which must be a valid JSON object.
 
     This is a loop without recursion, because a value may be nested too deeply for Python's stack.

@@ -21,10 +21,10 @@ from typing import Any
 
 import msgspec
 
-from kafkasse.process.event_loop import take_turn
 from kafkasse.records.frame.json_text import (
     MAX_DECODED_BYTES,
     DeserializationError,
+    TakeTurn,
     dumps,
     escape_line_separators,
     loads,
@@ -58,30 +58,34 @@ class Projection:
         self._fields = _tree(fields)
         self._redact = _tree(redact)
 
-    def of_json(self, value: bytes) -> bytes:
+    def of_json(self, value: bytes, take_turn: TakeTurn) -> bytes:
         """Return a JSON text without the members that are not sent.
+
+        Args:
+            value: the JSON text.
+            take_turn: called after each piece of a large value.
 
         Raises:
             DeserializationError: the value is not JSON, is a scalar, or is nested too deeply.
         """
         try:
             try:
-                return self._projected_text(value)
+                return self._projected_text(value, take_turn)
             except (msgspec.MsgspecError, UnicodeDecodeError):  # msgspec rejects some valid JSON
                 with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-                    return self._projected_text(without_lone_surrogates(value))
-                return dumps(self._projected(loads(value)))
+                    return self._projected_text(without_lone_surrogates(value, take_turn), take_turn)
+                return dumps(self._projected(loads(value), take_turn))
         except (ValueError, RecursionError) as error:
             raise DeserializationError(f"the value cannot be reduced to the members that are sent: {error}") from None
 
-    def _projected_text(self, value: bytes) -> bytes:
-        return escape_line_separators(msgspec.json.encode(self._projected(msgspec.Raw(value))))
+    def _projected_text(self, value: bytes, take_turn: TakeTurn) -> bytes:
+        return escape_line_separators(msgspec.json.encode(self._projected(msgspec.Raw(value), take_turn)))
 
-    def _projected(self, value: Any) -> Any:
+    def _projected(self, value: Any, take_turn: TakeTurn) -> Any:
         if self._fields:
-            value = _project(_selected, value, self._fields)
+            value = _project(_selected, value, self._fields, take_turn)
         if self._redact:
-            value = _project(_redacted, value, self._redact)
+            value = _project(_redacted, value, self._redact, take_turn)
         if value is _NOTHING:
             raise DeserializationError("the value has no members, and the route sends only some members")
         return value
@@ -108,12 +112,15 @@ def _spellings(names: Sequence[str]) -> Iterator[list[str]]:
             yield [".".join(names[low:high]) for low, high in pairwise([0, *cuts, len(names)])]
 
 
-def _project(of_object: Callable[[dict[str, Any], _Tree], dict[str, Any]], value: Any, tree: _Tree) -> Any:
+_OfObject = Callable[[dict[str, Any], _Tree, TakeTurn], dict[str, Any]]
+
+
+def _project(of_object: _OfObject, value: Any, tree: _Tree, take_turn: TakeTurn) -> Any:
     """Apply a projection of objects to a value, or to the elements of an array. Return _NOTHING for a scalar."""
     if type(value) is msgspec.Raw:
         value = _open(value) if len(memoryview(value)) <= MAX_DECODED_BYTES else _open_large(value)
     if isinstance(value, dict):
-        return of_object(value, tree)
+        return of_object(value, tree, take_turn)
     if isinstance(value, list):
         projected: list[Any] = []
         for start in range(0, len(value), ELEMENTS_PER_TURN):
@@ -121,27 +128,29 @@ def _project(of_object: Callable[[dict[str, Any], _Tree], dict[str, Any]], value
                 take_turn()
             piece = value[start : start + ELEMENTS_PER_TURN]
             projected += [
-                of_object(element, tree) if type(element) is dict else _project(of_object, element, tree)
+                of_object(element, tree, take_turn)
+                if type(element) is dict
+                else _project(of_object, element, tree, take_turn)
                 for element in piece
             ]
         return [element for element in projected if element is not _NOTHING]
     return None if value is None else _NOTHING
 
 
-def _selected(members: dict[str, Any], tree: _Tree) -> dict[str, Any]:
+def _selected(members: dict[str, Any], tree: _Tree, take_turn: TakeTurn) -> dict[str, Any]:
     selected = {}
     for name, subtree in tree.items():
         if name in members:
-            value = _project(_selected, members[name], subtree) if subtree else members[name]
+            value = _project(_selected, members[name], subtree, take_turn) if subtree else members[name]
             if value is not _NOTHING:
                 selected[name] = value
     return selected
 
 
-def _redacted(members: dict[str, Any], tree: _Tree) -> dict[str, Any]:
+def _redacted(members: dict[str, Any], tree: _Tree, take_turn: TakeTurn) -> dict[str, Any]:
     for name, subtree in tree.items():
         if name in members:
-            value = _project(_redacted, members[name], subtree) if subtree else _NOTHING
+            value = _project(_redacted, members[name], subtree, take_turn) if subtree else _NOTHING
             if value is _NOTHING:
                 del members[name]
             else:

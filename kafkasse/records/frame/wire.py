@@ -16,7 +16,7 @@ from msgspec import UNSET
 from kafkasse.errors import URN, KafkasseError
 from kafkasse.log import Gap
 from kafkasse.records.frame.formats import Payload
-from kafkasse.records.frame.json_text import dumps, is_json, members
+from kafkasse.records.frame.json_text import TakeTurn, dumps, is_json, members
 
 _SNAPSHOT_END = {"snapshot": "complete"}
 _RESERVED_EVENTS = (
@@ -36,8 +36,8 @@ class Wire(Protocol):
     opening: bytes  # the first bytes of every response
     heartbeat: bytes  # bytes that a client ignores
 
-    def body(self, payload: Payload) -> bytes:
-        """Return the part of a frame between the event name and the ID."""
+    def body(self, payload: Payload, take_turn: TakeTurn) -> bytes:
+        """Return the part of a frame between event name and ID. Call `take_turn` after each piece of a large value."""
 
     def frame(self, event: str, position_id: str, body: bytes) -> bytes:
         """Return the frame of an event.
@@ -88,7 +88,7 @@ class ServerSentEvents:
             for data in (b"{}", dumps(_SNAPSHOT_END))
         )
 
-    def body(self, payload: Payload) -> bytes:
+    def body(self, payload: Payload, take_turn: TakeTurn) -> bytes:
         return b"data: %s\n" % _replace_line_breaks(payload.data, b"\ndata: ")
 
     def frame(self, event: str, position_id: str, body: bytes) -> bytes:
@@ -117,7 +117,7 @@ class ServerSentEvents:
         return b"retry: %d\n\n" % retry_ms
 
     def report(self, event: str, data: Mapping[str, Any], position_id: str) -> bytes:
-        return self.frame(event, position_id, self.body(Payload(event, dumps(data))))
+        return self.frame(event, position_id, b"data: %s\n" % dumps(data))
 
 
 class JsonLines:
@@ -131,17 +131,17 @@ class JsonLines:
     opening = b"\n"  # sends the response headers at once, instead of with the first record
     heartbeat = b"\n"
 
-    def body(self, payload: Payload) -> bytes:
+    def body(self, payload: Payload, take_turn: TakeTurn) -> bytes:
         match payload:
             case ("base64", data):
                 line = dumps({"event": "base64", "data": data.decode()})
             case ("delete", data):
                 line = b'{"event":"delete",' + data[1:]
-            case (_, data) if not is_json(data):
+            case (_, data) if not is_json(data, take_turn):
                 line = dumps(data.decode())
             case (_, data):
                 line = _replace_line_breaks(data, b" ")
-                if _has_reserved_event(data):
+                if _has_reserved_event(data, take_turn):
                     line = b'{"event":"message","data":%b}' % line
         return line + b"\n"
 
@@ -175,10 +175,10 @@ _BACKSLASH = ord("\\")  # a number: for bytes, `in` takes ten times as long
 _decode_event = msgspec.json.Decoder(_WithEvent).decode
 
 
-def _has_reserved_event(data: bytes) -> bool:
+def _has_reserved_event(data: bytes, take_turn: TakeTurn) -> bool:
     """Return whether valid JSON is an object whose member `event`, however escaped, is one of _RESERVED_EVENTS.
 
-    An object with several such members has one if any of them is. Other greenlets may run meanwhile.
+    An object with several such members has one if any of them is.
     """
     has_escapes = _BACKSLASH in data
     if not (has_escapes or data.find(b'"event"') >= 0) or not data.lstrip().startswith(b"{"):
@@ -189,7 +189,7 @@ def _has_reserved_event(data: bytes) -> bool:
             return False
         if not has_escapes and data.count(b'"event"') == 1:
             return event in _RESERVED_EVENTS
-    return any(name == "event" and _is_reserved(text) for name, text in members(data))
+    return any(name == "event" and _is_reserved(text) for name, text in members(data, take_turn))
 
 
 def _is_reserved(value: bytes) -> bool:
