@@ -6,6 +6,7 @@ epoch_history  the leader epochs in which a partition was read
 """
 
 from kafkasse.log.contract import (
+    RECREATED,
     RECREATED_AT,
     TRUNCATED,
     UNKNOWN_EPOCH,
@@ -26,10 +27,11 @@ from kafkasse.log.contract import (
     Topic,
     Topics,
     Total,
+    gap_on_resuming,
 )
 
 __all__ = [
-    "RECREATED_AT", "TRUNCATED", "UNKNOWN_EPOCH", "Batch", "Cursor", "Epochs", "Gap", "Log", "OffsetAndEpoch",
+    "RECREATED", "RECREATED_AT", "TRUNCATED", "UNKNOWN_EPOCH", "Batch", "Cursor", "Epochs", "Gap", "Log", "OffsetAndEpoch",
     "OffsetOutOfRange", "OffsetRange", "Offsets", "Partition", "PartitionsFailed", "Ranges", "Record", "Resumption",
-    "Topic", "Topics", "Total",
+    "Topic", "Topics", "Total", "gap_on_resuming",
 ]  # fmt: skip

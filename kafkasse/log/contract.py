@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from kafkasse.errors import KafkasseError
 
 TRUNCATED = "the log was truncated"
+RECREATED = "the topic was deleted and recreated"
 UNKNOWN_EPOCH = -1  # in place of a leader epoch
 
 
@@ -112,24 +113,6 @@ class Gap(NamedTuple):
     reason: str
     epoch: int = UNKNOWN_EPOCH
 
-    @classmethod
-    def between(cls, partition: Partition, offset: int, available: OffsetRange) -> Gap | None:
-        """Return the gap for a reader at `offset`, or None if the log holds `offset`."""
-        if offset < available.start:
-            return cls(partition, offset, available.start, "removed by retention")
-        # If the bounds were looked up at different times, the start may be after the end. A reader can wait at the start.
-        if offset > (end := max(available.start, available.end)):
-            return cls(partition, offset, end, TRUNCATED)
-        return None
-
-    @classmethod
-    def truncated(cls, partition: Partition, offset: int, diverged_at: OffsetAndEpoch, available: OffsetRange) -> Gap:
-        """Return the gap for a reader at `offset` that has read lost records from `diverged_at` on."""
-        end, epoch = diverged_at
-        return cls(
-            partition, offset, max(end, available.start), TRUNCATED, epoch if available.start <= end else UNKNOWN_EPOCH
-        )
-
     @property
     def is_truncation(self) -> bool:
         """Whether the log was truncated, so that `end` is before `start`."""
@@ -140,6 +123,37 @@ class Gap(NamedTuple):
         if self.is_truncation:
             return self._replace(start=offset) if offset > self.end else None
         return self._replace(start=max(self.start, offset)) if offset < self.end else None
+
+
+def gap_on_resuming(
+    partition: Partition,
+    offset: int,
+    available: OffsetRange | None,
+    diverged_at: OffsetAndEpoch | None = None,
+    is_recreated: bool = False,
+) -> Gap | None:
+    """Return the gap with which a reader at `offset` resumes, or None if it continues at `offset`.
+
+    Streams that start, and cursors that cannot continue, resume by these rules.
+
+    Args:
+        available: the offsets that the log holds; None if the partition has no leader now.
+        diverged_at: if the log was truncated and it is known, the first offset at which it differs from the records that
+            were read, and the newest leader epoch before it.
+        is_recreated: the topic was recreated, so that the offset belongs to another log.
+    """
+    if is_recreated:
+        return Gap(partition, offset, available.start if available is not None else 0, RECREATED)
+    if available is None:
+        return None
+    start, end, _ = available
+    if offset < start:
+        return Gap(partition, offset, start, "removed by retention")
+    if diverged_at is not None and diverged_at.offset < offset:
+        epoch = diverged_at.epoch if start <= diverged_at.offset else UNKNOWN_EPOCH
+        return Gap(partition, offset, max(start, diverged_at.offset), TRUNCATED, epoch)
+    # If the bounds were looked up at different times, the start may be after the end. A reader can wait at the start.
+    return Gap(partition, offset, max(start, end), TRUNCATED) if offset > max(start, end) else None
 
 
 class Resumption(NamedTuple):
@@ -200,10 +214,7 @@ class OffsetOutOfRange(Exception):
         """Return the gap for a reader at `offset` of `partition`, or None if it can continue at `offset`."""
         if partition in self.unreadable:
             return Gap(partition, offset, *self.unreadable[partition])
-        diverged_at = self.diverged_at.get(partition)
-        if diverged_at is not None and diverged_at.offset < offset and available.start <= offset:
-            return Gap.truncated(partition, offset, diverged_at, available)
-        return Gap.between(partition, offset, available)
+        return gap_on_resuming(partition, offset, available, self.diverged_at.get(partition))
 
 
 class PartitionsFailed(Exception):

@@ -19,12 +19,22 @@ from typing import Any, NamedTuple
 
 from kafkasse.errors import InvalidPosition, TopicGone
 from kafkasse.feed.core.topics import is_recreated, topic_gone
-from kafkasse.log import UNKNOWN_EPOCH, Gap, OffsetAndEpoch, OffsetRange, Offsets, Partition, Ranges, Topic, Topics
+from kafkasse.log import (
+    RECREATED,
+    UNKNOWN_EPOCH,
+    Gap,
+    OffsetAndEpoch,
+    Offsets,
+    Partition,
+    Ranges,
+    Topic,
+    Topics,
+    gap_on_resuming,
+)
 from kafkasse.records.position import LATEST, IdType, Place, Position
 from kafkasse.route import StartAt
 
 MAX_CLOCK_DIFFERENCE_MS = 60_000  # between this server and the producers
-RECREATED = "the topic was deleted and recreated"
 # The start of a partition that did not exist when the client's event ID was issued.
 ADDED_SINCE = Place(offset=0)
 
@@ -317,38 +327,26 @@ class _Answers:
             return self.at_timestamps[partition]
         if partition in self.timestamps:
             return _Pending(self.timestamps[partition])
-        if partition not in self.offset_ranges:
-            return self._place_without_leader(partition, start)
-        offset_range = self.offset_ranges[partition]
-        if start is None:
-            return offset_range.end if self.start_at is StartAt.LATEST else offset_range.start
-        if start.offset == LATEST:
-            return offset_range.end
-        offset = start.offset or 0
-        if partition in self.diverged_at and offset_range.start <= offset:
-            return Gap.truncated(partition, offset, self.diverged_at[partition], offset_range)
-        return self._gap(partition, start, offset_range) or min(max(offset, offset_range.start), offset_range.end)
-
-    def _place_without_leader(self, partition: Partition, start: Place | None) -> int | Gap | _Pending:
-        if start is None:
-            return _Pending(self.now_ms if self.start_at is StartAt.LATEST else 0)
-        if start.offset == LATEST:
-            return _Pending(self.now_ms)
-        if partition.topic in self.recreated and start is not ADDED_SINCE:
-            return Gap(partition, start.offset or 0, 0, RECREATED)
-        return start.offset or 0
-
-    def _gap(self, partition: Partition, start: Place, offset_range: OffsetRange) -> Gap | None:
-        offset = start.offset or 0
-        if partition.topic in self.recreated:
-            if start is ADDED_SINCE:
-                return None  # the gaps of the other partitions say that the topic was recreated
-            return Gap(partition, offset, offset_range.start, RECREATED)
-        if offset > offset_range.end and partition.topic not in self.issued_for:
+        available = self.offset_ranges.get(partition)
+        if start is None or start.offset == LATEST:
+            is_at_end = start is not None or self.start_at is StartAt.LATEST
+            if available is None:
+                return _Pending(self.now_ms if is_at_end else 0)
+            return available.end if is_at_end else available.start
+        offset, diverged_at = start.offset or 0, self.diverged_at.get(partition)
+        is_recreated = partition.topic in self.recreated
+        if is_recreated and start is ADDED_SINCE:  # the gaps of the other partitions say that the topic was recreated
+            return available.start if available is not None else offset
+        if (
+            available is not None
+            and offset > available.end
+            and not (is_recreated or diverged_at is not None or partition.topic in self.issued_for)
+        ):
             raise InvalidPosition(
-                f"Offset {offset} of {partition.topic}/{partition.partition} is beyond its end, {offset_range.end}.",
+                f"Offset {offset} of {partition.topic}/{partition.partition} is beyond its end, {available.end}.",
                 topic=partition.topic,
                 partition=partition.partition,
-                end=offset_range.end,
+                end=available.end,
             )
-        return Gap.between(partition, offset, offset_range)
+        gap = gap_on_resuming(partition, offset, available, diverged_at, is_recreated)
+        return gap if gap is not None else offset
