@@ -19,16 +19,15 @@ from kafkasse.feed.core.reader import ReaderCore, Start, StopReason
 from kafkasse.feed.core.reader_states import (
     Behind,
     CatchingUp,
-    Closed,
     Joining,
     Live,
-    Opening,
+    OpeningCursor,
     ReaderState,
     ReadingSnapshot,
+    Release,
     Waiting,
     WaitingForSnapshot,
 )
-from kafkasse.feed.core.subscribers import Parked
 from kafkasse.feed.lookup import UNAVAILABLE_BACKOFF_S
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.slots import CatchUpSlots, Slot
@@ -80,58 +79,17 @@ class Reader(ReaderCore):
         self._cursors = cursors
         self._address = client
 
-    # State changes.
-
-    def _open_cursor(self, waiting: Waiting) -> None:
-        ids, slot = waiting.ids, waiting.slot
-        waiting.is_opening = True
-        try:
-            catch_up = self._cursors.open(self._feed, ids, self._selector)  # may switch greenlets
-        except Unavailable:
-            self._give_up(waiting)  # let others try; Kafka may be able to serve them
-            gevent.sleep(UNAVAILABLE_BACKOFF_S)
-            return
-        if self._state is not waiting or slot.revoked:  # another greenlet closed the reader meanwhile
+    def _release(self, release: Release | None) -> None:
+        if release is not None:
             try:
-                catch_up.close()  # may switch greenlets
+                for cursor in release.cursors:
+                    cursor.close()
             finally:
-                self._give_up(waiting)
-            return
-        self._enter(CatchingUp(catch_up, slot))
-        self.stats.catch_ups += 1
-        self.stats.catching_up[self] = None
-
-    def _give_up(self, waiting: Waiting) -> None:
-        if self._state is waiting:
-            self._enter(Behind(waiting.ids))
-        waiting.slot.release()
-
-    def _release(self, catching_up: CatchingUp) -> None:
-        self.stats.catching_up.pop(self, None)
-        try:
-            catching_up.catch_up.close()  # may switch greenlets
-        finally:
-            catching_up.slot.release()
-
-    def _join(self, catching_up: CatchingUp) -> None:
-        self._enter_ring(catching_up.ids)
-        self.stats.joins += 1
-        # This may switch greenlets. If the ring evicts the segment meanwhile, the next read() detects it.
-        self._release(catching_up)
-
-    def _on_revoked(self) -> None:
-        # The position is exact: if another greenlet is inside read(), that call returns all frames that it has encoded.
-        if isinstance(self._state, CatchingUp):
-            catching_up = self._state
-            self._enter(Behind(catching_up.ids))
-            self._release(catching_up)
-        elif isinstance(self._state, Waiting) and not self._state.is_opening:
-            self._give_up(self._state)  # its client accepts no bytes, so the reader has not used the slot
+                release.slot.release()
 
     def stop(self, reason: StopReason) -> None:
         """Make the current and all later calls of read() return b"". Never waits, so event loop callbacks may call it."""
-        if self.stop_reason is not StopReason.CLIENT_LEFT:
-            self.stop_reason = reason
+        self.stopped(reason)
         match self._state:
             case WaitingForSnapshot(Snapshot() as snapshot):
                 snapshot.wake()
@@ -142,28 +100,7 @@ class Reader(ReaderCore):
 
     def close(self) -> None:
         """Release everything. May be called twice."""
-        if isinstance(self._state, Closed):
-            return
-        if isinstance(self._state, Parked):
-            self.unpark()
-        last = self._state
-        # Without the cursor and its slot, which refer to this reader: no reference cycle waits for the garbage collector.
-        match last:
-            case WaitingForSnapshot() | ReadingSnapshot():
-                self._enter(Closed(Opening()))
-            case Waiting() | CatchingUp():
-                self._enter(Closed(Behind(last.ids)))
-            case Behind() | Joining() | Live():
-                self._enter(Closed(last))
-        self.stop_reason = self.stop_reason or StopReason.CLIENT_LEFT
-        self._feed.readers -= 1
-        self._feed.idle_since = time.monotonic()
-        if isinstance(last, Waiting):
-            last.slot.release()
-        elif isinstance(last, CatchingUp):
-            self._release(last)
-
-    # Reading.
+        self._release(self.closed(time.monotonic()))
 
     def read(self, timeout_s: float) -> bytes:
         """Return the next frames. Return b"" after `timeout_s` seconds, or as soon as the reader is stopped.
@@ -186,15 +123,20 @@ class Reader(ReaderCore):
 
     def _read_once(self, deadline: float) -> bytes:
         match self._state:
-            case WaitingForSnapshot(Snapshot() as snapshot):
-                return self._wait_for_snapshot(snapshot, deadline)
+            case WaitingForSnapshot(Snapshot() as snapshot) as state:
+                version = snapshot.version(max(0.0, deadline - time.monotonic()), self._selector)
+                return self.snapshot_waited(state, version)
             case ReadingSnapshot() as state:
                 return self._next_rows(state)
-            case Behind(ids):
-                self._enter(Waiting(ids, self._cursors.slots.request(self._address, self._on_revoked)))
+            case Behind() as state:
+                self.slot_requested(state, self._cursors.slots.request(self._address, self._on_revoked))
                 return self._read_once(deadline)
-            case Waiting(slot=Slot() as slot) as waiting:
-                self._wait_for_slot(waiting, slot, deadline)
+            case Waiting(slot=Slot() as slot) as state:
+                if slot.wait(max(0.0, deadline - time.monotonic())) and self.slot_granted(state):
+                    return self._read_once(deadline)
+                return b""
+            case OpeningCursor() as state:
+                self._open_cursor(state)
                 return b""
             case CatchingUp(CatchUp() as catch_up, Slot() as slot) as state:
                 return self._read_cursor(state, catch_up, slot, deadline)
@@ -202,58 +144,32 @@ class Reader(ReaderCore):
                 return self._read_ring(state, deadline)
         raise RuntimeError(f"A reader that is {self.state.value} cannot read.")
 
+    def _on_revoked(self) -> None:
+        self._release(self.slot_revoked())
+
+    def _open_cursor(self, opening: OpeningCursor) -> None:
+        try:
+            catch_up = self._cursors.open(self._feed, opening.ids, self._selector)
+        except Unavailable:
+            self._release(self.cursor_failed(opening))
+            gevent.sleep(UNAVAILABLE_BACKOFF_S)
+        else:
+            self._release(self.cursor_opened(opening, catch_up))
+
+    def _read_cursor(self, state: CatchingUp, catch_up: CatchUp, slot: Slot, deadline: float) -> bytes:
+        catch_up.id_sent = self._id_sent
+        data = catch_up.read(max(0.0, deadline - time.monotonic()), lambda: not self.may_read(state))
+        if data:
+            slot.started()
+        self._release(self.cursor_read(state, data))
+        return data
+
     def _read_ring(self, state: Joining | Live, deadline: float) -> bytes:
         data = self._next_frames(state)
         if not data and self._is_at_head:
-            self._wait(self._feed.ring.head, deadline - time.monotonic())
+            feed, head = self._feed, self._feed.ring.head
+            if (timeout_s := deadline - time.monotonic()) > 0:
+                feed.wait(head, timeout_s)
+            if feed.ring.head == head:
+                self._check_feed()
         return data
-
-    def _wait(self, segment: int, timeout_s: float) -> None:
-        feed = self._feed
-        if timeout_s > 0:
-            feed.wait(segment, timeout_s)
-        if feed.ring.head <= segment and self.stop_reason is None:
-            self._check_feed()
-
-    def _check_feed(self) -> None:
-        """Stop if the feed has failed or ended."""
-        if self._feed.failure is not None:
-            raise self._feed.failure
-        if self._feed.ended:
-            self.stop_reason = StopReason.ENDED
-
-    def _wait_for_snapshot(self, snapshot: Snapshot, deadline: float) -> bytes:
-        version = snapshot.version(max(0.0, deadline - time.monotonic()), self._selector)
-        if isinstance(self._state, Closed):  # during the wait
-            return b""
-        if version is not None:
-            return self._start_snapshot(version)
-        if self.stop_reason is None:
-            self._check_feed()
-        return b""
-
-    def _wait_for_slot(self, waiting: Waiting, slot: Slot, deadline: float) -> None:
-        if slot.wait(max(0.0, deadline - time.monotonic())) and self.stop_reason is None:
-            self._open_cursor(waiting)
-
-    def _read_cursor(self, state: CatchingUp, catch_up: CatchUp, slot: Slot, deadline: float) -> bytes:
-        def must_stop() -> bool:
-            return self.stop_reason is not None or self._state is not state or self._may_join(state)
-
-        catch_up.id_sent = self._id_sent
-        events = catch_up.events
-        data = catch_up.read(max(0.0, deadline - time.monotonic()), must_stop)
-        self._count_events(catch_up.events - events)
-        self._id_sent = catch_up.id_sent
-        if data:
-            slot.started()
-        if catch_up.ended and self.stop_reason is None:
-            self.stop_reason = StopReason.ENDED
-        if not data and self.stop_reason is None and self._state is state and self._may_join(state):
-            self._check_feed()
-            if self.stop_reason is None:
-                self._join(state)
-        return data
-
-    def _may_join(self, state: CatchingUp) -> bool:
-        return state.catch_up.idle and (self._feed.covers(state.ids) or not self._feed.is_open)

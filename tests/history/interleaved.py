@@ -14,7 +14,7 @@ from unittest.mock import patch
 from kafkasse.feed import backlog
 from kafkasse.feed.core import feed as feed_core
 from kafkasse.feed.core import reader as reader_core
-from kafkasse.feed.core.reader_states import CatchingUp, Waiting
+from kafkasse.feed.core.reader_states import CatchingUp, OpeningCursor, Waiting
 from kafkasse.feed.tail import Tail
 from kafkasse.records import encoder
 from kafkasse.records.encoder import Encoder
@@ -84,7 +84,7 @@ class Interleaved(PatternSimulation):
     def revoke(self) -> None:
         """Revoke the slot with which a client catches up. The client may be within a step."""
         states = [client.reader._state for client in self.clients if client.reader is not None]
-        slots = [state.slot for state in states if isinstance(state, Waiting | CatchingUp)]
+        slots = [state.slot for state in states if isinstance(state, Waiting | OpeningCursor | CatchingUp)]
         if granted := [slot for slot in slots if slot.granted]:
             slot = self.draws.choice(granted)
             slot.revoked = True

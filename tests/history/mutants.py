@@ -168,12 +168,13 @@ def joins_one_too_early(original: Any, self: Any, segment: Any, ids: Any) -> Any
     return original(self, segment, ids)
 
 
-@mutant(Reader, "_join")
-def evicted_while_joining(original: Any, self: Any, reader: Any) -> None:
+@mutant(Reader, "_release")
+def evicted_while_joining(original: Any, self: Any, release: Any) -> None:
     """A joining reader notes its position in the ring only after closing its cursor, while other greenlets run."""
-    original(self, reader)
-    applied["evicted_while_joining"] += self._state.segment != self._feed.ring.first
-    self._state.segment = self._feed.ring.first
+    original(self, release)
+    if release is not None and self.state in (ReaderState.JOINING, ReaderState.LIVE):
+        applied["evicted_while_joining"] += self._state.segment != self._feed.ring.first
+        self._state.segment = self._feed.ring.first
 
 
 @mutant(Reader, "_fall_behind")

@@ -1,6 +1,7 @@
 """The core of a reader: its state, its position, and what it reads from the ring.
 
-This module does no I/O and has no clock. Reader (reader.py) waits for frames and opens cursors.
+This module does no I/O and has no clock. Reader (reader.py) waits for frames and opens cursors. The methods under "Events"
+report what has happened, and return what to release.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 
 from kafkasse.errors import Unavailable
+from kafkasse.feed.core.catch_up import CatchUpCore
 from kafkasse.feed.core.feed import FeedCore, gap_events
 from kafkasse.feed.core.reader_states import (
     NAMES,
@@ -20,11 +22,15 @@ from kafkasse.feed.core.reader_states import (
     Joining,
     Live,
     Opening,
+    OpeningCursor,
     ReaderState,
     ReadingSnapshot,
+    Release,
+    Slot,
     State,
     Waiting,
     WaitingForSnapshot,
+    WithOwnIds,
 )
 from kafkasse.feed.core.ring import Segment
 from kafkasse.feed.core.snapshot import SnapshotCore, SnapshotVersion
@@ -121,6 +127,10 @@ class ReaderCore:
             self.stats.readers[NAMES[former]] -= 1
         if new is not Closed:
             self.stats.readers[NAMES[new]] += 1
+        if former is CatchingUp:
+            del self.stats.catching_up[self]
+        elif new is CatchingUp:
+            self.stats.catching_up[self] = None
 
     def _enter_ring_or_fall_behind(self, ids: IdWriter) -> None:
         if self._feed.covers(ids):
@@ -164,6 +174,105 @@ class ReaderCore:
         self._enter(Live(position.segment, position.places))
         self._id_sent = position.id_sent
 
+    # Events.
+
+    def slot_requested(self, behind: Behind, slot: Slot) -> None:
+        """The reader has a slot, or a place in the queue."""
+        self._enter(Waiting(behind.ids, slot))
+
+    def slot_granted(self, waiting: Waiting) -> bool:
+        """Return whether the reader still needs the slot: it opens a cursor."""
+        if self._state is not waiting or self.stop_reason is not None:
+            return False
+        self._enter(OpeningCursor(waiting.ids, waiting.slot))
+        return True
+
+    def slot_revoked(self) -> Release | None:
+        """Other readers need the slot. The position is exact: a read() in progress returns all that it has encoded."""
+        former = self._state
+        if not isinstance(former, Waiting | CatchingUp):  # cursor_opened() sees that the slot was revoked
+            return None
+        self._enter(Behind(former.ids))
+        return _resources(former)
+
+    def cursor_opened(self, opening: OpeningCursor, catch_up: CatchUpCore) -> Release | None:
+        """The reader catches up, unless it was closed or its slot was revoked."""
+        if self._state is opening and not opening.slot.revoked:
+            self.stats.catch_ups += 1
+            self._enter(CatchingUp(catch_up, opening.slot))
+            return None
+        self.cursor_failed(opening)
+        return Release(opening.slot, (catch_up,))
+
+    def cursor_failed(self, opening: OpeningCursor) -> Release:
+        """The cursor could not be opened. Another reader gets the slot; Kafka may be able to serve that one."""
+        if self._state is opening:
+            self._enter(Behind(opening.ids))
+        return Release(opening.slot)
+
+    def may_read(self, state: CatchingUp) -> bool:
+        """Return whether the reader still reads through this cursor."""
+        return self.stop_reason is None and self._state is state and not self._may_join(state)
+
+    def cursor_read(self, state: CatchingUp, data: bytes) -> Release | None:
+        """The cursor has returned `data`. Without any, join the feed if possible."""
+        catch_up = state.catch_up
+        self._count_events(catch_up.events - state.events)
+        state.events = catch_up.events
+        self._id_sent = catch_up.id_sent
+        if catch_up.ended and self.stop_reason is None:
+            self.stop_reason = StopReason.ENDED
+        if data or self._state is not state or not self._may_join(state):
+            return None
+        self._check_feed()
+        return None if self.stop_reason is not None else self._join(state)
+
+    def _may_join(self, state: CatchingUp) -> bool:
+        return state.catch_up.idle and (self._feed.covers(state.ids) or not self._feed.is_open)
+
+    def _join(self, state: CatchingUp) -> Release | None:
+        self._enter_ring(state.ids)
+        self.stats.joins += 1
+        return _resources(state)
+
+    def snapshot_waited(self, waiting: WaitingForSnapshot, version: SnapshotVersion | None) -> bytes:
+        """Return the first rows of the version; b"" if there is none yet, or the reader was closed."""
+        if self._state is not waiting:
+            return b""
+        if version is not None:
+            return self._start_snapshot(version)
+        self._check_feed()
+        return b""
+
+    def _check_feed(self) -> None:
+        """Stop if the feed has failed or ended. Without effect after a stop."""
+        if self.stop_reason is not None:
+            return
+        if self._feed.failure is not None:
+            raise self._feed.failure
+        if self._feed.ended:
+            self.stop_reason = StopReason.ENDED
+
+    def stopped(self, reason: StopReason) -> None:
+        """The stream ends: all calls of read() return b"" from now on."""
+        if self.stop_reason is not StopReason.CLIENT_LEFT:
+            self.stop_reason = reason
+
+    def closed(self, now: float) -> Release | None:
+        """The stream has ended. May be called twice."""
+        if isinstance(self._state, Closed):
+            return None
+        if isinstance(self._state, Parked):
+            self.unpark()
+        last = self._state
+        # Without the cursor and its slot, which refer to this reader: no reference cycle waits for the garbage collector.
+        where = Behind(last.ids) if isinstance(last, WithOwnIds) else last
+        self._enter(Closed(where if isinstance(where, Behind | Live) else Opening()))
+        self.stop_reason = self.stop_reason or StopReason.CLIENT_LEFT
+        self._feed.readers -= 1
+        self._feed.idle_since = now
+        return _resources(last)
+
     # Counts.
 
     def count_bytes(self, count: int) -> None:
@@ -199,12 +308,10 @@ class ReaderCore:
 
     def _offsets(self) -> Offsets:
         """Return the reader's position: the next offset of each partition, if it is known."""
-        match self._last():
-            case Live() as live:
-                return live.offsets
-            case Behind() | Waiting() | CatchingUp() | Joining() as state:
-                return state.ids.offsets
-        return {}
+        last = self._last()
+        if isinstance(last, Live):
+            return last.offsets
+        return last.ids.offsets if isinstance(last, WithOwnIds) else {}
 
     def _last(self) -> State:
         """Return the state with the position: the current one, or that before the reader was closed."""
@@ -413,12 +520,10 @@ class ReaderCore:
     def ids(self) -> IdWriter | None:
         """Writes the event ID of everything that read() has returned; None during a snapshot, which cannot be resumed."""
         self._skip_filtered_records()
-        match self._last():
-            case Live(places=places):
-                return self._feed.ids.copy_at(places)
-            case Behind() | Waiting() | CatchingUp() | Joining() as state:
-                return state.ids
-        return None
+        last = self._last()
+        if isinstance(last, Live):
+            return self._feed.ids.copy_at(last.places)
+        return last.ids if isinstance(last, WithOwnIds) else None
 
     @property
     def snapshot_ids(self) -> IdWriter | None:
@@ -442,3 +547,13 @@ class ReaderCore:
     def _read_to(self, live: Live, position: FeedPosition) -> None:
         live.segment, live.places = position.segment, position.places
         self._id_sent = position.id_sent
+
+
+def _resources(state: State) -> Release | None:
+    """Return what a reader has in this state and must release when it leaves it."""
+    match state:
+        case Waiting(slot=slot) | OpeningCursor(slot=slot):
+            return Release(slot)
+        case CatchingUp(catch_up, slot):
+            return Release(slot, (catch_up,))
+    return None

@@ -1,4 +1,4 @@
-"""The states of a reader: the data of each state, and the transitions.
+"""The states of a reader: the data of each state, the transitions, and what the driver releases after some of them.
 
 state               next                when
 Opening             WaitingForSnapshot  the route starts with a snapshot
@@ -9,7 +9,9 @@ WaitingForSnapshot  ReadingSnapshot     the snapshot is complete
 ReadingSnapshot     Joining             the client has the snapshot, and the ring covers its position
                     Behind              the client has the snapshot, and the ring does not cover its position
 Behind              Waiting             read() is called
-Waiting             CatchingUp          the reader has a slot and a cursor
+Waiting             OpeningCursor       the reader has a slot
+                    Behind              others need the slot
+OpeningCursor       CatchingUp          the reader has a cursor
                     Behind              the cursor could not be opened, or others need the slot
 CatchingUp          Joining             the ring covers its position
                     Behind              others need the slot
@@ -26,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kafkasse.feed.core.catch_up import CatchUpCore
 from kafkasse.feed.core.snapshot import SnapshotCore, SnapshotVersion
@@ -94,19 +96,27 @@ class Behind:
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """Waits for its slot, and then opens a cursor."""
+    """Waits for its slot."""
 
     ids: IdWriter
     slot: Slot
-    is_opening: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class OpeningCursor:
+    """Has a slot, and opens a cursor."""
+
+    ids: IdWriter
+    slot: Slot
 
 
 @dataclass(slots=True, eq=False)
 class CatchingUp:
-    """Reads through its own cursor, and encodes frames with its own event IDs."""
+    """Reads through its own cursor, and encodes frames with its own event IDs. `events` records have been counted."""
 
     catch_up: CatchUpCore
     slot: Slot
+    events: int = 0
 
     @property
     def ids(self) -> IdWriter:
@@ -144,18 +154,18 @@ class Live:
 class Closed:
     """Has released everything. `last` is where the client is; Opening if it has not received its whole snapshot."""
 
-    last: Opening | Behind | Joining | Live
+    last: Opening | Behind | Live
 
 
-State = (
-    Opening | WaitingForSnapshot | ReadingSnapshot | Behind | Waiting | CatchingUp | Joining | Live | Parked | Closed
-)
+WithOwnIds = Behind | Waiting | OpeningCursor | CatchingUp | Joining
+State = Opening | WaitingForSnapshot | ReadingSnapshot | WithOwnIds | Live | Parked | Closed
 
 NAMES: Mapping[type[State], ReaderState] = {
     WaitingForSnapshot: ReaderState.SNAPSHOT,
     ReadingSnapshot: ReaderState.SNAPSHOT,
     Behind: ReaderState.BEHIND,
     Waiting: ReaderState.BEHIND,
+    OpeningCursor: ReaderState.BEHIND,
     CatchingUp: ReaderState.CATCHING_UP,
     Joining: ReaderState.JOINING,
     Live: ReaderState.LIVE,
@@ -168,10 +178,18 @@ NEXT_STATES: Mapping[type[State], tuple[type[State], ...]] = {
     WaitingForSnapshot: (ReadingSnapshot, Closed),
     ReadingSnapshot: (Joining, Behind, Closed),
     Behind: (Waiting, Closed),
-    Waiting: (CatchingUp, Behind, Closed),
+    Waiting: (OpeningCursor, Behind, Closed),
+    OpeningCursor: (CatchingUp, Behind, Closed),
     CatchingUp: (Joining, Behind, Closed),
     Joining: (Live, Behind, Closed),
     Live: (Parked, Behind, Closed),
     Parked: (Live, Closed),
     Closed: (),
 }
+
+
+class Release(NamedTuple):
+    """The driver closes the cursors, and then releases the slot: there are never more cursors than slots."""
+
+    slot: Slot
+    cursors: tuple[CatchUpCore, ...] = ()
