@@ -88,7 +88,7 @@ class Route:
         """The path in werkzeug's syntax: `/prices/<currency>`."""
         return _PARAMETER.sub(r"<\1>", self.path)
 
-    def since(self) -> int | None:
+    def resolve_start_time(self) -> int | None:
         """Return the time at which a client that connects now starts, in milliseconds since the epoch, or None."""
         if self.start_time_ms is None or self.start_time_ms >= 0:
             return self.start_time_ms

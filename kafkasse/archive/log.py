@@ -499,7 +499,7 @@ class ArchiveCursor:
         """
         assert state.until is not None  # noqa: S101 - the partition is read from the archive
         manifest = self._manifest(partition, state)
-        entry = manifest.at(partition.partition, state.offset)
+        entry = manifest.entry_at(partition.partition, state.offset)
         if entry is None or state.offset >= state.until:
             self._return_to_kafka(partition, state)
             return None
@@ -508,7 +508,7 @@ class ArchiveCursor:
             records, end = self._log.reader.read(manifest, before_kafka, state.offset)
         except (DamagedFile, FileNotFoundError) as error:
             newest = self._manifest(partition, state, since=time.monotonic())
-            if newest.at(partition.partition, state.offset) != entry:
+            if newest.entry_at(partition.partition, state.offset) != entry:
                 return None  # compaction or erasure has replaced the file: the next poll() reads the new one
             self._log.reader.totals[DAMAGED_ERRORS] += 1
             log.error("A file of the archive is damaged, so clients receive a gap: %s", error)

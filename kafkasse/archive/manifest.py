@@ -72,7 +72,7 @@ class Manifest:
         entries = self.partitions.get(partition, ())
         return entries[-1].end if entries else None
 
-    def at(self, partition: int, offset: int) -> Entry | None:
+    def entry_at(self, partition: int, offset: int) -> Entry | None:
         """Return the entry that accounts for an offset, or None."""
         entries = self.partitions.get(partition, ())
         index = bisect_right(entries, offset, key=lambda entry: entry.start) - 1
@@ -121,7 +121,7 @@ class Manifest:
         A file that holds offsets on both sides stays. Its readers ignore the records after the end of the entry.
         """
         kept = [entry for entry in self if entry.partition != partition or entry.end <= end]
-        cut = self.at(partition, end)
+        cut = self.entry_at(partition, end)
         if cut is not None and cut.start < end:
             has_records = cut.path and cut.first < end
             kept.append(replace(cut, end=end) if has_records else cut.without_records(end))

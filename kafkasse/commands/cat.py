@@ -154,7 +154,7 @@ def command(
     stop_at_signals(signal.default_int_handler)  # as after Ctrl-C, save the position
     if cookies:
         headers = [*headers, ("Cookie", "; ".join(f"{name}={value}" for name, value in cookies))]
-    position = Position(position_file, last_event_id)
+    position = PositionFile(position_file, last_event_id)
     query = [*where, *([("filter", filter)] if filter else [])]
     start = [("since", since)] if since and not position.id else []
     stream = events(address(url, query + start), position.id, dict(headers), token_file, _status)
@@ -176,7 +176,7 @@ def command(
     _show_how_to_resume(url, position, options, has_headers=bool(headers))
 
 
-class Position:
+class PositionFile:
     """The ID of the last printed event, and the file that stores it, if there is one. Stream also reads such a file.
 
     Raises:
@@ -222,7 +222,7 @@ class Position:
 
 
 def _print_events(
-    events: Iterator[Event], position: Position, formatted: Callable[[Event], str], maximum: int | None
+    events: Iterator[Event], position: PositionFile, formatted: Callable[[Event], str], maximum: int | None
 ) -> None:
     printed = 0
     for event in events:
@@ -236,7 +236,7 @@ def _print_events(
             return
 
 
-def _show_how_to_resume(url: str, position: Position, options: Sequence[str], has_headers: bool) -> None:
+def _show_how_to_resume(url: str, position: PositionFile, options: Sequence[str], has_headers: bool) -> None:
     same = " with the same headers and cookies" if has_headers else ""  # not printed, because they may be secrets
     if position.file:
         options = [*options, "--position-file", str(position.file)]

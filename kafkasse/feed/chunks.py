@@ -222,7 +222,7 @@ class Chunks:
             return known
         marks = truncation_marks.of_position(position, topics)
         if marks:
-            position = truncation_marks.without(position, marks, self._epoch_ends)
+            position = truncation_marks.replace_marks(position, marks, self._epoch_ends)
         resolved = resolve(
             self._log,
             position,

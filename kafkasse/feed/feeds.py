@@ -211,7 +211,7 @@ class Feeds:
         deleted = topics.keys() - self._describe_again(topics).keys()
         if not deleted or deleted == topics.keys() or not (position.is_whole_route and route.matches_all(deleted)):
             return None
-        return position.without(deleted), {name: topic for name, topic in topics.items() if name not in deleted}
+        return position.without_topics(deleted), {name: topic for name, topic in topics.items() if name not in deleted}
 
     def _open(self, request: OpenRequest) -> Reader | Topics:
         """Find the feed, and open a reader. See _open_reader()."""

@@ -30,7 +30,7 @@ def of_position(position: Position, topics: Topics) -> Marks:
     }
 
 
-def without(position: Position, marks: Marks, epoch_ends: EpochEnds) -> Position:
+def replace_marks(position: Position, marks: Marks, epoch_ends: EpochEnds) -> Position:
     """Return the position with the leader epoch before each marked offset instead of the mark.
 
     If the log was truncated before this offset again, the epoch is that of the lost record, which has ended before.

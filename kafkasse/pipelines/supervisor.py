@@ -61,11 +61,11 @@ class Crashed(Interrupted):
         self.data_error = data_error
 
 
-class Stopped(Exception):
+class RunStopped(Exception):
     """Signals ended Spark while it was starting. The arguments are the numbers of the signals."""
 
 
-class Replaced(Stopped):
+class Replaced(RunStopped):
     """A rebuild has replaced the checkpoint of this run. The argument is the new checkpoint."""
 
 
@@ -135,7 +135,7 @@ def supervise(
         CommandError: the pipeline crashed MAX_CRASHES times in a row without a commit, and `skip` has found no record, or
             `attempt` raised this error.
     """
-    with suppress(Stopped):
+    with suppress(RunStopped):
         crashes = waits = 0
         while True:
             report(PipelineState.STARTING, "")

@@ -20,14 +20,14 @@ from kafkasse.log import Topics
 from kafkasse.process.open_streams import streams
 from kafkasse.records.position import Position
 from kafkasse.web import finite_reads
-from kafkasse.web.finite_reads import CHECK_S, Source
+from kafkasse.web.finite_reads import CHECK_S, RecordSource
 from kafkasse.web.headers import STREAM_HEADERS
 
 MAX_BYTES = 2 * 1024 * 1024  # after which a response ends, except in a snapshot, which cannot be resumed
 MAX_PAUSE_S = 0.05  # how long a response that has events waits for more of them while its reader catches up
 
 
-def read(source: Source, position: Position, topics: Topics, since: int | None) -> Iterator[bytes]:
+def read(source: RecordSource, position: Position, topics: Topics, since: int | None) -> Iterator[bytes]:
     """Return the parts of a body: the events after a position. At the end of the log, wait for the first ones.
 
     Raises:
@@ -48,7 +48,7 @@ def respond(body: Iterable[bytes], content_type: str) -> Response:
     return current_app.response_class(body, headers=STREAM_HEADERS, content_type=content_type)
 
 
-def _parts(source: Source, reader: Reader, events: bytes) -> Iterator[bytes]:
+def _parts(source: RecordSource, reader: Reader, events: bytes) -> Iterator[bytes]:
     size = len(events)
     yield events
     while True:

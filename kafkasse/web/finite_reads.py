@@ -37,7 +37,7 @@ from kafkasse.route import Route, StartAt
 from kafkasse.web.headers import DEFAULT_HEADERS, NOT_STORED
 from kafkasse.web.long_poll import OK, Answer
 from kafkasse.web.open_read import OpenRead
-from kafkasse.web.request import BEGINNING, NOW, FiniteRead, Live
+from kafkasse.web.request import BEGINNING, NOW, FiniteRead, LiveMode
 
 JSON_TYPE = "application/json"
 LONG_POLL_S = 8.0  # how long a read waits at the end of the log; some platforms end each response after 10 s
@@ -72,7 +72,7 @@ def next_cursor(read_at: float, sent: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RecordSource:
     """The records that a client has selected on a route, and how to read them."""
 
     feeds: Feeds
@@ -123,7 +123,7 @@ class Source:
             return Chunk((), next_offset, is_full=False, is_up_to_date=False, elements=0), ()
         if finite.offset == BEGINNING and self.route.start is StartAt.SNAPSHOT and since is None:
             return self.opened.wait_for(lambda: self._snapshot(position, topics))
-        chunk = self.chunk(finite.offset, position, topics, since, must_wait=finite.live is Live.LONG_POLL)
+        chunk = self.chunk(finite.offset, position, topics, since, must_wait=finite.live is LiveMode.LONG_POLL)
         return chunk, _pieces(chunk.parts)
 
     def next(self, offset: str) -> Chunk:
@@ -241,13 +241,13 @@ def _elements(lines: bytes) -> bytes:
     return lines.rstrip().replace(b"\n", b",\n")
 
 
-def respond(source: Source, finite: FiniteRead, chunk: Chunk, body: Iterable[bytes]) -> Response:
+def respond(source: RecordSource, finite: FiniteRead, chunk: Chunk, body: Iterable[bytes]) -> Response:
     """Return the response to a finite read, which starts with this chunk and its body."""
     if request.method == "HEAD":
         response = _response(chunk, body, None)
         response.automatically_set_content_length = False  # the length of a chunk is not known
         return response
-    if finite.live is Live.SSE:
+    if finite.live is LiveMode.SSE:
         return _events(source, chunk, body, finite.cursor)
     cursor = next_cursor(chunk.read_at, finite.cursor) if finite.live else None
     response = _response(chunk, body, cursor)
@@ -313,13 +313,13 @@ def _pieces(parts: Iterable[bytes]) -> list[bytes]:
     return [part[start : start + PIECE_BYTES] for part in parts for start in range(0, len(part), PIECE_BYTES)]
 
 
-def _events(source: Source, chunk: Chunk, body: Iterable[bytes], cursor: str) -> Response:
+def _events(source: RecordSource, chunk: Chunk, body: Iterable[bytes], cursor: str) -> Response:
     events = _event_parts(source, chunk, body, cursor)
     headers = HEADERS | {"Cache-Control": f"{NOT_STORED}, no-cache", "X-Accel-Buffering": "no"}
     return current_app.response_class(events, headers=headers, content_type="text/event-stream")
 
 
-def _event_parts(source: Source, chunk: Chunk, body: Iterable[bytes], cursor: str) -> Iterator[bytes]:
+def _event_parts(source: RecordSource, chunk: Chunk, body: Iterable[bytes], cursor: str) -> Iterator[bytes]:
     deadline = time.monotonic() + LIVE_S
     while True:
         unsent = b""

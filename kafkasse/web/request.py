@@ -44,7 +44,7 @@ def endpoint_name() -> str:
     return (request.endpoint or "").rpartition(".")[2]
 
 
-class Live(StrEnum):
+class LiveMode(StrEnum):
     """What a finite read does at the end of the log."""
 
     OFF = ""  # it returns an empty chunk
@@ -57,8 +57,8 @@ class Live(StrEnum):
 class FiniteRead:
     """The parameters of the Durable Streams protocol."""
 
-    offset: str  # BEGINNING, NOW or the text of a position; "" with Live.EVENTS
-    live: Live
+    offset: str  # BEGINNING, NOW or the text of a position; "" with LiveMode.EVENTS
+    live: LiveMode
     cursor: str  # what the client echoes of an earlier response to a live read
     other_bytes: int  # of the request line: all except the offset
 
@@ -87,7 +87,7 @@ def parse_request(request: Request, route: Route, topics: str, settings: WebSett
     if request.method not in ("GET", "HEAD"):
         raise _method_not_allowed(request)
     finite = _finite_read(request) if is_finite else None
-    if finite is not None and finite.live is not Live.EVENTS:
+    if finite is not None and finite.live is not LiveMode.EVENTS:
         return _parse_finite(request, finite, route, topics, settings)
     content_type, wire = _negotiate(request, settings.position_events)
     since = _since(request) if request.query_string else None
@@ -99,7 +99,7 @@ def parse_request(request: Request, route: Route, topics: str, settings: WebSett
         position = parse(last_event_id, limits)
         since = since if position.named_topics else None
     if since is None:
-        since = route.since()
+        since = route.resolve_start_time()
     _check_number_of_topics(position, route, settings)
     return StreamRequest(position, since, wire, content_type, finite)
 
@@ -124,18 +124,18 @@ def _finite_read(request: Request) -> FiniteRead:
     """Return the parameters of a finite read."""
     arguments = request.args
     offsets, live = arguments.getlist("offset"), arguments.get("live", "")
-    if live == Live.EVENTS:
+    if live == LiveMode.EVENTS:
         if offsets:
             raise InvalidParameter("Do not send offset with live=events. Send Last-Event-ID as a header instead.")
-        return FiniteRead("", Live.EVENTS, "", 0)
+        return FiniteRead("", LiveMode.EVENTS, "", 0)
     if len(offsets) != 1:
         raise InvalidParameter("Send one offset: -1, now, or the Stream-Next-Offset of a response.")
-    if live not in set(Live):
+    if live not in set(LiveMode):
         raise InvalidParameter("live must be long-poll, sse or events.")
     environ = request.environ
     uri = environ.get("RAW_URI") or environ.get("REQUEST_URI") or request.full_path  # the last one may be shorter
     line = f"{request.method} {uri} {environ.get('SERVER_PROTOCOL', '')}"
-    return FiniteRead(offsets[0], Live(live), arguments.get("cursor", ""), len(line) - len(offsets[0]))
+    return FiniteRead(offsets[0], LiveMode(live), arguments.get("cursor", ""), len(line) - len(offsets[0]))
 
 
 def _parse_finite(

@@ -51,7 +51,7 @@ from kafkasse.web.public_url import BlueprintUrls
 from kafkasse.web.request import (
     PARAMETERS,
     FiniteRead,
-    Live,
+    LiveMode,
     StreamRequest,
     current_request,
     is_finite_read,
@@ -78,7 +78,7 @@ GUARD_RETRY_S = "5"  # after a guard of the application has failed
 RULE_OPTIONS: Mapping[str, Any] = {"methods": ALL_METHODS, "provide_automatic_options": False, "merge_slashes": False}
 
 
-class Opening(NamedTuple):
+class IdentifiedRequest(NamedTuple):
     """A request for a stream or a finite read that was identified and parsed."""
 
     route: Route
@@ -232,7 +232,9 @@ class StreamService:
         (self._server.check_finite if is_finite or is_head else self._server.check)(current.environ)
         visitor, parsed, selection = self._parse(route, topics, parameters, is_finite)
         address = self.responder.client_address()
-        opening = Opening(route, visitor, parsed, selection, address, subscriber(address), current.environ, began_at)
+        opening = IdentifiedRequest(
+            route, visitor, parsed, selection, address, subscriber(address), current.environ, began_at
+        )
         if parsed.finite is not None:
             return self._finite_response(opening, parsed.finite)
         if streams.stopping and not is_head:
@@ -246,7 +248,7 @@ class StreamService:
             return response
         return self._open_stream(opening, coding, on_open)
 
-    def _open_stream(self, opening: Opening, coding: Coding, on_open: Callable[[], object]) -> Response:
+    def _open_stream(self, opening: IdentifiedRequest, coding: Coding, on_open: Callable[[], object]) -> Response:
         route, parsed, environ = opening.route, opening.parsed, opening.environ
         feeds, position, topics = self._enter(opening)
         try:
@@ -277,11 +279,11 @@ class StreamService:
         environ.setdefault(OPENED_KEY, []).append(ref(stream))
         return self._stream_response(route, parsed, stream, coding, root)
 
-    def _encoder(self, feeds: Feeds, opening: Opening) -> Encoder:
+    def _encoder(self, feeds: Feeds, opening: IdentifiedRequest) -> Encoder:
         route, wire, selection = opening.route, opening.parsed.wire, opening.selection
         return self._encoders.get(route, wire, selection, opening.client, feeds.drop_idle)
 
-    def _enter(self, opening: Opening) -> tuple[Feeds, Position, dict[str, Topic]]:
+    def _enter(self, opening: IdentifiedRequest) -> tuple[Feeds, Position, dict[str, Topic]]:
         """Check the topics and the limits, and count the stream. Call this in the event loop.
 
         Raises:
@@ -298,7 +300,7 @@ class StreamService:
         limits.enter(opening.client)
         return feeds, position, topics
 
-    def _find_end(self, opening: Opening) -> Mapping[str, str]:
+    def _find_end(self, opening: IdentifiedRequest) -> Mapping[str, str]:
         """Return the header with the offset at the end of the log. There is none while a partition has no leader.
 
         Raises:
@@ -326,19 +328,19 @@ class StreamService:
         route.check(names, topics)
         return position, topics
 
-    def _finite_response(self, opening: Opening, finite: FiniteRead) -> Response:
+    def _finite_response(self, opening: IdentifiedRequest, finite: FiniteRead) -> Response:
         """Read a chunk in the event loop, and return it."""
         environ, route, is_head = opening.environ, opening.route, request.method == "HEAD"
-        if finite.live is Live.SSE and not is_head:
+        if finite.live is LiveMode.SSE and not is_head:
             self._server.check(environ)
         run = self._server.runner(environ)
 
-        def read() -> tuple[finite_reads.Source, Chunk | SharedRead | None, Iterable[bytes]]:
+        def read() -> tuple[finite_reads.RecordSource, Chunk | SharedRead | None, Iterable[bytes]]:
             feeds, position, topics = self._enter(opening)
             opened = self._open_read(opening, run)
             try:
                 source = self._source(feeds, opening, opened)
-                if finite.live is Live.EVENTS and not is_head:
+                if finite.live is LiveMode.EVENTS and not is_head:
                     return source, None, event_poll.read(source, position, topics, opening.parsed.since)
                 return source, *source.first(finite, position, topics, opening.parsed.since, is_head)
             except ReadWaits as waiting:
@@ -373,7 +375,7 @@ class StreamService:
             response.call_on_close(lambda: client.settimeout(None))  # the next request may come later
 
     def _poll_response(
-        self, source: finite_reads.Source, finite: FiniteRead, read: SharedRead, opening: Opening
+        self, source: finite_reads.RecordSource, finite: FiniteRead, read: SharedRead, opening: IdentifiedRequest
     ) -> PollResponse:
         """Return the response to a long poll that waits."""
         headers = finite_reads.waiting_headers(source.max_age_s, finite.offset)
@@ -386,7 +388,7 @@ class StreamService:
         response.start(poll, lambda response: self._limit_write(response, environ, route))
         return response
 
-    def _open_read(self, opening: Opening, run: Callable[[Callable[[], Any]], Any]) -> OpenRead:
+    def _open_read(self, opening: IdentifiedRequest, run: Callable[[Callable[[], Any]], Any]) -> OpenRead:
         """Return a finite read that was entered. Its release() undoes that."""
 
         info, guard = opening.info, opening.visitor.guard  # without the request, because the read may wait for long
@@ -399,21 +401,21 @@ class StreamService:
         opening.environ.setdefault(OPENED_KEY, []).append(ref(opened))
         return opened
 
-    def _source(self, feeds: Feeds, opening: Opening, opened: OpenRead) -> finite_reads.Source:
+    def _source(self, feeds: Feeds, opening: IdentifiedRequest, opened: OpenRead) -> finite_reads.RecordSource:
         """Return the records of a finite read."""
         self._revocations.add(opened, opening.visitor)
         route, selection, finite = opening.route, opening.selection, opening.parsed.finite
         hooks = self.config.hooks
         may_park = (
             finite is not None
-            and finite.live is Live.LONG_POLL
+            and finite.live is LiveMode.LONG_POLL
             and PARK_KEY in opening.environ
             # These hooks may need the request.
             and hooks.on_connect_error is None
             and "event.error" not in hooks.kafka_event_handlers
             and has_werkzeugs_response(current_app.response_class)
         )
-        return finite_reads.Source(
+        return finite_reads.RecordSource(
             feeds,
             self._shared_chunks,
             route,

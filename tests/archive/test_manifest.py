@@ -34,7 +34,7 @@ def directory(tmp_path: Path) -> TopicDirectory:
 )
 def test_finds_the_entry_of_an_offset(manifest, offset, start, following):
     """An offset in a hole has no entry, but a next archived offset."""
-    found = manifest.at(0, offset)
+    found = manifest.entry_at(0, offset)
 
     assert (start, following) == (found and found.start, manifest.next_from(0, offset))
 

@@ -19,7 +19,7 @@ from unittest import mock
 import gevent
 import pytest
 
-from kafkasse.commands.cat import Position
+from kafkasse.commands.cat import PositionFile
 from kafkasse.errors import CommandError
 from tests.client.script import HEAD, Answers, Raw, Sends, chunk, sent_ids
 from tests.commands.run import TIMEOUT_S, Done, Run, process
@@ -181,7 +181,7 @@ def test_a_full_disk_does_not_damage_the_position_file(tmp_path):
     """The error names the file, which keeps the old position. No other file stays."""
     file = tmp_path / "position"
     file.write_text("1")
-    position = Position(file, "")
+    position = PositionFile(file, "")
     position.id = "a longer position"
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))  # a longer file fails, as on a full disk
@@ -244,7 +244,7 @@ def test_stores_the_first_position_at_once(tmp_path):
     """The topic may be quiet until the command is killed. Otherwise, the next run would start at the route's default."""
     file = tmp_path / "position"
 
-    Position(file, "").printed("1")
+    PositionFile(file, "").printed("1")
 
     assert "1\n" == file.read_text()
 

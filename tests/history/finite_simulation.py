@@ -20,7 +20,7 @@ from kafkasse.records.encoder import Encoder
 from kafkasse.records.frame import JsonLines
 from kafkasse.records.position import Position, parse, stream_offset
 from kafkasse.web import finite_reads
-from kafkasse.web.finite_reads import Source
+from kafkasse.web.finite_reads import RecordSource
 from kafkasse.web.request import BEGINNING, NOW
 from tests.history.checker import Connection, History
 from tests.history.draws import Draws
@@ -151,7 +151,7 @@ class FiniteSimulation(ChangingSimulation):
             self.reached["cached chunk"] += 1
             return cached
         opened = SimpleNamespace(wait_for=lambda read: read())
-        source = Source(
+        source = RecordSource(
             self._feeds, self._shared, self._route, encoder, selection.selector, key, "", 3600, opened, self._adapt  # type: ignore[arg-type]
         )  # fmt: skip
         offset = client.offset

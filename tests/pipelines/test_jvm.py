@@ -20,7 +20,7 @@ from kafkasse.errors import CommandError
 from kafkasse.pipelines.spark import jvm, private_spark
 from kafkasse.pipelines.spark.session import session
 from kafkasse.pipelines.spark.temporary_directory import temporary_directory
-from kafkasse.pipelines.supervisor import Stopped, StopRequests
+from kafkasse.pipelines.supervisor import RunStopped, StopRequests
 
 ROOT = Path(__file__).parents[2]
 LAUNCHER_OPTION = re.compile(rb"--[\w-]+=[\w./=-]+|-[DX][\w:.+-]+(?:=\w+)?")
@@ -89,7 +89,7 @@ def test_a_signal_ends_the_download_of_the_jars(monkeypatch, number):
     monkeypatch.setattr(jvm, "connector_jars", lambda: (signal.raise_signal(number), downloaded.append("jars")))
     stop.install()
     try:
-        with pytest.raises(Stopped), session("test"):
+        with pytest.raises(RunStopped), session("test"):
             pass
     finally:
         for of, handler in handlers.items():

@@ -27,7 +27,7 @@ from kafkasse.pipelines.supervisor import (
     DependencyUnavailable,
     PipelineState,
     Replaced,
-    Stopped,
+    RunStopped,
     StopRequests,
     supervise,
 )
@@ -116,7 +116,7 @@ def test_a_signal_stops_the_search_for_the_records_that_cause_a_crash_loop():
     """The search needs Spark, which may be starting again."""
 
     def skip(_: Crashed) -> str:
-        raise Stopped(signal.SIGTERM)
+        raise RunStopped(signal.SIGTERM)
 
     assert PipelineState.FAILED not in Supervised(*[Crashed("x")] * 5).run(skip).states
 

@@ -13,7 +13,7 @@ from kafkasse.log.memory import MemoryRecord
 from kafkasse.records.frame import DeserializationError
 from kafkasse.records.frame.record_view import RecordView
 from kafkasse.records.registry import lookup
-from kafkasse.records.registry.client import NotFound, RegisteredSchema
+from kafkasse.records.registry.client import RegisteredSchema, SchemaNotFound
 from kafkasse.records.registry.decoder import Decoder
 from kafkasse.records.registry.lookup import SchemaRegistry
 from tests.support.registry import framed
@@ -46,7 +46,7 @@ class Records:
         """Answer a request."""
         self.requests.append(schema_id)
         if schema_id not in (KNOWN, NEW):
-            raise NotFound
+            raise SchemaNotFound
         return RegisteredSchema("AVRO", '"long"', ())
 
     def decode(self, schema_id: int, topic: str = "t") -> bool:

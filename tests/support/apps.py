@@ -26,7 +26,7 @@ from kafkasse.process.open_streams import streams
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.frame.hooks import TopicRecord
 from kafkasse.web import finite_reads
-from kafkasse.web.finite_reads import Source
+from kafkasse.web.finite_reads import RecordSource
 from kafkasse.web.long_poll import LongPoll
 from kafkasse.web.stream_response import PollResponse
 
@@ -170,7 +170,7 @@ def polled() -> Any:
 
         return call
 
-    Source._wait = counted("reads", Source._wait)  # type: ignore[method-assign]
+    RecordSource._wait = counted("reads", RecordSource._wait)  # type: ignore[method-assign]
     Encoder.encode_piece = counted("encoded", Encoder.encode_piece)  # type: ignore[method-assign]
 
     def visitor(request: Any) -> Visitor | None:

@@ -62,14 +62,14 @@ def append_soon(log: MemoryLog, value: bytes = b'{"n":3}', **record: Any) -> Non
 
 def while_waiting(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
     """Call `action` once, when a long poll has started to wait."""
-    wait = finite_reads.Source._wait
+    wait = finite_reads.RecordSource._wait
 
     def wait_and_act(*arguments: Any) -> Any:
-        monkeypatch.setattr(finite_reads.Source, "_wait", wait)
+        monkeypatch.setattr(finite_reads.RecordSource, "_wait", wait)
         gevent.spawn_later(SOON_S, action)
         return wait(*arguments)
 
-    monkeypatch.setattr(finite_reads.Source, "_wait", wait_and_act)
+    monkeypatch.setattr(finite_reads.RecordSource, "_wait", wait_and_act)
 
 
 # Chunks.
@@ -744,14 +744,14 @@ def test_a_topic_of_a_pattern_may_be_deleted_during_a_read(log, offset, monkeypa
     if offset != "-1":
         offset = client.get("/r?offset=-1").headers[NEXT]
         log.append("t", b'{"n":3}')
-    start = finite_reads.Source.start
+    start = finite_reads.RecordSource.start
 
     def delete_and_start(*arguments: Any) -> Any:
-        monkeypatch.setattr(finite_reads.Source, "start", start)
+        monkeypatch.setattr(finite_reads.RecordSource, "start", start)
         log.delete("t2")
         return start(*arguments)
 
-    monkeypatch.setattr(finite_reads.Source, "start", delete_and_start)
+    monkeypatch.setattr(finite_reads.RecordSource, "start", delete_and_start)
 
     response = client.get(f"/r?offset={offset}")
 

@@ -39,14 +39,14 @@ MAX_CHUNK_BYTES = 2_621_440  # two blocks of records of 1 KiB; a chunk exceeds i
 _OFFSET = attrgetter("offset")
 
 
-class Plan(NamedTuple):
+class ChunkPlan(NamedTuple):
     """What to read: up to which offset of which partitions, and whether this follows from the position alone."""
 
     ends: Offsets
     is_full: bool
 
 
-def plan(offsets: Offsets, offset_ranges: Ranges) -> Plan:
+def plan(offsets: Offsets, offset_ranges: Ranges) -> ChunkPlan:
     """Return what the chunk at a position contains.
 
     Args:
@@ -63,10 +63,10 @@ def plan(offsets: Offsets, offset_ranges: Ranges) -> Plan:
             else:
                 new[partition] = end
     if not blocks:
-        return Plan(new, is_full=False)
+        return ChunkPlan(new, is_full=False)
     (end, partition), *rest = sorted(blocks)
-    others = [Plan({partition: end}, is_full=True) for end, partition in rest]
-    others += [Plan(new, is_full=False)] if new else []
+    others = [ChunkPlan({partition: end}, is_full=True) for end, partition in rest]
+    others += [ChunkPlan(new, is_full=False)] if new else []
     turn, block = divmod(sum(offsets.values()) // BLOCK_OFFSETS, TURN_BLOCKS)
     if others and block == TURN_BLOCKS - 1:
         return others[turn % len(others)]
@@ -74,7 +74,7 @@ def plan(offsets: Offsets, offset_ranges: Ranges) -> Plan:
     if offsets[partition] % several == 0 and block + CHUNK_BLOCKS < TURN_BLOCKS:
         last = offsets[partition] + several
         end = last if last <= offset_ranges[partition].end else end
-    return Plan({partition: end}, is_full=True)
+    return ChunkPlan({partition: end}, is_full=True)
 
 
 def end_without_records(
@@ -106,7 +106,7 @@ class ChunkCore:
 
     Args:
         ids: the position, which moves with the frames.
-        ends: see Plan.
+        ends: see ChunkPlan.
         offset_ranges: the offsets that the log holds, if the chunk is full.
         encoder: encodes records.
         selector: the records that the client receives, if the encoder has dimensions.

@@ -155,7 +155,7 @@ class DefinitionPart(NamedTuple):
         return self.file.error((*self.path, *names), reason)
 
     @contextmanager
-    def at(self, *names: str | int) -> Iterator[None]:
+    def locate_errors(self, *names: str | int) -> Iterator[None]:
         """Add the path and the line to the errors of the block."""
         try:
             yield
@@ -244,7 +244,7 @@ class _Definition:
         chosen = [name for name in ("latest", "top", "window") if name in steps]
         if chosen == ["latest", "window"]:
             for name, expression in steps["window"]["aggregates"].items():
-                with query.at("window", "aggregates", name):
+                with query.locate_errors("window", "aggregates", name):
                     reversible(expression)
         elif len(chosen) > 1:
             reason = f"a query has only one of: {', '.join(chosen)}; remove the others, or use another sink for each"
@@ -317,7 +317,7 @@ def _declared_table(table: DefinitionPart) -> DeclaredTable:
 def _fields(owner: DefinitionPart) -> tuple[dict[str, Type], AvroSource | None]:
     """Return the fields of the records, and how to decode them if they are Avro."""
     given = owner.value["schema"]
-    with owner.at("schema"):
+    with owner.locate_errors("schema"):
         try:
             if "file" in given:
                 return fields(json.loads(Path(owner.location(given["file"])).read_text("utf-8"))), None
@@ -339,7 +339,7 @@ def _registered(given: Mapping[str, Any]) -> tuple[dict[str, Type], AvroSource |
     """Read a JSON Schema or an Avro schema from the schema registry. Returns what _fields() returns."""
     try:
         from kafkasse.records.registry.avro import AvroSchema
-        from kafkasse.records.registry.client import Misconfigured, NotFound, RegistryClient, TemporaryFailure
+        from kafkasse.records.registry.client import Misconfigured, RegistryClient, SchemaNotFound, TemporaryFailure
         from kafkasse.settings import SchemaRegistrySettings
     except ImportError as error:
         raise CommandError(f"a schema registry needs {error.name}; run pip install 'kafkasse[schemas]'") from error
@@ -349,7 +349,7 @@ def _registered(given: Mapping[str, Any]) -> tuple[dict[str, Type], AvroSource |
     subject, version = given["subject"], given.get("version", "latest")
     try:
         schema = RegistryClient(settings).version(subject, version)
-    except NotFound:
+    except SchemaNotFound:
         raise CommandError(f"the registry has no version {version} of the subject {subject}") from None
     except TemporaryFailure as error:
         raise SchemaUnavailable(f"the registry is not available: {error}") from error

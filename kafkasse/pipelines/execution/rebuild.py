@@ -42,7 +42,7 @@ COPIED = "copied"  # the content of the file PENDING when the sinks contain all 
 logger = logging.getLogger("kafkasse.pipeline")
 
 
-def rebuild(run: Run, stop: StopRequests, observer: runner.Observer) -> bool:
+def rebuild(run: Run, stop: StopRequests, observer: runner.RunObserver) -> bool:
     """Rebuild the sinks. Afterwards, the pipeline can run as usual.
 
     Args:
@@ -82,7 +82,7 @@ def _of_pipeline(files: Files, first: str) -> list[str]:
 
 
 class _Rebuild:
-    def __init__(self, run: Run, first: str, stop: StopRequests, observer: runner.Observer) -> None:
+    def __init__(self, run: Run, first: str, stop: StopRequests, observer: runner.RunObserver) -> None:
         self.run, self.first, self.stop, self.observer = run, first, stop, observer
         self.pipeline, self.files = run.pipeline, run.files
 

@@ -33,7 +33,7 @@ DRAIN_TIMEOUT_S = 20.0  # for the commit after the end of the batch; it takes up
 logger = logging.getLogger("kafkasse.pipeline")
 
 
-class Observer(Protocol):
+class RunObserver(Protocol):
     """Receives what happens during an attempt."""
 
     def report(self, state: PipelineState, reason: str) -> None:
@@ -55,7 +55,7 @@ class Attempt:
 
     run: Run
     stop: StopRequests
-    observer: Observer  # receives the states STARTING, RUNNING and DRAINING, and the progress
+    observer: RunObserver  # receives the states STARTING, RUNNING and DRAINING, and the progress
     drains: bool  # whether to wait for the next commit before the query ends, so that the next run repeats nothing
 
     def start(self) -> None:
@@ -95,7 +95,7 @@ class Attempt:
         return False
 
 
-def pass_on(observer: Observer, commits: Iterable[dict[str, Any]]) -> None:
+def pass_on(observer: RunObserver, commits: Iterable[dict[str, Any]]) -> None:
     """Pass commits, as Spark describes them, to an observer."""
     for commit in commits:
         observer.progressed(commit)

@@ -23,7 +23,7 @@ from kafkasse.errors import CommandError
 from kafkasse.pipelines.spark import jvm, private_spark
 from kafkasse.pipelines.spark.jvm import Jvm
 from kafkasse.pipelines.spark.temporary_directory import temporary_directory
-from kafkasse.pipelines.supervisor import Crashed, Interrupted, Stopped
+from kafkasse.pipelines.supervisor import Crashed, Interrupted, RunStopped
 from kafkasse.tools.java import runtime
 
 # 16 is the number of slots, not of cores. In real-time mode, each partition of the source and each task of a stateful stage
@@ -90,7 +90,7 @@ def session(
     Raises:
         CommandError: Java is missing or does not start, the heap is too small, or spark.local.dir cannot be used.
         Crashed: Spark did not start, or the JVM exited while the block ran.
-        Stopped: SIGINT or SIGTERM arrived while Spark was starting, and the command's handler raised no exception.
+        RunStopped: SIGINT or SIGTERM arrived while Spark was starting, and the command's handler raised no exception.
     """
     for logger in LOGGERS:
         PySparkLogger.getLogger(logger).disabled = True
@@ -106,7 +106,7 @@ def session(
             yield spark
             with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # the JVM has ended
                 spark.stop()
-        except (CommandError, Interrupted, Stopped):
+        except (CommandError, Interrupted, RunStopped):
             raise
         except Exception as error:
             _check_jvm(error, process)
@@ -248,7 +248,7 @@ def _ended_by_signals(end: Callable[[], None]) -> Iterator[None]:
             could interrupt PySpark in the middle of a call.
 
     Raises:
-        Stopped: a signal arrived, and the command's handler raised no exception.
+        RunStopped: a signal arrived, and the command's handler raised no exception.
     """
     if threading.current_thread() is not threading.main_thread():  # Python calls handlers only in the main thread
         yield
@@ -274,4 +274,4 @@ def _ended_by_signals(end: Callable[[], None]) -> Iterator[None]:
     for signal_number in received:
         signal.raise_signal(signal_number)
     if received:
-        raise Stopped
+        raise RunStopped

@@ -103,7 +103,7 @@ def _compile(source: str, text: str, index: int) -> Any:
     except ValueError as error:
         match = _ERROR.search(str(error))
         if match is None:
-            raise ExpressionError.at("the syntax is invalid", text, index) from None
+            raise ExpressionError.at_index("the syntax is invalid", text, index) from None
         line, column, reason = match.groups()
         reason = "it is nested too deeply" if "Recursion limit" in reason else reason.partition(" expecting ")[0]
         raise ExpressionError(reason, text, int(line), int(column)) from None
@@ -114,7 +114,7 @@ def _check_pattern(pattern: Token, text: str) -> None:
     try:
         library().compile(f'"".matches({pattern.text})').execute({})
     except Exception:  # noqa: BLE001 - the library raises several types
-        raise ExpressionError.at("the pattern is not a valid regular expression", text, pattern.start) from None
+        raise ExpressionError.at_index("the pattern is not a valid regular expression", text, pattern.start) from None
 
 
 def is_installed() -> bool:

@@ -69,7 +69,7 @@ class ExpressionError(ValueError):
         self.picture = f"{lines[line - 1] if line <= len(lines) else ''}\n{' ' * (column - 1)}^"
 
     @classmethod
-    def at(cls, reason: str, text: str, index: int) -> ExpressionError:
+    def at_index(cls, reason: str, text: str, index: int) -> ExpressionError:
         """Return an error at the character `index` of the text."""
         line = text.count("\n", 0, index) + 1
         return cls(reason, text, line, index - text.rfind("\n", 0, index))
@@ -111,7 +111,7 @@ def check(text: str) -> Checked:
         ExpressionError: it does not.
     """
     if len(text) > MAX_CHARS:
-        raise ExpressionError.at(f"it has more than {MAX_CHARS} characters", text[:MAX_CHARS], MAX_CHARS)
+        raise ExpressionError.at_index(f"it has more than {MAX_CHARS} characters", text[:MAX_CHARS], MAX_CHARS)
     return _Checker(text).check()
 
 
@@ -150,7 +150,7 @@ class _Checker:
         return self._tokens[min(self._at + ahead, len(self._tokens) - 1)]
 
     def _error(self, reason: str, token: Token | None = None) -> ExpressionError:
-        return ExpressionError.at(reason, self._text, (token or self._token()).start)
+        return ExpressionError.at_index(reason, self._text, (token or self._token()).start)
 
     def _check_name(self, token: Token, depth: int) -> int:
         """Check a name and the tokens that belong to it. Return the number of brackets that these tokens open."""
@@ -242,9 +242,9 @@ def _tokens(text: str) -> Iterator[Token]:
     while index < len(text):
         match = _TOKEN.match(text, index)
         if match is None:
-            raise ExpressionError.at(f"unexpected character {text[index]!r}", text, index)
+            raise ExpressionError.at_index(f"unexpected character {text[index]!r}", text, index)
         if match.lastgroup == "triple":
-            raise ExpressionError.at("texts with three quotes are not supported", text, index)
+            raise ExpressionError.at_index("texts with three quotes are not supported", text, index)
         if match.lastgroup != "space":
             yield Token(str(match.lastgroup), match[0], index)
         index = match.end()

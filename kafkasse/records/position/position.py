@@ -77,7 +77,7 @@ class Position:
         listed = (partition.topic for partition in self.starts)
         return tuple(dict.fromkeys([*listed, *self.named_topics, *self.added_topics]))
 
-    def without(self, topics: Collection[str]) -> Position:
+    def without_topics(self, topics: Collection[str]) -> Position:
         """Return the position in the other topics."""
         return replace(
             self,

@@ -31,7 +31,7 @@ TYPES = {"application/vnd.schemaregistry.v1+json", "application/json"}
 NOT_FOUND_CODES = (40401, 40402, 40403)
 
 
-class NotFound(Exception):
+class SchemaNotFound(Exception):
     """The registry has no such schema."""
 
 
@@ -96,11 +96,11 @@ class RegistryClient:
         """Return the schema with an ID or GUID. The format `serialized` makes a Protobuf schema a descriptor in base64.
 
         Raises:
-            NotFound, TemporaryFailure, Misconfigured: see the classes.
+            SchemaNotFound, TemporaryFailure, Misconfigured: see the classes.
         """
         if isinstance(schema_id, int):
             if schema_id > MAX_ID:
-                raise NotFound
+                raise SchemaNotFound
             return _schema(self._get(f"/schemas/ids/{schema_id}", format))
         try:
             return _schema(self._get(f"/schemas/guids/{schema_id}", format))
@@ -108,7 +108,7 @@ class RegistryClient:
             # An old registry has no GUIDs. Anyone may write a record with one, so it must not end streams. If the URL is
             # wrong, this request for an ID that no schema has fails in the same way.
             self._get("/schemas/ids/0", format)
-            raise NotFound from None
+            raise SchemaNotFound from None
 
     def version(self, subject: str, version: int | str, format: str = "") -> RegisteredSchema:
         """Return a version of a subject, even if it was deleted. `latest` is a version. Raises as schema()."""
@@ -181,7 +181,7 @@ def _object(status: int, body: bytes) -> dict[str, Any]:
     if status == 200 and isinstance(answer, dict):
         return answer
     if status == 404 and isinstance(answer, dict) and answer.get("error_code") in NOT_FOUND_CODES:
-        raise NotFound
+        raise SchemaNotFound
     if status == 429 or status >= 500:
         raise TemporaryFailure(f"it responded with status {status}")
     if status in (401, 403):

@@ -30,7 +30,13 @@ from kafkasse.process.limited_log import LimitedLog
 from kafkasse.process.log_line import one_line
 from kafkasse.records.frame import DecoderPending, DeserializationError
 from kafkasse.records.registry import avro, json_schema, protobuf
-from kafkasse.records.registry.client import Misconfigured, NotFound, RegisteredSchema, RegistryClient, TemporaryFailure
+from kafkasse.records.registry.client import (
+    Misconfigured,
+    RegisteredSchema,
+    RegistryClient,
+    SchemaNotFound,
+    TemporaryFailure,
+)
 from kafkasse.records.registry.wire_format import SchemaId
 
 MAX_SCHEMAS = 500  # in the cache
@@ -210,7 +216,7 @@ class SchemaRegistry:
         try:
             with self._requests:
                 return self._compile(subject, lambda format: self._client.version(subject, "latest", format))
-        except (NotFound, DeserializationError):
+        except (SchemaNotFound, DeserializationError):
             return None
         except (TemporaryFailure, Misconfigured) as error:
             self._log("The documents lack the schemas of the registry %s: %s", error)
@@ -226,7 +232,7 @@ class SchemaRegistry:
         remember_s = UNKNOWN_FOR_S
         try:
             schema = self._find(schema_id)
-        except NotFound:
+        except SchemaNotFound:
             error = DeserializationError(f"the schema registry has no schema with the ID {schema_id}", UNKNOWN_SCHEMA)
             if lookup.awaited_at is not None:
                 self._unknown.add_wait(lookup.awaited_at, self._clock())
@@ -262,7 +268,7 @@ class SchemaRegistry:
                 self._log("The schema registry %s is not available; streams wait for it: %s", error)
                 if self._clock() >= deadline:
                     raise
-            except NotFound:
+            except SchemaNotFound:
                 attempts += 1
                 if attempts == UNKNOWN_ATTEMPTS or self.has_unknown_ids:
                     self._retry_unknown_at = self._clock() + UNKNOWN_INTERVAL_S

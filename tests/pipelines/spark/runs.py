@@ -19,7 +19,7 @@ from kafkasse.pipelines import Pipeline
 from kafkasse.pipelines.definition.catalog import TOPN, find
 from kafkasse.pipelines.execution import rebuild
 from kafkasse.pipelines.execution.run import Run
-from kafkasse.pipelines.execution.runner import Attempt, Observer
+from kafkasse.pipelines.execution.runner import Attempt, RunObserver
 from kafkasse.pipelines.execution.start import started
 from kafkasse.pipelines.json_records import TEXT, json_objects
 from kafkasse.pipelines.supervisor import Crashed, PipelineState, StopRequests
@@ -87,7 +87,9 @@ class Runs:
             self.attempt(pipeline)
         return crashed.value
 
-    def rebuild(self, pipeline: Pipeline, stop: StopRequests | None = None, observer: Observer | None = None) -> bool:
+    def rebuild(
+        self, pipeline: Pipeline, stop: StopRequests | None = None, observer: RunObserver | None = None
+    ) -> bool:
         """Rebuild. Returns whether the rebuild is complete."""
         return rebuild.rebuild(self.of(pipeline), stop or StopRequests(), observer or Mock())
 
