@@ -30,7 +30,7 @@ from kafkasse.feed.core.reader_states import (
 )
 from kafkasse.feed.lookup import UNAVAILABLE_BACKOFF_S
 from kafkasse.feed.shared_feed import SharedFeed
-from kafkasse.feed.slots import CatchUpSlots, Slot
+from kafkasse.feed.slots import CatchUpSlots, QueuedSlot
 from kafkasse.feed.snapshot import Snapshot
 from kafkasse.log import Gap
 from kafkasse.process.event_loop import take_turn
@@ -93,7 +93,7 @@ class Reader(ReaderCore):
         match self._state:
             case WaitingForSnapshot(Snapshot() as snapshot):
                 snapshot.wake()
-            case Waiting(slot=Slot() as slot):
+            case Waiting(slot=QueuedSlot() as slot):
                 slot.wake()
             case Joining() | Live():
                 self._feed.wake_readers()
@@ -131,14 +131,14 @@ class Reader(ReaderCore):
             case Behind() as state:
                 self.slot_requested(state, self._cursors.slots.request(self._address, self._on_revoked))
                 return self._read_once(deadline)
-            case Waiting(slot=Slot() as slot) as state:
+            case Waiting(slot=QueuedSlot() as slot) as state:
                 if slot.wait(max(0.0, deadline - time.monotonic())) and self.slot_granted(state):
                     return self._read_once(deadline)
                 return b""
             case OpeningCursor() as state:
                 self._open_cursor(state)
                 return b""
-            case CatchingUp(CatchUp() as catch_up, Slot() as slot) as state:
+            case CatchingUp(CatchUp() as catch_up, QueuedSlot() as slot) as state:
                 return self._read_cursor(state, catch_up, slot, deadline)
             case Joining() | Live() as state:
                 return self._read_ring(state, deadline)
@@ -156,7 +156,7 @@ class Reader(ReaderCore):
         else:
             self._release(self.cursor_opened(opening, catch_up))
 
-    def _read_cursor(self, state: CatchingUp, catch_up: CatchUp, slot: Slot, deadline: float) -> bytes:
+    def _read_cursor(self, state: CatchingUp, catch_up: CatchUp, slot: QueuedSlot, deadline: float) -> bytes:
         catch_up.id_sent = self._id_sent
         data = catch_up.read(max(0.0, deadline - time.monotonic()), lambda: not self.may_read(state))
         if data:

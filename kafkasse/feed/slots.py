@@ -59,7 +59,7 @@ def no_place(client: str, owners: Sequence[str], limit: int, places: str) -> Ser
     return ServerFull(f"All clients together use too many of the {limit} {places}. Retry later.")
 
 
-class Slot:
+class QueuedSlot:
     """The slot of one reader, or its place in the queue.
 
     Args:
@@ -119,7 +119,7 @@ class Clients:
 
     def __init__(self, *addresses: str) -> None:
         self.addresses = set(addresses)
-        self._slot: Slot | None = None
+        self._slot: QueuedSlot | None = None
 
     def add(self, address: str) -> None:
         """Add a client that has joined."""
@@ -128,7 +128,7 @@ class Clients:
             if self._slot is not None:
                 self._slot.join(address)
 
-    def request(self, slots: CatchUpSlots) -> Slot:
+    def request(self, slots: CatchUpSlots) -> QueuedSlot:
         """Return the slot of the reader. A revoked one is soon released."""
         first, *others = self.addresses
         self._slot = slots.request(first, lambda: None)
@@ -148,14 +148,16 @@ class CatchUpSlots:
     def __init__(self, count: int, quantum_s: float = QUANTUM_S) -> None:
         self.quantum_s = quantum_s
         self._count = count
-        self._held: dict[Slot, None] = {}
-        self._queues: OrderedDict[str, OrderedDict[Slot, None]] = OrderedDict()  # by client; the first client is next
+        self._held: dict[QueuedSlot, None] = {}
+        self._queues: OrderedDict[str, OrderedDict[QueuedSlot, None]] = (
+            OrderedDict()
+        )  # by client; the first client is next
         self._waiting = 0
         self._is_checking = False
 
-    def request(self, client: str, on_revoke: Callable[[], None]) -> Slot:
+    def request(self, client: str, on_revoke: Callable[[], None]) -> QueuedSlot:
         """Return a slot, which is granted now or later."""
-        slot = Slot(self, client, on_revoke)
+        slot = QueuedSlot(self, client, on_revoke)
         self._queues.setdefault(client, OrderedDict())[slot] = None
         self._waiting += 1
         self._grant()
@@ -164,24 +166,24 @@ class CatchUpSlots:
             gevent.spawn(self._check)
         return slot
 
-    def join(self, slot: Slot, client: str) -> None:
-        """See Slot.join()."""
+    def join(self, slot: QueuedSlot, client: str) -> None:
+        """See QueuedSlot.join()."""
         if self._is_waiting(slot):
             slot.clients.append(client)
             self._queues.setdefault(client, OrderedDict())[slot] = None
 
-    def release(self, slot: Slot) -> None:
-        """See Slot.release()."""
+    def release(self, slot: QueuedSlot) -> None:
+        """See QueuedSlot.release()."""
         if slot in self._held:
             del self._held[slot]
             self._grant()
         elif self._is_waiting(slot):
             self._leave(slot)
 
-    def _is_waiting(self, slot: Slot) -> bool:
+    def _is_waiting(self, slot: QueuedSlot) -> bool:
         return slot in self._queues.get(slot.clients[0], ())
 
-    def _leave(self, slot: Slot) -> None:
+    def _leave(self, slot: QueuedSlot) -> None:
         self._waiting -= 1
         for client in slot.clients:
             del self._queues[client][slot]

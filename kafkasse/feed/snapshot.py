@@ -17,7 +17,7 @@ from kafkasse.errors import KafkasseError, Unavailable
 from kafkasse.feed.core.feed import FeedCore
 from kafkasse.feed.core.snapshot import SnapshotCore, SnapshotVersion
 from kafkasse.feed.lookup import UNAVAILABLE_BACKOFF_S, known_offset_ranges
-from kafkasse.feed.slots import CatchUpSlots, Slot
+from kafkasse.feed.slots import CatchUpSlots, QueuedSlot
 from kafkasse.feed.versions import without_outdated
 from kafkasse.log import Cursor, Log, OffsetOutOfRange, Partition, PartitionsFailed
 from kafkasse.process.event_loop import take_turn
@@ -162,7 +162,7 @@ class Snapshot(SnapshotCore):
                 cursor.close()
             slot.release()
 
-    def _poll(self, cursor: Cursor, slot: Slot) -> bool:
+    def _poll(self, cursor: Cursor, slot: QueuedSlot) -> bool:
         """Add the next records. Return whether the log has returned any."""
         try:
             batches = cursor.poll(MAX_POLL_S)

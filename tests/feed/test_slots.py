@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import gevent
 import pytest
 
-from kafkasse.feed.slots import CatchUpSlots, Clients, Slot
+from kafkasse.feed.slots import CatchUpSlots, Clients, QueuedSlot
 from tests.support.waiting import TIMEOUT_S, wait_until
 
 
@@ -19,7 +19,7 @@ def slots() -> Iterator[CatchUpSlots]:
     slots._waiting = 0
 
 
-def request(slots: CatchUpSlots, client: str = "a", revoked: list[str] | None = None) -> Slot:
+def request(slots: CatchUpSlots, client: str = "a", revoked: list[str] | None = None) -> QueuedSlot:
     return slots.request(client, lambda: None if revoked is None else revoked.append(client))
 
 
