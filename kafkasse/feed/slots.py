@@ -149,9 +149,8 @@ class CatchUpSlots:
         self.quantum_s = quantum_s
         self._count = count
         self._held: dict[QueuedSlot, None] = {}
-        self._queues: OrderedDict[str, OrderedDict[QueuedSlot, None]] = (
-            OrderedDict()
-        )  # by client; the first client is next
+        # By client; the first client is next.
+        self._queues: OrderedDict[str, OrderedDict[QueuedSlot, None]] = OrderedDict()
         self._waiting = 0
         self._is_checking = False
 

@@ -9,8 +9,8 @@ from kafkasse.kafka.fetch_protocol import BY_TOPIC_ID, Broker, FetchPartition, L
 from kafkasse.log import UNKNOWN_EPOCH, OffsetAndEpoch, Partition
 from kafkasse.log.epoch_history import EpochHistory
 
-BACKOFF_S = 0.02  # multiplied by the square of the number of failures in a row
-MAX_BACKOFF_S = 1.0
+PARTITION_BACKOFF_S = 0.02  # multiplied by the square of the number of failures in a row
+MAX_PARTITION_BACKOFF_S = 1.0
 FAILURES_FORGOTTEN_S = 10.0  # a failure this long after the last one is the first in a row
 
 
@@ -77,7 +77,7 @@ class FetchPosition:
         """Count a failure, and return when to retry. Each partition backs off alone, so that none delays another."""
         if now - self._failed_at > FAILURES_FORGOTTEN_S:
             self._failures = 0
-        retry_at = now + min(MAX_BACKOFF_S, BACKOFF_S * self._failures**2)
+        retry_at = now + min(MAX_PARTITION_BACKOFF_S, PARTITION_BACKOFF_S * self._failures**2)
         self._failures += 1
         self._failed_at = now
         return retry_at

@@ -20,7 +20,7 @@ from queue import Empty, SimpleQueue
 from kafkasse.errors import CommandError
 from kafkasse.process.log_line import Fields
 
-MIN_BACKOFF_S, MAX_BACKOFF_S = 1.0, 30.0
+MIN_RESTART_BACKOFF_S, MAX_RESTART_BACKOFF_S = 1.0, 30.0
 MAX_CRASHES = 5  # in a row, without a commit in between
 
 logger = logging.getLogger("kafkasse.pipeline")
@@ -173,4 +173,4 @@ def supervise(
 
 def backoff_s(failures: int) -> float:
     """Return the pause before the next attempt, after this number of failures in a row."""
-    return min(MAX_BACKOFF_S, MIN_BACKOFF_S * 2.0 ** min(failures - 1, 10))
+    return min(MAX_RESTART_BACKOFF_S, MIN_RESTART_BACKOFF_S * 2.0 ** min(failures - 1, 10))

@@ -50,7 +50,7 @@ def mocked() -> Any:
 @pytest.fixture(autouse=True)
 def short_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries follow quickly, and a call waits for the result even on a busy machine."""
-    monkeypatch.setattr(lookup, "FIRST_BACKOFF_S", 0.01)
+    monkeypatch.setattr(lookup, "FIRST_REGISTRY_BACKOFF_S", 0.01)
     monkeypatch.setattr(lookup, "MAX_WAIT_S", TIMEOUT_S)
 
 

@@ -130,7 +130,7 @@ def fail(server: Registry, times: int) -> None:
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that waits for a schema ends long before the next request."""
     monkeypatch.setattr(lookup, "MAX_WAIT_S", HEARTBEAT_S)
-    monkeypatch.setattr(lookup, "FIRST_BACKOFF_S", 4 * HEARTBEAT_S)
+    monkeypatch.setattr(lookup, "FIRST_REGISTRY_BACKOFF_S", 4 * HEARTBEAT_S)
 
 
 @pytest.mark.usefixtures("short_waits")

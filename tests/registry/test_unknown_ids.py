@@ -66,7 +66,7 @@ class Records:
 
 @pytest.fixture
 def records(monkeypatch: pytest.MonkeyPatch) -> Iterator[Records]:
-    monkeypatch.setattr(lookup, "FIRST_BACKOFF_S", 0.0)
+    monkeypatch.setattr(lookup, "FIRST_REGISTRY_BACKOFF_S", 0.0)
     monkeypatch.setattr(lookup, "MAX_WAIT_S", TIMEOUT_S)  # in real time, so only a hang reaches it
     records = Records()
     assert records.decode(KNOWN)

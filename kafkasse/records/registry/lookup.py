@@ -45,8 +45,8 @@ MAX_REQUESTS = 4  # at the same time
 MAX_RUNNING = 100  # lookups; while this many run, no others start in the background
 MAX_REFERENCES = 100  # of one schema, directly or through other schemas
 MAX_WAIT_S = 1.0  # of one call of SchemaRegistry.schema()
-FIRST_BACKOFF_S = 0.2
-MAX_BACKOFF_S = 5.0
+FIRST_REGISTRY_BACKOFF_S = 0.2
+MAX_REGISTRY_BACKOFF_S = 5.0
 UNKNOWN_FOR_S = 30.0  # how long an unknown ID and an invalid schema are cached
 UNAVAILABLE_FOR_S = 1.0
 MISCONFIGURED_FOR_S = 10.0  # so that a wrong password does not lock the account
@@ -258,7 +258,7 @@ class SchemaRegistry:
     def _find(self, schema_id: SchemaId) -> Schema:
         """Look up a schema, with retries."""
         deadline = self._clock() + self._max_wait_s
-        backoff_s = FIRST_BACKOFF_S / 2
+        backoff_s = FIRST_REGISTRY_BACKOFF_S / 2
         attempts = 0
         while True:
             try:
@@ -273,7 +273,7 @@ class SchemaRegistry:
                 if attempts == UNKNOWN_ATTEMPTS or self.has_unknown_ids:
                     self._retry_unknown_at = self._clock() + UNKNOWN_INTERVAL_S
                     raise
-            backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
+            backoff_s = min(2 * backoff_s, MAX_REGISTRY_BACKOFF_S)
             jitter = random.uniform(0.5, 1.0)  # noqa: S311 - no secret
             gevent.sleep(min(backoff_s * jitter, max(0.0, deadline - self._clock())))
 
