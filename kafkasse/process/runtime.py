@@ -129,14 +129,18 @@ def _lock_folder(path: Path) -> None:
     fcntl.flock(_lock, fcntl.LOCK_EX)
 
 
-def worker_exited(pid: int) -> None:
-    """Remove the socket and the gauges of a worker that has exited or was killed. An error must not stop the master."""
+def worker_exited(pid: int, failure: str = "") -> None:
+    """Remove the socket and the gauges of a worker that has exited or was killed. An error must not stop the master.
+
+    Args:
+        failure: the reason with which the metric `workers_failed` counts this worker; "" if it has ended as it should.
+    """
     if (path := folder()) is not None:
         try:
-            from kafkasse.process.telemetry import multiprocess
+            from kafkasse.process.telemetry import metrics, multiprocess
 
             socket_path(path, pid).unlink(missing_ok=True)
-            multiprocess.mark_dead(pid)
+            multiprocess.mark_dead(pid, metrics.file_key("workers_failed", reason=failure) if failure else "")
         except Exception as error:  # noqa: BLE001 - a file of the metrics may be damaged, or this version uninstalled
             logging.getLogger("gunicorn.error").warning("The metrics of the process %s are lost: %s", pid, error)
 

@@ -15,6 +15,7 @@ import atexit
 import gc
 import json
 import logging.config
+import mmap
 import os
 import re
 import signal
@@ -109,6 +110,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
         if not runtime.has_started():
             self._start_runtime()
         mask_access_log(self.log)
+        self._has_ended = mmap.mmap(-1, 1)  # shared with the master
         self._collections = ShortCollections(streams)
         self._listeners: list[SharedListener] = []
         self._kept = KeptConnections(self.cfg.keepalive, self._may_start)
@@ -137,6 +139,13 @@ class Worker(GeventWorker):  # type: ignore[misc]
         if not monkey.is_module_patched("signal"):  # if it is, the settings have already patched the queue, too
             monkey.patch_all(os=False, signal=False)
         raise_descriptor_limit()
+
+    @property
+    def failure(self) -> str:
+        """Why this process has ended, as a label of `workers_failed`, or "" after a normal stop. For the master."""
+        if self._has_ended[0]:
+            return ""
+        return "timeout" if self.aborted else "died"
 
     def init_process(self) -> None:
         """Initialize the process. It shares the master's memory until either process writes to it."""
@@ -250,6 +259,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
         # The master may send SIGTERM again. While Python ends, the signal would kill this process, and the master would
         # log an error.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self._has_ended[0] = 1
 
     def _is_busy(self) -> bool:
         return len(streams) + len(self._kept) > 0 or any(len(listener.pool) for listener in self._listeners)

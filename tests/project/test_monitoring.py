@@ -176,6 +176,7 @@ def test_a_key_file_that_is_unusable_for_a_moment_is_not_an_alert(root, tmp_path
         ("KafkasseMisconfigured", "outdated_key_files{", "1x120"),
         ("KafkasseUnexpectedErrors", 'stream_errors_total{error="UnexpectedError"', "0+10x120"),
         ("KafkasseFull", 'requests_rejected_total{error="ServerFull"', "0+10x120"),
+        ("KafkasseWorkersFail", 'workers_failed_total{reason="died"', "0x100 1x10 2x10"),
         ("KafkasseEventLoopStalled", "event_loop_stall_seconds_count{", "0+10x120"),
     ],
 )

@@ -137,6 +137,29 @@ def test_scrapes_succeed_while_workers_die(workers, runtime):
 # One worker.
 
 
+def test_each_worker_that_fails_is_counted_by_reason(start):
+    """Its successor answers. A reload and a worker that ends at SIGTERM are not failures."""
+    server = start(GUNICORN_CMD_ARGS="--timeout 3")
+    server.expect(KILLED, "WORKER TIMEOUT")
+
+    def end(number: int) -> None:
+        (worker,) = server.workers()
+        os.kill(worker, number)
+        wait_until(lambda: server.workers() not in ([], [worker]))
+        fetch(server.port, "/-/health")  # gunicorn stops no worker that is still loading the app
+
+    def failed() -> list[tuple[str, str]]:
+        metrics = fetch(server.port, "/-/metrics").body.decode()
+        return re.findall(r'^kafkasse_workers_failed_total{reason="(.*)"} (.*)$', metrics, re.MULTILINE)
+
+    assert [("died", "0.0"), ("timeout", "0.0")] == failed()
+    end(signal.SIGKILL)
+    end(signal.SIGTERM)
+    end(signal.SIGSTOP)
+
+    assert [("died", "1.0"), ("timeout", "1.0")] == failed()
+
+
 def test_the_endpoints_exist_only_at_the_second_address(start, tmp_path):
     """They report stalls, and a request that gunicorn cannot parse. The log has the reason, and no part of it."""
     operations = tmp_path / "operations.sock"

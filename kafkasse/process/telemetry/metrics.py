@@ -15,12 +15,14 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
+from prometheus_client.mmap_dict import mmap_key
 
 from kafkasse.process.telemetry import multiprocess
 
 PREFIX = "kafkasse_"
 MAX_TOPICS = 200  # that appear as a label; the others are counted together
 OTHER_TOPICS = "(other)"
+FAILURES = ("died", "timeout")  # of workers
 STALL_BUCKETS = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -87,6 +89,9 @@ METRICS = {
         "Key files that are missing or not valid, so that their last valid content stays in effect.",
         mode="livemax",
     ),
+    "workers_failed": Metric(
+        Counter, "Workers that were killed, crashed, could not load the app, or did not answer gunicorn.", ("reason",)
+    ),
     "event_loop_stall_seconds": Metric(Histogram, "Turns of the event loop that took longer than 10 ms."),
 }
 
@@ -103,7 +108,9 @@ class Metrics:
         self._children: dict[tuple[Any, ...], Any] = {}  # because labels() takes longer than inc()
 
     def prepare(self, routes: Iterable[str]) -> None:
-        """Set the counters of these routes to 0: Prometheus computes no rate for a counter that first appears with 1."""
+        """Set counters to 0: Prometheus computes no rate for a counter that first appears with 1."""
+        for reason in FAILURES:
+            self._metrics["workers_failed"].labels(reason=reason)
         for route in routes:
             for name, metric in METRICS.items():
                 if metric.labels == ("route",):
@@ -142,6 +149,12 @@ class Metrics:
                 return OTHER_TOPICS
             self._topics.add(topic)
         return topic
+
+
+def file_key(name: str, **labels: str) -> str:
+    """Return the key of a value of a counter in the files of prometheus_client, for the master."""
+    full = PREFIX + name
+    return mmap_key(full, f"{full}_total", list(labels), list(labels.values()), METRICS[name].description)
 
 
 def is_multiprocess() -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -68,8 +68,13 @@ def _reserve(file: Path, size: int) -> None:
         opened.write(bytes(max(0, size - opened.tell())))
 
 
-def mark_dead(pid: int) -> None:
-    """Remove the gauges of a worker that has died, and add its counters to those of the other dead workers."""
+def mark_dead(pid: int, counter: str = "") -> None:
+    """Remove the gauges of a worker that has died, and add its counters to those of the other dead workers.
+
+    Args:
+        counter: the key of a counter to increase; "" for none.
+    """
+    from prometheus_client.mmap_dict import MmapedDict
     from prometheus_client.multiprocess import mark_process_dead
 
     folder = Path(os.environ[VARIABLE])
@@ -78,17 +83,20 @@ def mark_dead(pid: int) -> None:
         for kind in SUMMED:
             file = folder / f"{kind}_{pid}.db"
             if _has_values(file):
-                _add(file, folder / f"{kind}_{DEAD}.db")
+                values = MmapedDict.read_all_values_from_file(str(file))  # type: ignore[no-untyped-call]
+                _add({key: value for key, value, _, _ in values}, folder / f"{kind}_{DEAD}.db", file.stat().st_size)
             file.unlink(missing_ok=True)
+        if counter:
+            _add({counter: 1}, folder / f"counter_{DEAD}.db", FILE_BYTES)
 
 
-def _add(source: Path, target: Path) -> None:
+def _add(values: Mapping[str, float], target: Path, size: int) -> None:
     from prometheus_client.mmap_dict import MmapedDict
 
-    _reserve(target, source.stat().st_size)
+    _reserve(target, size)
     total = MmapedDict(str(target))  # type: ignore[no-untyped-call]
     try:
-        for key, value, _, _ in MmapedDict.read_all_values_from_file(str(source)):  # type: ignore[no-untyped-call]
+        for key, value in values.items():
             total.write_value(key, total.read_value(key)[0] + value, 0.0)  # type: ignore[no-untyped-call]
     finally:
         total.close()  # type: ignore[no-untyped-call]
