@@ -330,7 +330,7 @@ class Log(Protocol):
 
     @property
     def recent(self) -> Log:
-        """This log without its archive, which takes long to read. Snapshots read it. Without an archive, the log itself."""
+        """The log that snapshots read: this log without old records that take long to read. Usually the log itself."""
 
     def totals(self) -> Iterable[Total]:
         """Return the values of this log's metrics."""

@@ -157,7 +157,10 @@ TABLE = {
         "<tenant>": "extensions/test_extensions.py::test_the_example_of_prefixes_mounts_the_streams",
     },
     "docs/finite-reads.md": {"jq -c": "project/test_docs.py::test_the_loop_of_finite_reads_ends_at_the_end_of_the_log"},
-    "docs/hooks.md": {"def deserialize": "project/test_docs.py::test_the_hooks_work_as_described"},
+    "docs/hooks.md": {
+        "def deserialize": "project/test_docs.py::test_the_hooks_work_as_described",
+        "open_kafka_log": "project/test_docs.py::test_the_wrapper_of_a_log_hides_topics",
+    },
     "docs/install.md": {
         "pip install ../kafkasse": "tutorial/test_tutorial.py::test_a_reader_who_follows_the_tutorial_gets_the_app",
         "pip wheel": "project/test_packaging.py::test_the_wheel_contains_the_whole_package",
@@ -432,8 +435,7 @@ def test_the_hooks_work_as_described(tmp_path, caplog):
     The response of on_connect_error replaces the default one. The log goes to the logger that the example configures.
     """
     values = [text.encode("utf-16") for text in ('{"size": 5}', "not JSON", '{"size": 9000000}')]
-    (block,) = code("docs/hooks.md", "python")
-    (tmp_path / "hooks.py").write_text(block)
+    (tmp_path / "hooks.py").write_text(example("docs/hooks.md", "def deserialize"))
     app = _app(runpy.run_path(str(tmp_path / "hooks.py"))["config"], countries=values)
     caplog.set_level("INFO", "shop.streams")
 
@@ -446,6 +448,22 @@ def test_the_hooks_work_as_described(tmp_path, caplog):
     assert b'data: {"size":9000000,"_kafka":' in sent
     assert ["opened", "Skipped countries/0 offset 1", "A stream ended", "ended"] == messages
     assert (404, "We do not have that.") == (rejected.status_code, rejected.text)
+
+
+def test_the_wrapper_of_a_log_hides_topics(monkeypatch):
+    """The example of docs/hooks.md: a pattern does not match a hidden topic. A log in memory replaces Kafka."""
+    log, app = MemoryLog(), Flask(__name__)
+    for topic in ("orders.paid", "orders.paid.draft"):
+        log.create(topic)
+        log.append(topic, b"{}")
+    monkeypatch.setattr("kafkasse.app.open_kafka_log", lambda config: log)
+    app.testing = True
+    app.register_blueprint(_run(example("docs/hooks.md", "open_kafka_log"))["streams"])
+
+    body = app.test_client().get("/orders?timestamp=0").data
+
+    assert b'"topic":"orders.paid"' in body
+    assert b"draft" not in body
 
 
 def test_the_app_in_the_readme_streams_from_kafka(tree, web_venv, start, cluster, fresh_name, tmp_path):
