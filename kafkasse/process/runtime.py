@@ -145,6 +145,16 @@ def worker_exited(pid: int, failure: str = "") -> None:
             logging.getLogger("gunicorn.error").warning("The metrics of the process %s are lost: %s", pid, error)
 
 
+def set_outdated(is_outdated: bool) -> None:
+    """Set the metric `outdated_configuration`, in the master. An error must not stop it."""
+    try:
+        from kafkasse.process.telemetry import metrics, multiprocess
+
+        multiprocess.set_gauge(metrics.file_key("outdated_configuration"), is_outdated)
+    except Exception as error:  # noqa: BLE001 - the disk may be full, or this version uninstalled
+        logging.getLogger("gunicorn.error").warning("The metric outdated_configuration is lost: %s", error)
+
+
 def set_ready() -> None:
     """Record that this worker has reached Kafka."""
     if (path := folder()) is not None:

@@ -37,7 +37,11 @@ def install(arbiter: Any) -> None:
 
 
 def _handle_hup(arbiter: Any, replace_workers: Callable[[], None]) -> None:
-    """Replace the workers if the app can be loaded with the new configuration."""
+    runtime.set_outdated(not _has_reloaded(arbiter, replace_workers))
+
+
+def _has_reloaded(arbiter: Any, replace_workers: Callable[[], None]) -> bool:
+    """Replace the workers if the app can be loaded with the new configuration. Return whether they were replaced."""
     previous = _pin_file()
     try:
         reason = _problem(arbiter.app)
@@ -48,11 +52,13 @@ def _handle_hup(arbiter: Any, replace_workers: Callable[[], None]) -> None:
         arbiter.log.error("The configuration was not reloaded; the running one stays in effect. %s", reason)
         if previous is not None:
             config_file.pin(*previous)
-        return
+        return False
     try:
         replace_workers()
     except Exception as error:  # noqa: BLE001
         arbiter.log.error("Not all workers could be replaced. Send SIGHUP again. %s: %s", type(error).__name__, error)
+        return False
+    return True
 
 
 def _pin_file() -> tuple[Path, bytes | None] | None:

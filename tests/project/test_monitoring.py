@@ -160,9 +160,17 @@ def test_an_alert_fires_although_a_metric_did_not_exist_before(root, tmp_path, a
 
 @pytest.mark.processes
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian's package prometheus) is not installed")
-@pytest.mark.parametrize(("names", "values"), [([], "0x119 1"), (["KafkasseMisconfigured"], "0x110 1x10")])
-def test_a_key_file_that_is_unusable_for_a_moment_is_not_an_alert(root, tmp_path, names, values):
-    series = {f'{PREFIX}outdated_key_files{{job="kafkasse"}}': values, 'up{job="kafkasse"}': "1x120"}
+@pytest.mark.parametrize(
+    ("names", "metric", "values"),
+    [
+        ([], "outdated_key_files", "0x119 1"),
+        (["KafkasseMisconfigured"], "outdated_key_files", "0x110 1x10"),
+        ([], "outdated_configuration", "0x61 1x59"),
+        (["KafkasseNotReloaded"], "outdated_configuration", "0x59 1x61"),
+    ],
+)
+def test_a_file_that_is_unusable_for_a_moment_is_not_an_alert(root, tmp_path, names, metric, values):
+    series = {f'{PREFIX}{metric}{{job="kafkasse"}}': values, 'up{job="kafkasse"}': "1x120"}
 
     check_firing(root, tmp_path, names, series)
 

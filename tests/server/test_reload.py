@@ -16,6 +16,7 @@ from gevent.event import Event
 
 from kafkasse import __version__
 from kafkasse.tools.broker import EmbeddedBroker
+from tests.server.conftest import metric
 from tests.support.client import Client, fetch, numbers
 from tests.support.kafka import Cluster
 from tests.support.server import KILLED, Server
@@ -116,6 +117,7 @@ def test_an_invalid_file_changes_nothing(world, cluster, topic):
     """Streams stay open, and a new worker serves with the old file. One log line gives the reason."""
     server, port = world.server, world.server.port
     worker = server.workers()
+    assert 0 == metric(server, "outdated_configuration")
     with Client(port, "/old").ready() as client:
         for n, (text, reason) in enumerate(INVALID.items()):
             world.file.unlink()
@@ -127,6 +129,7 @@ def test_an_invalid_file_changes_nothing(world, cluster, topic):
             assert reason in line
             assert str(world.file) in line or "nothing to serve" in line
             assert worker == server.workers()
+            wait_until(lambda: 1 == metric(server, "outdated_configuration"))
             cluster.send(topic, b'{"n":%d}' % n)
             assert [n] == numbers(client.events(1))
 
@@ -134,11 +137,13 @@ def test_an_invalid_file_changes_nothing(world, cluster, topic):
     os.kill(worker[0], signal.SIGKILL)
     wait_until(lambda: server.workers() not in ([], worker))
     assert [0] == numbers(Client(port, "/old").events(1))
+    assert 1 == metric(server, "outdated_configuration")
 
     world.configure(new={"path": "/new", "topics": [topic], "start": "earliest"})
     world.reload()
     assert [0] == numbers(Client(port, "/new").events(1))
     assert 404 == fetch(port, "/old").status
+    wait_until(lambda: 0 == metric(server, "outdated_configuration"))
 
 
 def test_a_topic_that_does_not_exist_is_a_warning(world, topic):

@@ -89,6 +89,11 @@ METRICS = {
         "Key files that are missing or not valid, so that their last valid content stays in effect.",
         mode="livemax",
     ),
+    "outdated_configuration": Metric(
+        Gauge,
+        "1 if the last reload failed, so that the previous configuration stays in effect; otherwise 0.",
+        mode="livemax",
+    ),
     "workers_failed": Metric(
         Counter, "Workers that were killed, crashed, could not load the app, or did not answer gunicorn.", ("reason",)
     ),
@@ -152,9 +157,10 @@ class Metrics:
 
 
 def file_key(name: str, **labels: str) -> str:
-    """Return the key of a value of a counter in the files of prometheus_client, for the master."""
-    full = PREFIX + name
-    return mmap_key(full, f"{full}_total", list(labels), list(labels.values()), METRICS[name].description)
+    """Return the key of a value in the files of prometheus_client, for the master."""
+    metric, full = METRICS[name], PREFIX + name
+    sample = f"{full}_total" if metric.type is Counter else full
+    return mmap_key(full, sample, list(labels), list(labels.values()), metric.description)
 
 
 def is_multiprocess() -> bool:

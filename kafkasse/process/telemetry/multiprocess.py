@@ -90,6 +90,17 @@ def mark_dead(pid: int, counter: str = "") -> None:
             _add({counter: 1}, folder / f"counter_{DEAD}.db", FILE_BYTES)
 
 
+def set_gauge(key: str, value: float) -> None:
+    """Set a gauge of this process, the master. Its mode is livemax."""
+    from prometheus_client.mmap_dict import MmapedDict
+
+    file = Path(os.environ[VARIABLE]) / f"gauge_livemax_{os.getpid()}.db"
+    _reserve(file, FILE_BYTES)
+    values = MmapedDict(str(file))  # type: ignore[no-untyped-call]
+    values.write_value(key, value, 0.0)  # type: ignore[no-untyped-call]
+    values.close()  # type: ignore[no-untyped-call]
+
+
 def _add(values: Mapping[str, float], target: Path, size: int) -> None:
     from prometheus_client.mmap_dict import MmapedDict
 
