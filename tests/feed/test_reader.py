@@ -54,7 +54,7 @@ class ReaderWorld(World):
 
     @property
     def parked(self) -> int:
-        return sum(feed.parked for tail in self.tails for feed in tail.feeds.values())
+        return sum(len(feed.parked) for tail in self.tails for feed in tail.feeds.values())
 
 
 @pytest.fixture

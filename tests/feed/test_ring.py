@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkasse.feed.core.feed import FeedKey
+from kafkasse.feed.core.reader import ReaderCore
+from kafkasse.feed.core.reader_states import FEED_END
 from kafkasse.feed.core.ring import INDEX_ENTRY_BYTES, RingLimits
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.log import UNKNOWN_EPOCH, Batch, Partition
@@ -133,7 +135,7 @@ def test_a_full_ring_is_not_flushed_for_each_segment():
     shared = feed(1, max_records=100)
     append(shared, 0, 100)
     client = ParkedClient()
-    shared.park(client)
+    ReaderCore(FEED_END, shared, NO_LIMIT).park(client)
 
     for offset in range(100, 105):
         shared.append(Batch(Partition("t", 0), [MemoryRecord(offset, 1000, None, b'{"n":1}')], offset + 1, 0))

@@ -131,7 +131,7 @@ def test_a_stream_that_ends_is_complete(world):
 
 def test_all_clients_of_a_feed_share_one_compression(world, monkeypatch):
     peers = [world.connect(Zstd()) for _ in range(CLIENTS)]
-    wait_until(lambda: CLIENTS == sum(feed.parked for feed in world.feeds._tail.feeds.values()))  # type: ignore[union-attr]
+    wait_until(lambda: CLIENTS == sum(len(feed.parked) for feed in world.feeds._tail.feeds.values()))  # type: ignore[union-attr]
     calls = []
     compress = compression.Zstd.segment
     monkeypatch.setattr(compression.Zstd, "segment", lambda self, data: calls.append(data) or compress(self, data))

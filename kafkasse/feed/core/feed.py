@@ -22,7 +22,16 @@ from kafkasse.errors import KafkasseError
 from kafkasse.feed.core.epochs import FeedEpochs
 from kafkasse.feed.core.ring import Ring, RingLimits, Segment
 from kafkasse.feed.core.stats import RouteStats
-from kafkasse.feed.core.subscribers import FeedPosition, Flush, Group, NewFrames, Parked, ParkedClient, Subscribers
+from kafkasse.feed.core.subscribers import (
+    FeedPosition,
+    Flush,
+    Group,
+    NewFrames,
+    Parked,
+    ParkedClient,
+    ParkedReader,
+    Subscribers,
+)
 from kafkasse.log import Batch, Gap, Offsets, Partition
 from kafkasse.records import frame
 from kafkasse.records.encoder import Encoder, Piece
@@ -211,11 +220,9 @@ class FeedCore:
             topic_ids: the ID of each topic in `places`.
         """
         self.ids.topic_ids.update(topic_ids)
-        for group in self._subscribers.groups:
-            for parked in group.clients:
-                if parked.stopped_at is None:
-                    parked.stopped_at = self._last_flush.position_of(parked)
-                    parked.client.wake()
+        for parked in self.parked:
+            parked.reader.unparked(self.unpark(parked))
+            parked.client.wake()
         for partition, place in places.items():
             if place.offset is not None:
                 self.ids.set(partition, place.offset, place.timestamp, place.epoch)
@@ -325,14 +332,19 @@ class FeedCore:
                 if chunk is None:
                     chunk = chunks[coding] = client.to_chunk(data)
                 if not client.try_send(chunk, data):
-                    parked.stopped_at = flush.position_of(parked)
+                    parked.reader.unparked(self.unpark(parked))
 
     def fail(self, error: KafkasseError | None) -> None:
         """End all streams of this feed, with this error. If it is None, the streams end so that their clients reconnect."""
         self.failure = error
         self.ended = error is None
-        for parked in [client for group in self._subscribers.groups for client in group.clients]:
+        for parked in self.parked:
             parked.client.wake()
+
+    @property
+    def parked(self) -> list[Parked]:
+        """The parked clients."""
+        return [parked for group in self._subscribers.groups for parked in group.clients]
 
     # Readers call these.
 
@@ -357,11 +369,12 @@ class FeedCore:
         """Return whether a client that needs this segment next has received everything that the feed has flushed."""
         return segment == self.ring.head == self.ring.flushed and self.is_open
 
-    def park(self, client: ParkedClient, selector: Selector | None = None) -> Parked:
+    def park(self, client: ParkedClient, reader: ParkedReader, selector: Selector | None = None) -> Parked:
         """Send frames to this client from now on. It must have received everything up to the head of the ring.
 
         Args:
             client: the client.
+            reader: its reader.
             selector: with dimensions, the records that the client receives.
         """
         # The parked clients move past the records that were filtered out since the last flush, as this client has.
@@ -369,7 +382,7 @@ class FeedCore:
         places = self._last_flush.after.places
         if any(places.get(partition) != place for partition, place in moved.items()):
             self._change_flushed(places={**places, **moved})
-        return self._subscribers.add(client, selector)
+        return self._subscribers.add(client, reader, selector)
 
     def position_of(self, parked: Parked) -> FeedPosition:
         """Return the position of a parked client, which includes the bytes that the client keeps unsent."""
@@ -381,8 +394,3 @@ class FeedCore:
         self._last_flush.unsent.pop(parked, None)
         self._subscribers.remove(parked)
         return position
-
-    @property
-    def parked(self) -> int:
-        """The number of parked clients."""
-        return sum(len(group.clients) for group in self._subscribers.groups)

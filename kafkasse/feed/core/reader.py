@@ -28,6 +28,7 @@ from kafkasse.feed.core.reader_states import (
     Release,
     Slot,
     State,
+    Unparked,
     Waiting,
     WaitingForSnapshot,
     WithOwnIds,
@@ -123,10 +124,12 @@ class ReaderCore:
         if new not in NEXT_STATES[former]:
             raise RuntimeError(f"A reader cannot change from {former.__name__} to {new.__name__}.")
         self._state = state
-        if former is not Opening:
-            self.stats.readers[NAMES[former]] -= 1
+        if (name := NAMES[new]) is (former_name := NAMES.get(former)):
+            return
+        if former_name is not None:
+            self.stats.readers[former_name] -= 1
         if new is not Closed:
-            self.stats.readers[NAMES[new]] += 1
+            self.stats.readers[name] += 1
         if former is CatchingUp:
             del self.stats.catching_up[self]
         elif new is CatchingUp:
@@ -160,7 +163,7 @@ class ReaderCore:
 
     def park(self, client: ParkedClient) -> None:
         """Let the feed send to `client`. Call this only if `can_park` is true."""
-        parked = self._feed.park(client, self._selector)
+        parked = self._feed.park(client, self, self._selector)
         self._enter(parked)
         position = self._feed.position_of(parked)
         self.events -= position.events
@@ -168,13 +171,20 @@ class ReaderCore:
 
     def unpark(self) -> None:
         """Take the client back from the feed."""
-        assert isinstance(self._state, Parked)  # noqa: S101 - see Stream.resume()
-        self.events, self.sent_bytes = self.totals()
-        position = self._feed.unpark(self._state)
+        if isinstance(self._state, Parked):
+            self.unparked(self._feed.unpark(self._state))
+        assert isinstance(self._state, Unparked)  # noqa: S101 - see Stream.resume()
+        position = self._state.position
+        self.events += position.events
+        self.sent_bytes += position.bytes
         self._enter(Live(position.segment, position.places))
         self._id_sent = position.id_sent
 
     # Events.
+
+    def unparked(self, position: FeedPosition) -> None:
+        """The feed sends nothing more to the parked client. Its greenlet continues at this position."""
+        self._enter(Unparked(position))
 
     def slot_requested(self, behind: Behind, slot: Slot) -> None:
         """The reader has a slot, or a place in the queue."""
@@ -262,7 +272,7 @@ class ReaderCore:
         """The stream has ended. May be called twice."""
         if isinstance(self._state, Closed):
             return None
-        if isinstance(self._state, Parked):
+        if isinstance(self._state, Parked | Unparked):
             self.unpark()
         last = self._state
         # Without the cursor and its slot, which refer to this reader: no reference cycle waits for the garbage collector.
@@ -286,14 +296,18 @@ class ReaderCore:
 
     def totals(self) -> tuple[int, int]:
         """Return how many records and how many bytes were sent to the client."""
-        if isinstance(self._state, Parked):
-            position = self._feed.position_of(self._state)
-            return self.events + position.events, self.sent_bytes + position.bytes
-        return self.events, self.sent_bytes
+        match self._state:
+            case Parked() as parked:
+                position = self._feed.position_of(parked)
+            case Unparked(position):
+                pass
+            case _:
+                return self.events, self.sent_bytes
+        return self.events + position.events, self.sent_bytes + position.bytes
 
     def lag(self) -> int:
         """Return how many offsets the client is behind the feed, in all partitions together."""
-        if isinstance(self._state, Parked | WaitingForSnapshot | ReadingSnapshot | Closed):
+        if isinstance(self._state, Parked | Unparked | WaitingForSnapshot | ReadingSnapshot | Closed):
             return 0
         offsets = self._offsets()
         return sum(max(0, end - offsets.get(partition, end)) for partition, end in self._feed.ids.offsets.items())

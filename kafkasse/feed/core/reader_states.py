@@ -19,8 +19,11 @@ Joining             Live                its position is one of the feed's
                     Behind              the ring evicted the next segment, or the log has lost records that the client read
 Live                Parked              the client has received everything
                     Behind              the ring evicted the next segment
-Parked              Live                the socket did not accept all bytes, the feed skipped records, or the stream ends
-all but Opening     Closed              the stream has ended
+Parked              Unparked            the socket did not accept all bytes, the feed skipped records, or the stream ends
+Unparked            Live                its greenlet runs
+all from            Closed              the stream has ended
+WaitingForSnapshot
+to Live
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from typing import NamedTuple, Protocol
 
 from kafkasse.feed.core.catch_up import CatchUpCore
 from kafkasse.feed.core.snapshot import SnapshotCore, SnapshotVersion
-from kafkasse.feed.core.subscribers import Parked
+from kafkasse.feed.core.subscribers import FeedPosition, Parked
 from kafkasse.log import Partition
 from kafkasse.records.position import IdWriter, Places
 
@@ -151,6 +154,13 @@ class Live:
 
 
 @dataclass(slots=True, eq=False)
+class Unparked:
+    """Receives nothing more until its greenlet runs. The position counts the bytes that its client keeps unsent."""
+
+    position: FeedPosition
+
+
+@dataclass(slots=True, eq=False)
 class Closed:
     """Has released everything. `last` is where the client is; Opening if it has not received its whole snapshot."""
 
@@ -158,7 +168,7 @@ class Closed:
 
 
 WithOwnIds = Behind | Waiting | OpeningCursor | CatchingUp | Joining
-State = Opening | WaitingForSnapshot | ReadingSnapshot | WithOwnIds | Live | Parked | Closed
+State = Opening | WaitingForSnapshot | ReadingSnapshot | WithOwnIds | Live | Parked | Unparked | Closed
 
 NAMES: Mapping[type[State], ReaderState] = {
     WaitingForSnapshot: ReaderState.SNAPSHOT,
@@ -170,6 +180,7 @@ NAMES: Mapping[type[State], ReaderState] = {
     Joining: ReaderState.JOINING,
     Live: ReaderState.LIVE,
     Parked: ReaderState.PARKED,
+    Unparked: ReaderState.PARKED,
     Closed: ReaderState.CLOSED,
 }
 
@@ -183,7 +194,8 @@ NEXT_STATES: Mapping[type[State], tuple[type[State], ...]] = {
     CatchingUp: (Joining, Behind, Closed),
     Joining: (Live, Behind, Closed),
     Live: (Parked, Behind, Closed),
-    Parked: (Live, Closed),
+    Parked: (Unparked,),
+    Unparked: (Live,),
     Closed: (),
 }
 

@@ -56,6 +56,13 @@ class ParkedClient(Protocol):
         """Start a greenlet that calls Reader.unpark()."""
 
 
+class ParkedReader(Protocol):
+    """The reader of a parked client."""
+
+    def unparked(self, position: FeedPosition) -> None:
+        """The feed sends nothing more to the client, which is at this position."""
+
+
 class Group:
     """The parked clients with one selector.
 
@@ -84,19 +91,11 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class Parked:
-    """A parked client. The feed sends to it, and no greenlet is needed.
-
-    Attributes:
-        client: sends to the client's socket.
-        group: the clients with the same selector.
-        stopped_at: where the client stopped, because its socket did not accept all bytes or the feed skipped records. The
-            position counts the bytes that the client keeps unsent. The client receives nothing more until its greenlet
-            runs. None: it is at the position of its group.
-    """
+    """Is at the position of its group. The feed sends to the client's socket, and no greenlet is needed."""
 
     client: ParkedClient
+    reader: ParkedReader
     group: Group
-    stopped_at: FeedPosition | None = None
 
 
 class Flush:
@@ -117,13 +116,11 @@ class Flush:
     def __init__(self, before: FeedPosition, after: FeedPosition, groups: Iterable[Group] = ()) -> None:
         self.before = before
         self.after = after
-        self.unsent = {parked: None for group in groups for parked in group.clients if parked.stopped_at is None}
+        self.unsent = {parked: None for group in groups for parked in group.clients}
         self.sending: Group | None = None
 
     def position_of(self, parked: Parked) -> FeedPosition:
         """Return the position of a client."""
-        if parked.stopped_at is not None:
-            return parked.stopped_at
         group = parked.group
         if parked not in self.unsent:
             return self.after._replace(events=group.events, bytes=group.bytes)
@@ -138,14 +135,14 @@ class Subscribers:
         self._groups: dict[Selector | None, Group] = {}
         self._by_values: dict[Values, dict[Group, None]] = {}
 
-    def add(self, client: ParkedClient, selector: Selector | None) -> Parked:
+    def add(self, client: ParkedClient, reader: ParkedReader, selector: Selector | None) -> Parked:
         """Add a client."""
         group = self._groups.get(selector)
         if group is None:
             group = self._groups[selector] = Group(selector)
             for values in selector.values if selector is not None else ():
                 self._by_values.setdefault(values, {})[group] = None
-        parked = Parked(client, group)
+        parked = Parked(client, reader, group)
         group.clients[parked] = None
         return parked
 
