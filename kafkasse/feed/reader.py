@@ -109,20 +109,21 @@ class Reader(ReaderCore):
             KafkasseError: the stream cannot continue.
         """
         deadline = time.monotonic() + timeout_s
-        while self.stop_reason is None:
+        while True:
             take_turn()  # because many readers may wake up at once
-            if self.stop_reason is not None:
-                break
+            if self.is_stopped:
+                return b""
             name = self.state
             data = self._read_once(deadline)
             # A reader without own records may fall behind again and again, and must still return for its heartbeats.
             has_paused = self.state in (name, ReaderState.BEHIND)
             if data or (has_paused and time.monotonic() >= deadline):
                 return data
-        return b""
 
     def _read_once(self, deadline: float) -> bytes:
         match self._state:
+            case Live() | Joining() as state:
+                return self._read_ring(state, deadline)
             case WaitingForSnapshot(Snapshot() as snapshot) as state:
                 version = snapshot.version(max(0.0, deadline - time.monotonic()), self._selector)
                 return self.snapshot_waited(state, version)
@@ -140,8 +141,6 @@ class Reader(ReaderCore):
                 return b""
             case CatchingUp(CatchUp() as catch_up, QueuedSlot() as slot) as state:
                 return self._read_cursor(state, catch_up, slot, deadline)
-            case Joining() | Live() as state:
-                return self._read_ring(state, deadline)
         raise RuntimeError(f"A reader that is {self.state.value} cannot read.")
 
     def _on_revoked(self) -> None:

@@ -217,14 +217,14 @@ class RecordSource:
 
 def _has_waited_at_end(reader: Reader) -> bool:
     """Return whether a reader without lines has waited for new records, and not for a slot or a cursor."""
-    return reader.stop_reason is None and reader.state in (ReaderState.JOINING, ReaderState.LIVE) and not reader.lag()
+    return not reader.is_stopped and reader.state in (ReaderState.JOINING, ReaderState.LIVE) and not reader.lag()
 
 
 def wait_for_lines(reader: Reader) -> bytes:
     """Return the next lines of a reader; none after LONG_POLL_S, or when the reader or the server stops."""
     deadline = time.monotonic() + LONG_POLL_S
     lines = b""
-    while not lines and reader.stop_reason is None and not streams.stopping:
+    while not (lines or reader.is_stopped) and not streams.stopping:
         if (left := deadline - time.monotonic()) <= 0:
             break
         lines = reader.read(min(left, CHECK_S))

@@ -259,7 +259,7 @@ class Stream:
     def _frames(self) -> Iterator[bytes | None]:
         reader, heartbeat_s = self.reader, self.settings.heartbeat_s
         heartbeat_at = time.monotonic() + heartbeat_s
-        while reader.stop_reason is None:
+        while not reader.is_stopped:
             if time.monotonic() >= self._deadline:
                 self.end(self._deadline_reason)
                 continue

@@ -12,6 +12,7 @@ from kafkasse.errors import KafkasseError, OffsetGone
 from kafkasse.feed import chunks
 from kafkasse.feed.chunks import Chunk
 from kafkasse.feed.core import chunk as core
+from kafkasse.feed.core.reader import StopReason
 from kafkasse.feed.feeds import Feeds
 from kafkasse.feed.shared_chunks import SharedChunks
 from kafkasse.log import Partition as LogPartition
@@ -36,7 +37,7 @@ LONG_POLL_S = 5e-9  # a few reads of the clock of a simulated world
 class FiniteClient:
     """A client with the offset of its last response. Each response is a connection to the checker."""
 
-    reader = SimpleNamespace(stop_reason=None, stats=SimpleNamespace(catch_ups=0, falls_behind=0))
+    reader = SimpleNamespace(stop_reason=StopReason.NOT_STOPPED, stats=SimpleNamespace(catch_ups=0, falls_behind=0))
     body = b""  # no response is open between two steps
     is_live = True
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -74,6 +75,13 @@ class FeedKey(NamedTuple):
         return frozenset(partition.topic for partition in self.selected)
 
 
+class FeedState(Enum):
+    """The states of a feed that has not failed. Its state after a failure is the error, which the readers raise."""
+
+    OPEN = "receives records"
+    ENDED = "the readers end their streams, and the clients reconnect"
+
+
 class FeedCore:
     """The frames of one selection of topics in one format.
 
@@ -92,8 +100,7 @@ class FeedCore:
         added: where each partition that the tail has added starts.
         readers: the number of readers. Feeds.open() increments it before it opens a reader; the reader decrements it.
         idle_since: when the last reader closed, by the same clock as `now`.
-        failure: the error that ended the feed, or None.
-        ended: the feed ended without an error. Its readers end their streams, and the clients reconnect.
+        state: whether the feed is open, has ended, or has failed with an error.
     """
 
     def __init__(
@@ -117,8 +124,7 @@ class FeedCore:
         self.readers = 0
         self.stats = stats
         self.idle_since = now
-        self.failure: KafkasseError | None = None
-        self.ended = False
+        self.state: FeedState | KafkasseError = FeedState.OPEN
         self._has_dimensions = key.encoder.dimensions is not None
         self._heartbeat_s = heartbeat_s
         self._heartbeat_at = now + heartbeat_s
@@ -336,8 +342,7 @@ class FeedCore:
 
     def fail(self, error: KafkasseError | None) -> None:
         """End all streams of this feed, with this error. If it is None, the streams end so that their clients reconnect."""
-        self.failure = error
-        self.ended = error is None
+        self.state = error or FeedState.ENDED
         for parked in self.parked:
             parked.client.wake()
 
@@ -363,7 +368,7 @@ class FeedCore:
     @property
     def is_open(self) -> bool:
         """Whether the feed has neither failed nor ended."""
-        return self.failure is None and not self.ended
+        return self.state is FeedState.OPEN
 
     def can_park(self, segment: int) -> bool:
         """Return whether a client that needs this segment next has received everything that the feed has flushed."""

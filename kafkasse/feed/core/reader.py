@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 
-from kafkasse.errors import Unavailable
+from kafkasse.errors import KafkasseError, Unavailable
 from kafkasse.feed.core.catch_up import CatchUpCore
 from kafkasse.feed.core.feed import FeedCore, gap_events
 from kafkasse.feed.core.reader_states import (
@@ -49,10 +49,18 @@ MAX_PIECE_SEGMENTS = 1000  # that a reader examines at once
 
 
 class StopReason(Enum):
-    """Why read() returns no more frames."""
+    """Whether read() returns no more frames, and why. A reader stops in any of its states, and keeps its position."""
 
-    CLIENT_LEFT = "the client closed its connection"
+    NOT_STOPPED = "read() returns frames"
     ENDED = "the server ends the stream, and the client reconnects"
+    CLIENT_LEFT = "the client closed its connection"
+
+
+NEXT_REASONS = {
+    StopReason.NOT_STOPPED: (StopReason.ENDED, StopReason.CLIENT_LEFT),
+    StopReason.ENDED: (StopReason.CLIENT_LEFT,),
+    StopReason.CLIENT_LEFT: (),
+}
 
 
 class ReaderCore:
@@ -67,7 +75,7 @@ class ReaderCore:
         selector: the records that the client receives, if the feed has dimensions.
 
     Attributes:
-        stop_reason: why there are no more frames; None until then.
+        stop_reason: whether there are no more frames, and why.
         stats: the totals of the route.
         events, sent_bytes: the numbers of records and bytes sent to the client. While it is parked, call totals() instead.
     """
@@ -94,7 +102,7 @@ class ReaderCore:
         selector: Selector | None = None,
     ) -> None:
         self._state: State = Opening()
-        self.stop_reason: StopReason | None = None
+        self.stop_reason = StopReason.NOT_STOPPED
         self.events = self.sent_bytes = 0
         self.stats = feed.stats
         for state in (ReaderState.BEHIND, ReaderState.JOINING):  # a metric that first appears with 1 seems not to grow
@@ -116,6 +124,11 @@ class ReaderCore:
     def state(self) -> ReaderState:
         """The state of the reader."""
         return NAMES[type(self._state)]
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether read() returns no more frames."""
+        return self.stop_reason is not StopReason.NOT_STOPPED
 
     # State changes.
 
@@ -192,7 +205,7 @@ class ReaderCore:
 
     def slot_granted(self, waiting: Waiting) -> bool:
         """Return whether the reader still needs the slot: it opens a cursor."""
-        if self._state is not waiting or self.stop_reason is not None:
+        if self._state is not waiting or self.is_stopped:
             return False
         self._enter(OpeningCursor(waiting.ids, waiting.slot))
         return True
@@ -222,7 +235,7 @@ class ReaderCore:
 
     def may_read(self, state: CatchingUp) -> bool:
         """Return whether the reader still reads through this cursor."""
-        return self.stop_reason is None and self._state is state and not self._may_join(state)
+        return not self.is_stopped and self._state is state and not self._may_join(state)
 
     def cursor_read(self, state: CatchingUp, data: bytes) -> Release | None:
         """The cursor has returned `data`. Without any, join the feed if possible."""
@@ -230,12 +243,12 @@ class ReaderCore:
         self._count_events(catch_up.events - state.events)
         state.events = catch_up.events
         self._id_sent = catch_up.id_sent
-        if catch_up.ended and self.stop_reason is None:
-            self.stop_reason = StopReason.ENDED
+        if catch_up.ended:
+            self.stopped(StopReason.ENDED)
         if data or self._state is not state or not self._may_join(state):
             return None
         self._check_feed()
-        return None if self.stop_reason is not None else self._join(state)
+        return None if self.is_stopped else self._join(state)
 
     def _may_join(self, state: CatchingUp) -> bool:
         return state.catch_up.idle and (self._feed.covers(state.ids) or not self._feed.is_open)
@@ -256,16 +269,15 @@ class ReaderCore:
 
     def _check_feed(self) -> None:
         """Stop if the feed has failed or ended. Without effect after a stop."""
-        if self.stop_reason is not None:
+        if self._feed.is_open or self.is_stopped:
             return
-        if self._feed.failure is not None:
-            raise self._feed.failure
-        if self._feed.ended:
-            self.stop_reason = StopReason.ENDED
+        if isinstance(self._feed.state, KafkasseError):
+            raise self._feed.state
+        self.stopped(StopReason.ENDED)
 
     def stopped(self, reason: StopReason) -> None:
         """The stream ends: all calls of read() return b"" from now on."""
-        if self.stop_reason is not StopReason.CLIENT_LEFT:
+        if reason in NEXT_REASONS[self.stop_reason]:
             self.stop_reason = reason
 
     def closed(self, now: float) -> Release | None:
@@ -278,7 +290,8 @@ class ReaderCore:
         # Without the cursor and its slot, which refer to this reader: no reference cycle waits for the garbage collector.
         where = Behind(last.ids) if isinstance(last, WithOwnIds) else last
         self._enter(Closed(where if isinstance(where, Behind | Live) else Opening()))
-        self.stop_reason = self.stop_reason or StopReason.CLIENT_LEFT
+        if not self.is_stopped:
+            self.stopped(StopReason.CLIENT_LEFT)
         self._feed.readers -= 1
         self._feed.idle_since = now
         return _resources(last)
@@ -549,7 +562,7 @@ class ReaderCore:
     @property
     def can_park(self) -> bool:
         """Whether the reader is live and its client has received everything."""
-        return isinstance(self._state, Live) and self.stop_reason is None and self._feed.can_park(self._state.segment)
+        return isinstance(self._state, Live) and not self.is_stopped and self._feed.can_park(self._state.segment)
 
     def _skip_filtered_records(self) -> None:
         """Move to the feed's position if only filtered records are between it and the reader's position."""
