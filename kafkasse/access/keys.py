@@ -137,6 +137,8 @@ class KeySetUrl:
                     self._logger.warning("%s: the keys cannot be fetched: %s", self._setting, reason)
                 self._is_failing = True
                 return False
+            if self._is_failing:
+                self._logger.info("%s: the keys were fetched again.", self._setting)
             self._fetched_at, self._is_failing = self._clock(), False
             return True
 

@@ -74,7 +74,9 @@ class WatchedFile(Generic[Content]):
             self._stat = stat
             self._content = self._read()
             self.version += 1
-            self.is_outdated = False
+            if self.is_outdated:
+                self.is_outdated = False
+                self._logger.info("%s: the file is valid again.", self._setting)
         except OSError as error:
             self.is_outdated = True
             last, self._stat = self._stat, (0, 0, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 
 import gevent
@@ -87,9 +88,11 @@ def test_keys_survive_an_outage_for_a_limited_time(issuer, caplog):
 
     assert 1 <= int(unavailable.value.headers["Retry-After"]) <= RETRY_S
     assert ["guards.a.jwt.jwks_url: the keys cannot be fetched: connection refused"] == caplog.messages
+    caplog.set_level(logging.INFO)
     issuer.is_down = False
     issuer.now += RETRY_S
     assert issuer.source.find("rsa-1", "RS256")
+    assert ["guards.a.jwt.jwks_url: the keys were fetched again."] == caplog.messages[1:]
 
 
 def test_an_outage_at_the_start_is_temporary(issuer):

@@ -8,8 +8,9 @@ from weakref import WeakSet
 from kafkasse.access.watched_file import WatchedFile, outdated_count
 
 
-def test_an_unexpected_error_of_the_parser_is_logged_and_counted(tmp_path, monkeypatch, caplog):
-    """The last valid content stays in effect. The log line does not quote the error, which may contain a secret."""
+def test_an_unexpected_error_of_the_parser_is_logged_and_counted_until_the_file_is_valid(tmp_path, monkeypatch, caplog):
+    """The last valid content stays in effect. The log lines do not quote the error, which may contain a secret."""
+    caplog.set_level(logging.INFO)
     monkeypatch.setattr("kafkasse.access.watched_file.CHECK_INTERVAL_S", 0)
     monkeypatch.setattr("kafkasse.access.watched_file._files", WeakSet())  # not those of other tests
     path = tmp_path / "keys"
@@ -25,3 +26,6 @@ def test_an_unexpected_error_of_the_parser_is_logged_and_counted(tmp_path, monke
     assert ["ticket_secret_file: KeyError. The last valid content stays in effect."] == caplog.messages
     path.write_text("22")
     assert (0, 2) == (outdated_count(), file.content)
+    assert ["ticket_secret_file: the file is valid again."] == caplog.messages[1:]
+    path.write_text("1")
+    assert (1, 2) == (file.content, len(caplog.messages))
