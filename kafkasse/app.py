@@ -17,6 +17,7 @@ from kafkasse.errors import KafkasseError, MethodNotAllowed, NotFound
 from kafkasse.kafka.version import check_version
 from kafkasse.log import Log
 from kafkasse.process.loop_thread import loop_thread
+from kafkasse.process.runtime import OPERATIONS_BIND
 from kafkasse.process.telemetry import request_id
 from kafkasse.web.blueprint import add_request_id, streams_blueprint
 from kafkasse.web.headers import DEFAULT_HEADERS
@@ -24,7 +25,6 @@ from kafkasse.web.operations import add_operations
 from kafkasse.web.pages import PAGE_STREAM, pages
 from kafkasse.web.service import StreamService
 
-OPERATIONS_BIND = "KAFKASSE_OPERATIONS_BIND"
 # The classes of Flask's own errors that have a page. All others have the type about:blank, which is a status alone.
 FLASK_ERRORS: dict[int, type[KafkasseError]] = {404: NotFound, 405: MethodNotAllowed, 500: KafkasseError}
 

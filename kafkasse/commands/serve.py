@@ -18,9 +18,9 @@ from kafkasse import config_file
 from kafkasse.commands import options
 from kafkasse.config import Config
 from kafkasse.errors import CommandError
+from kafkasse.process.runtime import OPERATIONS_BIND
 
 BIND_DEFAULT = "127.0.0.1:6917"
-OPERATIONS_BIND = "KAFKASSE_OPERATIONS_BIND"
 APP = "kafkasse.app:create_app()"
 SETTINGS = "python:kafkasse.server.gunicorn_conf"
 

@@ -27,6 +27,7 @@ from typing import Any
 from kafkasse.errors import ConfigurationError
 
 BASE_VARIABLE = "KAFKASSE_RUNTIME_DIR"
+OPERATIONS_BIND = "KAFKASSE_OPERATIONS_BIND"  # the variable with the address for operators
 FOLDER_VARIABLE = "_KAFKASSE_SERVER_DIR"  # set by start() for the workers
 READY = "ready"
 NAME = "name"

@@ -160,10 +160,12 @@ class Worker(GeventWorker):  # type: ignore[misc]
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Patching more than once")  # setup() has left out two modules
             super().patch()
-        if address := os.environ.get("KAFKASSE_OPERATIONS_BIND"):
+        if address := os.environ.get(runtime.OPERATIONS_BIND):
             self._operations_name = name_of_listener(self, address)
             if self._operations_name is None:
-                self.log.error("This server does not listen at KAFKASSE_OPERATIONS_BIND, so operators cannot use it.")
+                self.log.error(
+                    "This server does not listen at %s, so operators cannot use it.", runtime.OPERATIONS_BIND
+                )
 
     def load_wsgi(self) -> None:
         """Load the app, and let its streams take over their sockets."""
