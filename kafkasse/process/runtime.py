@@ -69,7 +69,7 @@ def start(with_metrics: bool = True) -> None:
         with_metrics: whether the workers share their metrics. If so, the master must call worker_exited().
 
     Raises:
-        ConfigurationError: another user could change the directory, or it cannot be created.
+        ConfigurationError: another user could change the directory, or it or that of the metrics cannot be created.
     """
     inherited = folder()  # after SIGUSR2, this master is a child of the old master
     try:
@@ -121,7 +121,13 @@ def _complete(path: Path) -> None:
     if not (path / "lock").exists():
         _lock_folder(path)
     if metrics := os.environ.get(METRICS_VARIABLE):
-        Path(metrics).mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            Path(metrics).mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(
+                f"The server cannot create the directory of its metrics in {metrics}: {error.strerror}."
+                f" Remove {METRICS_VARIABLE}, or set it to a path that the user of this process can create or write to."
+            ) from None
 
 
 def _lock_folder(path: Path) -> None:

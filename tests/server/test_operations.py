@@ -70,9 +70,16 @@ def test_a_path_that_is_too_long_for_the_sockets_of_the_workers_is_reported(proc
 
 
 @pytest.mark.parametrize("folder", ["/proc/nope", "/dev/null"])
-def test_a_private_directory_that_cannot_be_created_is_reported(processes, folder):
-    with pytest.raises(AssertionError, match=f"private directory in {folder}: .*Set KAFKASSE_RUNTIME_DIR to"):
-        Server(IN_MEMORY, KAFKASSE_RUNTIME_DIR=folder)
+@pytest.mark.parametrize(
+    ("variable", "line"),
+    [
+        ("KAFKASSE_RUNTIME_DIR", "private directory in {}: .*Set KAFKASSE_RUNTIME_DIR to"),
+        ("PROMETHEUS_MULTIPROC_DIR", "metrics in {}: .*Remove PROMETHEUS_MULTIPROC_DIR, or set it to"),
+    ],
+)
+def test_a_directory_that_cannot_be_created_is_reported(processes, folder, variable, line):
+    with pytest.raises(AssertionError, match=line.format(folder)):
+        Server(IN_MEMORY, **{variable: folder})
 
 
 def test_ends_one_stream_of_any_worker(workers, clients):
