@@ -14,7 +14,7 @@ from kafkasse.feed.core.catch_up import CatchUpCore
 from kafkasse.feed.core.feed import FeedCore, gap_events
 from kafkasse.feed.core.reader_states import (
     NAMES,
-    NEXT_STATES,
+    TRANSITIONS,
     Behind,
     CatchingUp,
     Closed,
@@ -54,13 +54,6 @@ class StopReason(Enum):
     NOT_STOPPED = "read() returns frames"
     ENDED = "the server ends the stream, and the client reconnects"
     CLIENT_LEFT = "the client closed its connection"
-
-
-NEXT_REASONS = {
-    StopReason.NOT_STOPPED: (StopReason.ENDED, StopReason.CLIENT_LEFT),
-    StopReason.ENDED: (StopReason.CLIENT_LEFT,),
-    StopReason.CLIENT_LEFT: (),
-}
 
 
 class ReaderCore:
@@ -134,7 +127,7 @@ class ReaderCore:
 
     def _enter(self, state: State) -> None:
         former, new = type(self._state), type(state)
-        if new not in NEXT_STATES[former]:
+        if (former, new) not in TRANSITIONS:
             raise RuntimeError(f"A reader cannot change from {former.__name__} to {new.__name__}.")
         self._state = state
         if (name := NAMES[new]) is (former_name := NAMES.get(former)):
@@ -188,8 +181,6 @@ class ReaderCore:
             self.unparked(self._feed.unpark(self._state))
         assert isinstance(self._state, Unparked)  # noqa: S101 - see Stream.resume()
         position = self._state.position
-        self.events += position.events
-        self.sent_bytes += position.bytes
         self._enter(Live(position.segment, position.places))
         self._id_sent = position.id_sent
 
@@ -198,6 +189,8 @@ class ReaderCore:
     def unparked(self, position: FeedPosition) -> None:
         """The feed sends nothing more to the parked client. Its greenlet continues at this position."""
         self._enter(Unparked(position))
+        self.events += position.events
+        self.sent_bytes += position.bytes
 
     def slot_requested(self, behind: Behind, slot: Slot) -> None:
         """The reader has a slot, or a place in the queue."""
@@ -277,7 +270,7 @@ class ReaderCore:
 
     def stopped(self, reason: StopReason) -> None:
         """The stream ends: all calls of read() return b"" from now on."""
-        if reason in NEXT_REASONS[self.stop_reason]:
+        if self.stop_reason is not StopReason.CLIENT_LEFT:
             self.stop_reason = reason
 
     def closed(self, now: float) -> Release | None:
@@ -309,14 +302,10 @@ class ReaderCore:
 
     def totals(self) -> tuple[int, int]:
         """Return how many records and how many bytes were sent to the client."""
-        match self._state:
-            case Parked() as parked:
-                position = self._feed.position_of(parked)
-            case Unparked(position):
-                pass
-            case _:
-                return self.events, self.sent_bytes
-        return self.events + position.events, self.sent_bytes + position.bytes
+        if isinstance(self._state, Parked):
+            position = self._feed.position_of(self._state)
+            return self.events + position.events, self.sent_bytes + position.bytes
+        return self.events, self.sent_bytes
 
     def lag(self) -> int:
         """Return how many offsets the client is behind the feed, in all partitions together."""
@@ -578,9 +567,5 @@ class ReaderCore:
 
 def _resources(state: State) -> Release | None:
     """Return what a reader has in this state and must release when it leaves it."""
-    match state:
-        case Waiting(slot=slot) | OpeningCursor(slot=slot):
-            return Release(slot)
-        case CatchingUp(catch_up, slot):
-            return Release(slot, (catch_up,))
-    return None
+    cursors = (state.catch_up,) if isinstance(state, CatchingUp) else ()
+    return Release(state.slot, cursors) if isinstance(state, Waiting | OpeningCursor | CatchingUp) else None

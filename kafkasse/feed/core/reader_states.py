@@ -1,34 +1,8 @@
-"""The states of a reader: the data of each state, the transitions, and what the driver releases after some of them.
-
-state               next                when
-Opening             WaitingForSnapshot  the route starts with a snapshot
-                    Live                the client starts at the position of the feed
-                    Joining             the ring covers the client's position
-                    Behind              the ring does not cover it
-WaitingForSnapshot  ReadingSnapshot     the snapshot is complete
-ReadingSnapshot     Joining             the client has the snapshot, and the ring covers its position
-                    Behind              the client has the snapshot, and the ring does not cover its position
-Behind              Waiting             read() is called
-Waiting             OpeningCursor       the reader has a slot
-                    Behind              others need the slot
-OpeningCursor       CatchingUp          the reader has a cursor
-                    Behind              the cursor could not be opened, or others need the slot
-CatchingUp          Joining             the ring covers its position
-                    Behind              others need the slot
-Joining             Live                its position is one of the feed's
-                    Behind              the ring evicted the next segment, or the log has lost records that the client read
-Live                Parked              the client has received everything
-                    Behind              the ring evicted the next segment
-Parked              Unparked            the socket did not accept all bytes, the feed skipped records, or the stream ends
-Unparked            Live                its greenlet runs
-all from            Closed              the stream has ended
-WaitingForSnapshot
-to Live
-"""
+"""The states of a reader: the data of each state, the transitions, and what the driver releases after some of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -155,7 +129,7 @@ class Live:
 
 @dataclass(slots=True, eq=False)
 class Unparked:
-    """Receives nothing more until its greenlet runs. The position counts the bytes that its client keeps unsent."""
+    """Receives nothing more until its greenlet runs. The client may keep unsent bytes, which are before the position."""
 
     position: FeedPosition
 
@@ -184,19 +158,29 @@ NAMES: Mapping[type[State], ReaderState] = {
     Closed: ReaderState.CLOSED,
 }
 
-NEXT_STATES: Mapping[type[State], tuple[type[State], ...]] = {
-    Opening: (WaitingForSnapshot, Joining, Live, Behind),
-    WaitingForSnapshot: (ReadingSnapshot, Closed),
-    ReadingSnapshot: (Joining, Behind, Closed),
-    Behind: (Waiting, Closed),
-    Waiting: (OpeningCursor, Behind, Closed),
-    OpeningCursor: (CatchingUp, Behind, Closed),
-    CatchingUp: (Joining, Behind, Closed),
-    Joining: (Live, Behind, Closed),
-    Live: (Parked, Behind, Closed),
-    Parked: (Unparked,),
-    Unparked: (Live,),
-    Closed: (),
+# From one state to the next, and when.
+TRANSITIONS: Set[tuple[type[State], type[State]]] = {
+    (Opening, WaitingForSnapshot),  # the route starts with a snapshot
+    (Opening, Live),  # the client starts at the position of the feed
+    (Opening, Joining),  # the ring covers the client's position
+    (Opening, Behind),  # the ring does not cover it
+    (WaitingForSnapshot, ReadingSnapshot),  # the snapshot is complete
+    (ReadingSnapshot, Joining),  # the client has the snapshot, and the ring covers its position
+    (ReadingSnapshot, Behind),  # the client has the snapshot, and the ring does not cover its position
+    (Behind, Waiting),  # read() is called
+    (Waiting, OpeningCursor),  # the reader has a slot
+    (Waiting, Behind),  # others need the slot
+    (OpeningCursor, CatchingUp),  # the reader has a cursor
+    (OpeningCursor, Behind),  # the cursor could not be opened, or others need the slot
+    (CatchingUp, Joining),  # the ring covers its position
+    (CatchingUp, Behind),  # others need the slot
+    (Joining, Live),  # its position is one of the feed's
+    (Joining, Behind),  # the ring evicted the next segment, or the log has lost records that the client read
+    (Live, Parked),  # the client has received everything
+    (Live, Behind),  # the ring evicted the next segment
+    (Parked, Unparked),  # the socket did not accept all bytes, the feed skipped records, or the stream ends
+    (Unparked, Live),  # its greenlet runs
+    *((state, Closed) for state in NAMES if state not in (Parked, Unparked, Closed)),  # the stream has ended
 }
 
 

@@ -183,9 +183,7 @@ class NewFrames:
         self._frames: list[bytes] = []
         # The indexes in `_frames` by dispatch values. None: all subscribers receive the frame.
         self._indexes: dict[Values | None, list[int]] = {}
-        self._values_of: dict[
-            Group, list[Values | None]
-        ] = {}  # the dispatch values of the frames that a group receives
+        self._values_of: dict[Group, list[Values | None]] = {}  # of the frames that a group receives
         for segment in segments:
             if not segment.values:
                 self._add(None, segment.data)
