@@ -55,7 +55,8 @@ NAMES = {
     "gunicorn.util": "parse_address write_nonblock",
     "gunicorn.config.Config": "address is_ssl logger_class worker_class_str",
     "gunicorn.errors": "HaltServer",
-    "gunicorn.arbiter.Arbiter": "START_CTX WORKERS handle_hup handle_int handle_usr2 reap_workers spawn_workers",
+    "gunicorn.arbiter.Arbiter": "START_CTX WORKERS handle_hup handle_int handle_usr2 "
+    "kill_workers reap_workers spawn_workers",
     "gunicorn.app.base.Application": "reload wsgi",
     "gunicorn.workers.base.Worker": "init_process load_wsgi handle_exit notify handle_error",
     "gunicorn.workers.ggevent.GeventWorker": "server_class patch handle handle_request handle_quit run",
@@ -308,6 +309,7 @@ def halt_if_no_worker_starts(arbiter: Any) -> None:
         try:
             reap()
         except HaltServer as error:
+            arbiter.kill_workers(0)  # signals none, but forgets the one that failed: version 23 would wait for it
             if not is_halting:
                 is_halting = True
                 if gevent.getcurrent() is main:

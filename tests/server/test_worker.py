@@ -52,6 +52,15 @@ def test_the_server_ends_if_its_first_workers_cannot_load_the_app(workers):
     assert (3, True) == (code, "Reason: Worker failed to boot." in server.log)
 
 
+@pytest.mark.usefixtures("processes")
+def test_the_server_ends_without_waiting_for_a_worker_that_fails_meanwhile(tmp_path):
+    """Before version 24, gunicorn would wait for the end of graceful_timeout."""
+    settings = {"WEB_CONCURRENCY": "2", "GUNICORN_CMD_ARGS": "--graceful-timeout 10000"}
+    server = Server("tests.support.apps:failing()", FAILS=str(tmp_path / "workers"), **settings)
+
+    assert 3 == server.wait()
+
+
 # Kafka.
 
 

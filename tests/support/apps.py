@@ -48,6 +48,20 @@ def fragile() -> Flask:
     return in_memory()
 
 
+def failing() -> Flask:
+    """An app that cannot be loaded. The second worker fails when it receives SIGTERM, and the first waits for the second."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    second = Path(os.environ["FAILS"]) / "second"
+    try:
+        second.parent.mkdir()
+        while not second.exists():
+            time.sleep(0.01)
+    except FileExistsError:
+        second.touch()
+        signal.sigwait({signal.SIGTERM})
+    raise RuntimeError("This app cannot be loaded.")
+
+
 def stalling() -> Flask:
     """The same app. A request for /stall blocks the event loop for a second."""
     app = in_memory()
