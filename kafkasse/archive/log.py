@@ -27,8 +27,6 @@ from weakref import WeakSet
 
 import gevent
 from gevent.lock import RLock
-from gevent.threadpool import ThreadPool
-from gevent.util import wrap_errors
 
 from kafkasse.archive import parquet
 from kafkasse.archive.directory import ArchiveDirectory, NotAnArchive
@@ -51,6 +49,7 @@ from kafkasse.log import (
     Total,
 )
 from kafkasse.process.limited_log import LimitedLog
+from kafkasse.process.threads import Threads
 
 REMOVED = "removed by retention"
 DAMAGED = "the archive is damaged"
@@ -84,7 +83,7 @@ class ArchiveReader:
         )
         self._directory = directory
         self._topic_prefix = topic_prefix
-        self._threads: ThreadPool | None = None  # created in the worker, because threads do not survive a fork
+        self._threads = Threads(MAX_THREADS)
         self._lock = RLock()
         self._manifests: dict[tuple[str, str], tuple[float, Manifest]] = {}
         self._hung_at = self._late_at = float("-inf")
@@ -180,14 +179,8 @@ class ArchiveReader:
             raise self._unavailable()
         timeout = gevent.Timeout(READ_TIMEOUT_S)
         try:
-            if self._threads is None:
-                self._threads = ThreadPool(MAX_THREADS)
             with timeout:
-                # Without wrap_errors(), gevent would print the traceback of an error in a thread.
-                result: Result | Exception = self._threads.apply(wrap_errors(Exception, self._checked), (call,))
-            if isinstance(result, Exception):
-                raise result
-            return result
+                return self._threads.run(self._checked, call)
         except (FileNotFoundError, DamagedFile):
             raise
         except (OSError, NotAnArchive, InvalidManifest) as error:
@@ -214,8 +207,7 @@ class ArchiveReader:
 
     def close(self) -> None:
         """End the threads."""
-        if self._threads is not None:
-            self._threads.kill()
+        self._threads.end()
 
 
 class ArchivedLog:

@@ -21,8 +21,6 @@ from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 
 import gevent
-from gevent.threadpool import ThreadPool
-from gevent.util import wrap_errors
 from kafka import KafkaAdminClient, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.future import Future
@@ -45,6 +43,7 @@ from kafkasse.kafka.fetch_protocol import VERSIONS, Broker, Leader, newest_versi
 from kafkasse.log import UNKNOWN_EPOCH, Epochs, OffsetAndEpoch, Partition
 from kafkasse.process.event_loop import take_turn
 from kafkasse.process.loop_thread import loop_thread
+from kafkasse.process.threads import Threads
 
 MAX_RECONNECT_BACKOFF_MS = 1_000
 RETRY_BACKOFF_MS = 10  # kafka-python's default is 100
@@ -122,7 +121,7 @@ class Client:
         )
         self.brokers: Mapping[int, Broker] = {}
         self._lock = Lock()
-        self._threads: ThreadPool | None = None
+        self._threads = Threads(MAX_THREADS)
         self._admin: KafkaAdminClient | None = None
         self._failure: Exception | None = None
         self._failures = 0
@@ -292,13 +291,7 @@ class Client:
         """Return what `call` returns. It blocks its thread, which must not be the one in which all other reads run."""
         if not loop_thread.is_current:
             return call(*args)
-        if self._threads is None:
-            self._threads = ThreadPool(MAX_THREADS)
-        call = wrap_errors(Exception, call)  # gevent would print the traceback of an error in a thread
-        outcome: Result | Exception = self._threads.apply(call, args)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
+        return self._threads.run(call, *args)
 
     def _bootstrap_once(self) -> KafkaAdminClient:
         failures = self._failures

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 import gevent
-from gevent.threadpool import ThreadPool
-from gevent.util import wrap_errors
 
 from kafkasse.process.loop_thread import loop_thread
+from kafkasse.process.threads import Threads
 from kafkasse.records.registry.wire_format import SchemaId
 from kafkasse.settings import SchemaRegistrySettings
 
@@ -85,7 +84,7 @@ class RegistryClient:
         self.url = settings.url
         self._settings = settings
         self._errors = requests.exceptions
-        self._threads: ThreadPool | None = None  # created in the worker, because threads do not survive a fork
+        self._threads = Threads(MAX_THREADS)
         self._session = requests.Session()
         self._session.headers["Accept"] = ", ".join(sorted(TYPES))
         self._session.headers["Accept-Encoding"] = "identity"  # so that MAX_RESPONSE_BYTES limits what we read
@@ -136,12 +135,7 @@ class RegistryClient:
         if not loop_thread.is_current:
             return self._send(path, parameters)
         # gevent has not patched the sockets of this process, so a request would block the event loop.
-        self._threads = self._threads or ThreadPool(MAX_THREADS)
-        send = wrap_errors(Exception, self._send)  # gevent would print the traceback of an error in a thread
-        outcome: tuple[int, bytes] | Exception = self._threads.apply(send, (path, parameters))
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
+        return self._threads.run(self._send, path, parameters)
 
     def _send(self, path: str, parameters: Mapping[str, str]) -> tuple[int, bytes]:
         settings = self._settings
