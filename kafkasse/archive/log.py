@@ -180,7 +180,8 @@ class ArchiveReader:
         timeout = gevent.Timeout(READ_TIMEOUT_S)
         try:
             with timeout:
-                return self._threads.run(self._checked, call)
+                result: Result = self._threads.run(self._checked, call)
+            return result
         except (FileNotFoundError, DamagedFile):
             raise
         except (OSError, NotAnArchive, InvalidManifest) as error:
