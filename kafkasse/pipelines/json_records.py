@@ -14,6 +14,8 @@ from pyspark.sql import functions as F
 
 from kafkasse.pipelines import rejected_records
 
+__all__ = ["TEXT", "WHOLE_NUMBER", "json_objects"]  # for queries
+
 
 @dataclass(frozen=True)
 class Type:

@@ -8,6 +8,8 @@ from contextvars import ContextVar
 
 from pyspark.sql import DataFrame
 
+__all__ = ["reject"]  # for queries
+
 _rejected: ContextVar[list[DataFrame] | None] = ContextVar("rejected", default=None)
 
 

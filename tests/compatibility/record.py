@@ -14,6 +14,7 @@ import subprocess
 import sys
 from base64 import b64encode
 from contextlib import ExitStack, closing
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -21,9 +22,6 @@ from typing import Any
 
 import yaml
 
-import kafkasse
-import kafkasse.pipelines
-import kafkasse_client
 from docs.site import metrics
 from kafkasse import Config, schemas
 from kafkasse.access.api_keys import create_key
@@ -37,6 +35,11 @@ from tests.support.kafka import Cluster
 FOLDER = Path(__file__).parent
 JAVASCRIPT = FOLDER.parents[1] / "kafkasse/assets/javascript"
 DECLARED = re.compile(r"^(?:export (?:class|function|interface|type) |  (?:readonly )?)(\w+)(?=[?:(<; ])", re.MULTILINE)
+# From which the docs tell users to import.
+MODULES = (
+    "kafkasse", "kafkasse.app", "kafkasse.log", "kafkasse.pipelines", "kafkasse.pipelines.json_records",
+    "kafkasse.pipelines.operators", "kafkasse.pipelines.rejected_records", "kafkasse_client",
+)  # fmt: skip
 FORMS_OF_FINITE_READS = "offsets", "leader epochs", "some partitions"  # the others contain timestamps
 SOURCE, SINK, ARCHIVED = "golden-countries", "golden-topn", "golden-archive"
 GUARDS = {
@@ -118,9 +121,7 @@ def names() -> dict[str, dict[str, list[str]]]:
     """Return the public names of Python and JavaScript, and the type and the labels of each metric."""
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) \|", metrics.page(), re.MULTILINE)
     return {
-        "exports": {
-            module.__name__: sorted(module.__all__) for module in (kafkasse, kafkasse.pipelines, kafkasse_client)
-        },
+        "exports": {module: sorted(import_module(module).__all__) for module in MODULES},
         "declarations": {path.name: DECLARED.findall(path.read_text()) for path in sorted(JAVASCRIPT.glob("*.d.ts"))},
         "metrics": {name: [type_, *re.findall(r"\w+", labels)] for name, type_, labels in rows},
     }

@@ -104,6 +104,18 @@ def test_public_names_stay(version):
     assert {} == _lost(stored["metrics"], now["metrics"])
 
 
+def test_samples_import_only_public_names():
+    """Those that names.json contains after the next release."""
+    samples = "\n".join(page.read_text() for page in FOLDER.parents[1].glob("docs/*.md"))
+    imports = re.findall(r"^from (kafkasse[\w.]*) import (\w.*)$", samples, re.MULTILINE)
+    used = {
+        module: [name for each, text in imports if each == module for name in text.split(", ")] for module, _ in imports
+    }
+
+    assert len(used) > 3
+    assert {} == _lost(used, names()["exports"])
+
+
 def _lost(before: dict[str, list[str]], after: dict[str, list[str]]) -> dict[str, set[str]]:
     """Return what each entry no longer contains."""
     lost = {name: set(parts) - set(after.get(name, ())) for name, parts in before.items()}
