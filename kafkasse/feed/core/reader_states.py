@@ -34,6 +34,8 @@ class ReaderState(Enum):
     PARKED = "parked"
     CLOSED = "closed"
 
+    __hash__ = object.__hash__  # faster than that of Enum, for RouteStats.readers
+
 
 @dataclass(slots=True, eq=False)
 class Opening:
