@@ -37,11 +37,13 @@ LONG_POLL_S = 5e-9  # a few reads of the clock of a simulated world
 class FiniteClient:
     """A client with the offset of its last response. Each response is a connection to the checker."""
 
-    reader = SimpleNamespace(stop_reason=StopReason.NOT_STOPPED, stats=SimpleNamespace(catch_ups=0, falls_behind=0))
+    stats = SimpleNamespace(catch_ups=0, falls_behind=0)
+    reader = SimpleNamespace(stop_reason=StopReason.NOT_STOPPED, _state=None, stats=stats)
     body = b""  # no response is open between two steps
     is_live = True
+    room: int | None = None
 
-    def __init__(self, simulation: FiniteSimulation, offset: str) -> None:
+    def __init__(self, simulation: FiniteReads, offset: str) -> None:
         self.connections: list[Connection] = []
         self.start = self.offset = offset
         self.is_up_to_date = False
@@ -55,6 +57,7 @@ class FiniteClient:
     def read(self, is_live: bool = False) -> None:
         """Send a request. The client may lose the response, and send the request again later."""
         simulation = self._simulation
+        began = simulation.now
         try:
             chunk = simulation.request(self, is_live)
             lines = [line.strip(b",") for line in b"".join(chunk.parts)[1:-1].split(b"\n")]
@@ -69,25 +72,26 @@ class FiniteClient:
             return
         body = b"".join(line + b"\n" for line in lines if line)
         arrivals = [(len(body), simulation.now)]
-        self.connections.append(Connection(self.sent_id, 200, body, False, simulation.now, arrivals))
+        self.connections.append(Connection(self.sent_id, 200, body, False, began, arrivals))
         self.offset = next_offset
 
-    def disconnect(self) -> None:
+    heartbeat = end = read
+
+    def park(self) -> None:
+        """Long-poll."""
+        self.read(is_live=True)
+
+    def disconnect(self, received: int | None = None, is_cut: bool = True) -> None:
         """Nothing is open."""
 
 
-class FiniteSimulation(ChangingSimulation):
-    """A simulation of finite reads. A shared cache keeps full chunks for ever.
-
-    Args:
-        changes: whether topics grow, and are created and recreated. Otherwise, they are truncated more often.
-    """
+class FiniteReads(ChangingSimulation):
+    """A simulation in which some clients are FiniteClients. A shared cache keeps full chunks for ever."""
 
     loses_responses = True
 
-    def __init__(self, draws: Draws, changes: bool = True, **settings: Any) -> None:
+    def __init__(self, draws: Draws, **settings: Any) -> None:
         self._caches: dict[Any, Chunk] = {}
-        self._changes = changes
         super().__init__(draws, **settings)
 
     def play(self, steps: int) -> list[str]:
@@ -112,40 +116,34 @@ class FiniteSimulation(ChangingSimulation):
 
     @property
     def gaps(self) -> int:
-        return self.reached["gone"]
+        return self.reached["gone"] + super().gaps
 
-    # Steps.
+    def open_finite(self) -> None:
+        self.clients.append(FiniteClient(self, self.draws.choice([BEGINNING, NOW])))  # type: ignore[arg-type]
 
-    def open(self) -> None:
-        if len(self.clients) < MAX_CLIENTS:
-            self.clients.append(FiniteClient(self, self.draws.choice([BEGINNING, NOW])))  # type: ignore[arg-type]
+    def connect(self, client: Any) -> None:
+        if not isinstance(client, FiniteClient):
+            super().connect(client)
 
-    def read(self) -> None:
-        for client in self._some():
-            client.read(is_live=self.draws.chance(4))  # type: ignore[call-arg]
-
-    def _more_moves(self) -> Iterable[Callable[[], None]]:
-        return super()._more_moves() if self._changes else [self.truncate] * 4
-
-    cut = cut_at_any_byte = fill_socket = park = heartbeat = end = read
-
-    def restart(self) -> None:
-        """Kill the worker, rarely, and start another one."""
-        if self.draws.chance(2):
-            self.reached["restart"] += 1
-            self._feeds = self._new_feeds()
+    def _may_reconnect(self, client: Any, received: int | None) -> bool:
+        return isinstance(client, FiniteClient) or super()._may_reconnect(client, received)
 
     def _all_know_epoch(self, partition: Partition) -> bool:
-        starts = [parse(client.sent_id).starts for client in self.clients if client.sent_id]
+        finite = [client for client in self.clients if isinstance(client, FiniteClient)]
+        starts = [parse(client.sent_id).starts for client in finite if client.sent_id]
         found = [places[at] for places in starts if (at := LogPartition(*partition)) in places]
-        return all(place.epoch is not None or not place.offset for place in found)
+        knows = all(place.epoch is not None or not place.offset for place in found)
+        return knows and super()._all_know_epoch(partition)
+
+    def _streams_of(self, topic: str) -> list[Any]:
+        return [client for client in super()._streams_of(topic) if not isinstance(client, FiniteClient)]
 
     def request(self, client: FiniteClient, is_live: bool) -> Chunk:
         """Return the response to a request of a client, or raise its error."""
         selection = self._choice(client).selection  # type: ignore[arg-type]
         filters = selection.filter, selection.dimensions
         encoder = self._encoders.setdefault(
-            filters, Encoder(wire=JsonLines(), filter=selection.filter, dimensions=selection.dimensions)
+            ("finite", *filters), Encoder(wire=JsonLines(), filter=selection.filter, dimensions=selection.dimensions)
         )
         key = *filters, selection.selector
         if not is_live and (cached := self._caches.get((key, client.offset))) and self.draws.chance(5):
@@ -173,6 +171,8 @@ class FiniteSimulation(ChangingSimulation):
         super().settle()
 
     def _read_all(self, client: Any) -> None:
+        if not isinstance(client, FiniteClient):
+            return super()._read_all(client)
         client.is_up_to_date = False
         for _ in range(MAX_READS):
             if client.is_up_to_date:
@@ -180,6 +180,8 @@ class FiniteSimulation(ChangingSimulation):
             client.read()
 
     def _history(self, number: int, client: Any) -> History:
+        if not isinstance(client, FiniteClient):
+            return super()._history(number, client)
         start = "earliest" if client.start == BEGINNING else "latest"
         topics = sorted({topic for topic, _ in self.ends})
         limits: dict[str, Any] = {"max_ended": len(client.connections)}
@@ -187,3 +189,34 @@ class FiniteSimulation(ChangingSimulation):
         return History(
             f"client {number}", topics, client.connections, start=start, wire="chunks", keeps=keeps, **limits
         )
+
+
+class FiniteSimulation(FiniteReads):
+    """A simulation of finite reads only.
+
+    Args:
+        changes: whether topics grow, and are created and recreated. Otherwise, they are truncated more often.
+    """
+
+    def __init__(self, draws: Draws, changes: bool = True, **settings: Any) -> None:
+        self._changes = changes
+        super().__init__(draws, **settings)
+
+    def open(self) -> None:
+        if len(self.clients) < MAX_CLIENTS:
+            self.open_finite()
+
+    def read(self) -> None:
+        for client in self._some():
+            client.read(is_live=self.draws.chance(4))  # type: ignore[call-arg]
+
+    cut = cut_at_any_byte = fill_socket = park = heartbeat = end = read
+
+    def restart(self) -> None:
+        """Kill the worker, rarely, and start another one."""
+        if self.draws.chance(2):
+            self.reached["restart"] += 1
+            self._feeds = self._new_feeds()
+
+    def _more_moves(self) -> Iterable[Callable[[], None]]:
+        return super()._more_moves() if self._changes else [self.truncate] * 4

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from kafkasse.feed import backlog
+from kafkasse.feed import backlog, tail
 from kafkasse.feed.core import feed as feed_core
 from kafkasse.feed.core import reader as reader_core
 from kafkasse.feed.core.reader_states import CatchingUp, OpeningCursor, Waiting
@@ -24,12 +24,13 @@ from kafkasse.route import Route
 from tests.history.checker import History
 from tests.history.draws import Draws
 from tests.history.simulation import TOPIC, Client
-from tests.history.visitors import EVERYTHING, VISITORS, PatternSimulation
+from tests.history.visitors import EVERYTHING, VISITORS, ChangingSimulation, PatternSimulation
 from tests.support.turns import turns_given_by
 
 TURNS_PER_MOVE = 7  # on average
 PIECES = (encoder, "MAX_PIECE_RECORDS", 2), (reader_core, "MAX_PIECE_SEGMENTS", 2)
-LIMITS = *PIECES, (feed_core, "PARKED_CLIENTS_PER_TURN", 2)
+# A tail sends between any two batches.
+LIMITS = *PIECES, (feed_core, "PARKED_CLIENTS_PER_TURN", 2), (tail, "MAX_UNSENT_S", -1.0)
 SMALL_BACKLOG = (backlog, "MAX_BYTES", 2 * backlog.RECORD_BYTES)
 
 
@@ -153,3 +154,26 @@ class Interleaved(PatternSimulation):
                 patches.enter_context(patch.object(*limit))
             patches.enter_context(turns_given_by(self.let_others_run))
             return super().play(steps)
+
+
+class ChangingInterleaved(Interleaved, ChangingSimulation):
+    """A simulation in which topics are recreated while another greenlet is within a step."""
+
+    def recreate(self) -> None:
+        if not self._is_turning:
+            super().recreate()
+
+    def restart(self) -> None:
+        if self._is_idle:
+            self._busy += self.clients  # until all have reconnected
+            super().restart()
+            self._busy.clear()
+
+    def _reconnect_ended(self) -> None:
+        if self._is_idle:
+            super()._reconnect_ended()
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether no greenlet is within a step."""
+        return not self._busy and not self._is_turning

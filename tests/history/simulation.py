@@ -1,7 +1,8 @@
 """The same checker on feeds in this process, where drawn or recorded numbers decide the order of all steps.
 
 Some faults need an order of steps that no black-box test can force, such as an eviction while a cursor is being closed. Here
-the log is in memory and the test advances the tail itself. The bytes that readers return are those that a client receives.
+the brokers are simulated, and the simulation advances the tail. The bytes that readers return are those that a client
+receives.
 """
 
 from __future__ import annotations
@@ -362,12 +363,15 @@ class Simulation:
 
     def _all_know_epoch(self, partition: Partition) -> bool:
         """Return whether all event IDs with which clients may resume contain the partition's leader epoch."""
-        ids = {block.id for client in self.clients for block in blocks(client.body)}
-        starts = [
-            parse(event_id).starts for event_id in {*ids, *(client.sent_id for client in self.clients)} if event_id
-        ]
+        clients = self._streams_of(partition[0])
+        ids = {block.id for client in clients for block in blocks(client.body)}
+        starts = [parse(event_id).starts for event_id in {*ids, *(client.sent_id for client in clients)} if event_id]
         places = [start.get(LogPartition(*partition)) for start in starts]  # an ID may be older than the partition
         return all(place is not None and place.epoch is not None for place in places)
+
+    def _streams_of(self, topic: str) -> list[Client]:
+        """Return the clients whose event IDs contain a topic."""
+        return self.clients
 
     def elect(self) -> None:
         self.log.elect_leader(*self._any_partition(), leader=self.draws.below(3))
@@ -515,7 +519,9 @@ class Simulation:
         kept = last_id(client.body[:received], client.sent_id)
         starts = parse(kept).starts if kept else {}
         late = any((start.offset or 0) < self.firsts[partition] for partition, start in starts.items())
-        has_start = bool(kept) or self._route.start is StartAt.SNAPSHOT  # without an ID, a snapshot starts again
+        has_start = (
+            bool(kept) or self._route_of(client).start is StartAt.SNAPSHOT
+        )  # without an ID, a snapshot starts again
         return has_start and (self.late_reconnects or not late)
 
     def connect(self, client: Client) -> None:
@@ -526,10 +532,17 @@ class Simulation:
         if not client.sent_id:
             self.log.calm()  # a partition without a leader would start at the time of the server, which the checker lacks
         log = self._feeds.log
-        matching = [*log.describe(self._route.matching(log.topic_names()))]
-        position = self._route.adapt(parse(client.sent_id) if client.sent_id else self._start, matching)
+        route = self._route_of(client)
+        matching = [*log.describe(route.matching(log.topic_names()))]
+        position = route.adapt(parse(client.sent_id) if client.sent_id else self._start_of(client), matching)
         topics = self._describe(position)
-        client.connect(self._feeds.open(OpenRequest(self._route, position, topics, encoder, selector=selector)))
+        client.connect(self._feeds.open(OpenRequest(route, position, topics, encoder, selector=selector)))
+
+    def _route_of(self, client: Client) -> Route:
+        return self._route
+
+    def _start_of(self, client: Client) -> Position:
+        return self._start
 
     def _describe(self, position: Position) -> dict[str, Topic]:
         """Return what the server knows about the topics of a position when a stream opens."""
@@ -542,7 +555,7 @@ class Simulation:
     def _promised(self, number: int, client: Client, id_frequency: str, **promises: Any) -> History:
         """Return the history of a client. The server may end all of its streams."""
         connections = client.connections
-        start = self._route.start.value
+        start = self._route_of(client).start.value
         limits = {"start": start, "id_frequency": id_frequency, "max_ended": len(connections)}
         topics = sorted({topic for topic, _ in self.ends})
         return History(f"client {number}", topics, connections, **limits, **promises)

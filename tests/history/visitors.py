@@ -194,7 +194,7 @@ class SnapshotSimulation(PersonalSimulation):
     _choices_of_clients = EVERYTHING, *VISITORS
 
     def __init__(self, draws: Draws, **settings: Any) -> None:
-        super().__init__(draws, drops=False, **settings)
+        super().__init__(draws, **{"drops": False, **settings})
         self.log.while_closing = lambda: None  # the greenlet of the snapshot closes cursors, too
         self._feeds._slots._count = 1
 

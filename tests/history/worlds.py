@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from kafkasse.feed import catch_up, lookup, tail
+from kafkasse.feed import catch_up, lookup
 from kafkasse.records.position import IdType
 from tests.history import mutants
 from tests.history.archive_simulation import ArchiveSimulation
 from tests.history.cursor_simulation import CursorSimulation
 from tests.history.draws import Draws, RandomDraws, RecordedDraws, Step, shortened
+from tests.history.everything import Everything
 from tests.history.finite_simulation import FiniteSimulation
-from tests.history.interleaved import Interleaved
+from tests.history.interleaved import ChangingInterleaved, Interleaved
 from tests.history.simulation import SelectingSimulation, Simulation
 from tests.history.visitors import (
     FILTERS,
@@ -50,29 +51,6 @@ INTERLEAVED: dict[str, dict[str, Any]] = {
     "JSON lines": {"is_json_lines": True},
     "JSON lines, hook": {"is_json_lines": True, "hooked": True},
 }
-
-
-class ChangingInterleaved(Interleaved, ChangingSimulation):
-    """A simulation in which topics are recreated while another greenlet is within a step."""
-
-    def recreate(self) -> None:
-        if not self._is_turning:
-            super().recreate()
-
-    def restart(self) -> None:
-        if self._is_idle:
-            self._busy += self.clients  # until all have reconnected
-            super().restart()
-            self._busy.clear()
-
-    def _reconnect_ended(self) -> None:
-        if self._is_idle:
-            super()._reconnect_ended()
-
-    @property
-    def _is_idle(self) -> bool:
-        """Whether no greenlet is within a step."""
-        return not self._busy and not self._is_turning
 
 
 class ChangingArchiveSimulation(ArchiveSimulation, ChangingSimulation):
@@ -107,6 +85,7 @@ KINDS: dict[str, Callable[[Draws], Simulation]] = {
     "archive, changing topics": ChangingArchiveSimulation,
     **{f"interleaved: {name}": partial(Interleaved, **settings) for name, settings in INTERLEAVED.items()},
     "interleaved: changing topics": ChangingInterleaved,
+    "everything": Everything,
 }
 
 # Kafka's versions differ in what their Fetch requests and responses contain. Before version 9, brokers do not notice that a
@@ -133,10 +112,7 @@ def play(kind: str, draws: Draws) -> tuple[list[str], Simulation | CursorSimulat
         cursor_world = CURSOR_KINDS[kind](draws)
         return cursor_world.play(CURSOR_STEPS), cursor_world
     clock = count(0.0, 1e-9)
-    # A tail sends between any two batches, or only after all of them.
-    max_unsent_s = -1.0 if kind.startswith("interleaved") else tail.MAX_UNSENT_S
     with (
-        patch.object(tail, "MAX_UNSENT_S", max_unsent_s),
         patch.object(lookup, "MAX_WAIT_S", None),
         patch.object(catch_up, "FIND_PENDING_S", 0.0),
         patch.object(time, "monotonic", lambda: next(clock)),
