@@ -714,7 +714,8 @@ class _Client:
             self._report(
                 f"the snapshot lacks {[f'{_label(partition)} offset {at}' for partition, at in list(wanted)[:10]]}"
             )
-        self._positions = {
+        added = {partition: self._log_start(partition) for partition in self._partitions()}
+        self._positions = added | {
             partition: _Position(at or 0, at or 0, versions[partition]) for partition, (at, _) in parsed.entries.items()
         }
 
