@@ -62,7 +62,7 @@ class EpochEnds:
         return {partition: end for (partition, _), end in ends.items()}
 
     def last_epochs(self, offset_ranges: Ranges) -> dict[Partition, int]:
-        """Return the leader epoch of the last record of each partition, where it is known.
+        """Return the leader epoch of the last record of each partition, where it is known for certain.
 
         Args:
             offset_ranges: the current offsets of the partitions.
@@ -70,15 +70,21 @@ class EpochEnds:
         Raises:
             Unavailable: the log does not answer.
         """
-        # The current leader may not have written a record yet.
-        ends = self._ends.get(
-            (partition, offsets.epoch - 1) for partition, offsets in offset_ranges.items() if offsets.epoch > 0
-        )
-        before = {
-            partition: end.epoch for (partition, _), end in ends.items() if end.offset == offset_ranges[partition].end
+        with_records = {
+            partition: offsets for partition, offsets in offset_ranges.items() if offsets.start < offsets.end
         }
-        epochs = {partition: offsets.epoch for partition, offsets in offset_ranges.items() if offsets.end > 0} | before
-        return {partition: epoch for partition, epoch in epochs.items() if epoch != UNKNOWN_EPOCH}
+        epochs = {partition: 0 for partition, offsets in with_records.items() if offsets.epoch == 0}
+        before = self._ends.get(
+            (partition, offsets.epoch - 1) for partition, offsets in with_records.items() if offsets.epoch > 0
+        )
+        for (partition, _), (offset, epoch) in before.items():
+            offsets = with_records[partition]
+            if offset < offsets.end:
+                epochs[partition] = offsets.epoch
+            elif offset == offsets.end and epoch != UNKNOWN_EPOCH:  # the current leader has not written a record yet
+                epochs[partition] = epoch
+            # Otherwise, an open transaction began before the current epoch, and possibly before the one that was looked up.
+        return epochs
 
 
 def _topic(key: _Key) -> str:

@@ -409,8 +409,7 @@ class Feeds:
             epochs = self._epoch_ends.last_epochs(ranges)
             for partition in unknown:
                 offset = ranges[partition].end if partition in ranges else None
-                epoch = epochs.get(partition, UNKNOWN_EPOCH)
-                new[partition] = TailPartition(offset, now_ms, start_epoch=epoch)
+                new[partition] = TailPartition(offset, now_ms, epoch=epochs.get(partition, UNKNOWN_EPOCH))
 
     def _add_feed(
         self,

@@ -9,7 +9,7 @@ import pytest
 
 from kafkasse.feed.core.epochs import FeedEpochs
 from kafkasse.feed.epochs import EpochEnds
-from kafkasse.log import RECREATED_AT, Gap, OffsetAndEpoch, Partition
+from kafkasse.log import RECREATED_AT, Gap, OffsetAndEpoch, OffsetRange, Partition
 from kafkasse.log.memory import MemoryLog
 from kafkasse.records.position import IdWriter
 from tests.support.waiting import TIMEOUT_S
@@ -69,6 +69,24 @@ def test_clients_that_return_share_the_check_for_a_recreated_topic(log):
     assert [{ZERO: RECREATED_AT}] * 100 == [client.get() for client in clients]
     assert {} == ends.diverged_at(at_end, log.offset_ranges([ZERO]))
     assert 2 == len(log.suspected)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "epochs"),
+    [
+        (OffsetRange(0, 6, 2), {ZERO: 2}),
+        (OffsetRange(0, 2, 2), {ZERO: 0}),  # the leader had written no record
+        (OffsetRange(0, 1, 2), {}),  # before an open transaction, so the epoch may be an older one
+        (OffsetRange(0, 6, 4), {}),  # the broker that answers is not in this epoch
+        (OffsetRange(0, 2, 0), {ZERO: 0}),
+        (OffsetRange(2, 2, 2), {}),  # there is no record
+        (OffsetRange(0, 0, 0), {}),
+        (OffsetRange(0, 6), {}),
+    ],
+)
+def test_the_epoch_of_the_last_record_is_exact_or_unknown(log, offsets, epochs):
+    """An older epoch would cause a false gap, and a newer one would hide a truncation."""
+    assert epochs == EpochEnds(log, TIMEOUT_S).last_epochs({ZERO: offsets})
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from kafkasse.records.position import IdType, of_topics
 from kafkasse.records.position.position import INT32_MAX
 from kafkasse.route import Route, StartAt
 from kafkasse_client.sse import Parser
-from tests.feed.world import CountingLog, ImpatientWorld, recreate_in_next_lookup
+from tests.feed.world import Client, CountingLog, ImpatientWorld, recreate_in_next_lookup
 from tests.support.parked_client import ParkedClient
 from tests.support.sse import numbers_in
 from tests.support.turns import numbers
@@ -575,6 +575,27 @@ def test_a_feed_notices_a_truncation_before_it_has_read_a_record(world):
     frames = b"".join([returned.begin(), *(returned.read(0) for _ in range(5))])
     _, gap, *messages = Parser().receive(frames)
 
+    assert ("gap", 4, 2) == (gap.type, json.loads(gap.data)["from"], json.loads(gap.data)["to"])
+    assert [12, 13, 14] == [json.loads(message.data)["n"] for message in messages if message.type == "message"]
+
+
+@pytest.mark.parametrize("continues", [False, True])
+def test_a_client_of_a_quiet_partition_notices_a_truncation_when_it_returns(world, continues):
+    """Its feed has read no record of the partition: the records are older, or a worker before it has sent them."""
+    before = reader_of_four_records(world)
+    world.new_feeds()
+    client = Client(world.open(*json.loads(before.position_id)) if continues else world.open("a"))
+    client.read()
+    world.put(5, topic="a", partition=1)
+    client.read()
+    world.log.truncate("a", 2)
+    world.write(12, 13, 14, topic="a")
+    world.new_feeds()
+
+    returned = Client(world.open(client.last_id))
+    returned.read()
+
+    gap, *messages = returned.events
     assert ("gap", 4, 2) == (gap.type, json.loads(gap.data)["from"], json.loads(gap.data)["to"])
     assert [12, 13, 14] == [json.loads(message.data)["n"] for message in messages if message.type == "message"]
 

@@ -24,9 +24,7 @@ class TailPartition(Generic[Feed]):
         offset: the next offset to append to the feeds; None while it is unknown, because the partition has no leader.
         start_ms: the timestamp at which the partition starts as soon as it has a leader.
         timestamp: the timestamp of the last record, or None.
-        epoch: the leader epoch of the record before `offset`, if the tail has read it, or UNKNOWN_EPOCH.
-        start_epoch: the leader epoch of the record before the first offset, or UNKNOWN_EPOCH. With it, the cursor notices a
-            truncation before the first record.
+        epoch: the leader epoch of the record before `offset`, or UNKNOWN_EPOCH.
         feeds: the feeds that contain the partition.
     """
 
@@ -34,7 +32,6 @@ class TailPartition(Generic[Feed]):
     start_ms: int = 0
     timestamp: int | None = None
     epoch: int = UNKNOWN_EPOCH
-    start_epoch: int = UNKNOWN_EPOCH
     feeds: dict[Feed, None] = field(default_factory=dict)
 
     def advance(self, batch: Batch) -> None:
@@ -100,8 +97,8 @@ class TailCore(Generic[Feed]):
                 self.partitions[partition] = state
                 if state.offset is not None:
                     starts[partition] = state.offset
-                if state.start_epoch != UNKNOWN_EPOCH:
-                    epochs[partition] = state.start_epoch
+                if state.epoch != UNKNOWN_EPOCH:
+                    epochs[partition] = state.epoch
             state.feeds[feed] = None
         return starts, epochs
 
