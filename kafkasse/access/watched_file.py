@@ -20,9 +20,10 @@ _files: WeakSet[WatchedFile[Any]] = WeakSet()
 
 def outdated_count() -> int:
     """Read the files again that are due. Return how many keep their last valid content, as they are missing or invalid."""
-    for file in list(_files):
+    files = list(_files)
+    for file in files:
         file.reload_if_due()
-    return sum(file.is_outdated for file in list(_files))
+    return sum(file.is_outdated for file in files)
 
 
 class WatchedFile(Generic[Content]):

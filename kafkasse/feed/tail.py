@@ -204,9 +204,9 @@ class Tail(TailCore[SharedFeed]):
                 newest = feed.newest(batch)  # before the backlog, which may drop the batch
                 self._change(feed, partial(self._append, feed, newest), newest)
                 changed[feed] = unsent[feed] = None
-            if len(unsent) > 1 and time.monotonic() - flushed_at > MAX_UNSENT_S:
-                sending_s += self._flush(unsent)
-                flushed_at = time.monotonic()
+                if len(unsent) > 1 and time.monotonic() - flushed_at > MAX_UNSENT_S:
+                    sending_s += self._flush(unsent)
+                    flushed_at = time.monotonic()
         sending_s += self._flush(unsent)
         rest_s = self._rest_s(sending_s, bool(batches), sum([feed.readers for feed in changed]))
         if time.monotonic() >= self._check_at:

@@ -235,8 +235,10 @@ def test_turns_have_a_minimum_distance_on_average(world, monkeypatch, partition_
     assert time.monotonic() - began_at >= count * turn_s - TURN_CREDIT_S - MIN_REST_S
 
 
-def test_a_long_turn_sends_the_records_of_the_first_feeds_before_it_encodes_the_last_batch(world, monkeypatch):
-    monkeypatch.setattr(tail, "MAX_UNSENT_S", -1.0)  # the clock may not advance between two batches
+@pytest.mark.parametrize("others", ["in the same topic", "in another topic"])
+def test_a_long_turn_sends_the_records_of_the_first_feeds_before_it_encodes_the_last(world, monkeypatch, others):
+    """Also if one batch is encoded for many feeds with different filters."""
+    monkeypatch.setattr(tail, "MAX_UNSENT_S", -1.0)  # the clock may not advance between two feeds
     world.open("a").park(client := ParkedClient())
     received = []
 
@@ -245,10 +247,12 @@ def test_a_long_turn_sends_the_records_of_the_first_feeds_before_it_encodes_the_
             received.append(numbers_in(client.received))
             return super().encode_piece(*args)
 
-    world.open("b", encoder=Late())
+    topic = "a" if others == "in the same topic" else "b"
+    for _ in range(2):
+        world.open(topic, encoder=Late())
     world.write(1, topic="a")
-    for partition in range(2):
-        world.write(2, topic="b", partition=partition)
+    if topic == "b":
+        world.write(2, topic=topic)
     world.tails[0].turn(0)
 
     assert [[], [1]] == received
