@@ -221,8 +221,9 @@ def test_a_snapshot_that_was_ahead_of_its_feed_is_read_again_after_a_truncation(
     assert [0, 1, *new] == numbers(client.events)
 
 
-def test_a_log_that_is_truncated_while_the_snapshot_reads_it(world, monkeypatch):
-    """The snapshot is read from the start again."""
+@pytest.mark.parametrize(("new", "first"), [(0, 0), (4 * MAX_BATCH_RECORDS, 3 * MAX_BATCH_RECORDS + 1)])
+def test_a_log_that_is_truncated_while_the_snapshot_reads_it(world, monkeypatch, new, first):
+    """The snapshot is read from the start again, also if retention has moved the start past its position."""
     monkeypatch.setattr(snapshots, "UNAVAILABLE_BACKOFF_S", 0.0)
     world.log.elect_leader("t")
     world.write(*range(3 * MAX_BATCH_RECORDS))
@@ -231,12 +232,14 @@ def test_a_log_that_is_truncated_while_the_snapshot_reads_it(world, monkeypatch)
         feeds = [feed for tail in world.tails for feed in tail.feeds.values() if feed.snapshot is not None]
         if any(feed.snapshot.ids.offsets.get(AT) == MAX_BATCH_RECORDS for feed in feeds):
             world.log.truncate("t", 10)
+            world.write(*range(10, 10 + new))
+            world.log.drop_before("t", first)
 
     with turns_given_by(truncate):
         client = world.client()
         wait_until(lambda: client.read() or client.events)
 
-    assert [*range(10)] == numbers(client.events)
+    assert [*range(first, 10 + new)] == numbers(client.events)
 
 
 def test_a_snapshot_does_not_wait_for_records_that_the_log_has_lost(world, monkeypatch):
