@@ -477,6 +477,7 @@ def test_the_app_in_the_readme_streams_from_kafka(tree, web_venv, start, cluster
         "PYTHONPATH": str(tree),
         "KAFKASSE_BOOTSTRAP_SERVERS": cluster.bootstrap_servers,
         "FLASK_SECRET_KEY": "s",
+        "SECRET_KEY": "s",
     }
     server = start(f"{command} --bind 127.0.0.1:0", tmp_path, web_venv, **variables)
     app = Flask(__name__)
