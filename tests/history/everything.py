@@ -1,7 +1,8 @@
 """A simulation of a server with three routes and an archive, in which everything happens that the other simulations contain.
 
 Streams follow a pattern of topics, tables begin with a snapshot, and finite reads share a cache. Each client selects all
-records, those of a visitor, or, except for tables, those that a filter matches: a filter can hide the newest record of a key.
+records, those of a visitor, or those that a filter matches. Tables have no filters, which could hide the newest record of a
+key.
 """
 
 from __future__ import annotations
