@@ -30,7 +30,7 @@ from kafkasse.feed.core.start import (
     with_whole_topics,
 )
 from kafkasse.feed.core.stats import RouteStats
-from kafkasse.feed.core.tail import TailPartition
+from kafkasse.feed.core.tail import PartitionState, PendingPartition, TailPartition
 from kafkasse.feed.core.topics import is_recreated
 from kafkasse.feed.core.versions import Versions
 from kafkasse.feed.epochs import EpochEnds
@@ -374,7 +374,7 @@ class Feeds:
         truncations = 0
         now_ms = time.time_ns() // 1_000_000  # taken before the ends, so that no record written meanwhile is skipped
         deadline = time.monotonic() + self._settings.kafka_timeout_s
-        new: dict[Partition, TailPartition[SharedFeed]] = {}
+        new: dict[Partition, PartitionState[SharedFeed]] = {}
         while True:  # other greenlets may add and remove feeds during a lookup
             tail = self._open_tail()
             tail.end_recreated(topics)
@@ -388,7 +388,7 @@ class Feeds:
             ]
             if not unknown:
                 states = {partition: tail.partitions.get(partition) or new[partition] for partition in partitions}
-                offsets = {partition: state.offset for partition, state in states.items() if state.offset is not None}
+                offsets = {at: state.offset for at, state in states.items() if isinstance(state, TailPartition)}
                 if route.newest_by is not None and (
                     versions is None
                     or truncations != tail.truncations  # the log has lost records, whose versions may be known
@@ -408,14 +408,17 @@ class Feeds:
             ranges = self._offset_ranges.get(unknown)
             epochs = self._epoch_ends.last_epochs(ranges)
             for partition in unknown:
-                offset = ranges[partition].end if partition in ranges else None
-                new[partition] = TailPartition(offset, now_ms, epoch=epochs.get(partition, UNKNOWN_EPOCH))
+                if partition in ranges:
+                    epoch = epochs.get(partition, UNKNOWN_EPOCH)
+                    new[partition] = TailPartition(ranges[partition].end, epoch=epoch)
+                else:
+                    new[partition] = PendingPartition(now_ms)
 
     def _add_feed(
         self,
         tail: Tail,
         key: FeedKey,
-        states: Mapping[Partition, TailPartition[SharedFeed]],
+        states: Mapping[Partition, PartitionState[SharedFeed]],
         route: Route,
         topics: Topics,
         now_ms: int,
@@ -424,18 +427,19 @@ class Feeds:
         """Add a feed at the position of these partitions to the tail."""
         settings = self._settings
         add_ms = route.id_type is IdType.TIMESTAMP  # see IdWriter.set()
+        reading = {at: state for at, state in states.items() if isinstance(state, TailPartition)}
         start = ResolvedPosition(
-            offsets={partition: state.offset for partition, state in states.items() if state.offset is not None},
+            offsets={partition: state.offset for partition, state in reading.items()},
             topics={name: topics[name] for name in sorted(topics)},
             partial_topics=key.partial_topics,
             timestamps=timestamps_at_end(states, route.id_type, now_ms)
             | {
                 partition: state.timestamp + add_ms
-                for partition, state in states.items()
+                for partition, state in reading.items()
                 if state.timestamp is not None
             },
-            pending={partition: state.start_ms for partition, state in states.items() if state.offset is None},
-            epochs={partition: state.epoch for partition, state in states.items() if state.epoch != UNKNOWN_EPOCH},
+            pending={at: state.start_ms for at, state in states.items() if isinstance(state, PendingPartition)},
+            epochs={partition: state.epoch for partition, state in reading.items() if state.epoch != UNKNOWN_EPOCH},
         )
         stats = self.stats[route.name]
         heartbeat_s = route.heartbeat_s or settings.heartbeat_s

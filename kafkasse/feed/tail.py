@@ -22,7 +22,7 @@ import gevent
 from kafkasse.errors import KafkasseError, KafkaUnavailable, Unavailable
 from kafkasse.feed.backlog import MAX_BYTES, Backlog, size_of
 from kafkasse.feed.core.feed import FeedKey
-from kafkasse.feed.core.tail import TailCore, TailPartition
+from kafkasse.feed.core.tail import PartitionState, TailCore, TailPartition
 from kafkasse.feed.core.versions import Versions
 from kafkasse.feed.lookup import UNAVAILABLE_BACKOFF_S, BackgroundLookups, known_offset_ranges
 from kafkasse.feed.shared_feed import SharedFeed
@@ -69,10 +69,10 @@ class LaterBatches:
     def __init__(self) -> None:
         self.partitions: set[Partition] = set()
         self.openers = 0
-        self._batches: list[tuple[int | None, Batch]] = []
+        self._batches: list[tuple[int, Batch]] = []
         self._bytes = 0
 
-    def append(self, offset: int | None, batch: Batch) -> None:
+    def append(self, offset: int, batch: Batch) -> None:
         """Keep a batch that begins at this offset. If there are too many, drop them: their versions must be read, too."""
         if batch.partition not in self.partitions:
             return
@@ -151,7 +151,7 @@ class Tail(TailCore[SharedFeed]):
         for name in self.recreated(topics):
             self.fail(self._feeds_of(name), None)
 
-    def add(self, feed: SharedFeed, states: Mapping[Partition, TailPartition[SharedFeed]]) -> None:
+    def add(self, feed: SharedFeed, states: Mapping[Partition, PartitionState[SharedFeed]]) -> None:
         """Append new records to a feed from now on.
 
         Args:
@@ -276,7 +276,9 @@ class Tail(TailCore[SharedFeed]):
     def _recover(self, error: OffsetOutOfRange) -> None:
         """Continue at the next offset that the log holds, and report the lost records as a gap."""
         states = {
-            partition: self.partitions[partition] for partition in error.partitions if partition in self.partitions
+            partition: state
+            for partition in error.partitions
+            if isinstance(state := self.partitions.get(partition), TailPartition)
         }
         topic_ids = {partition.topic: self.topics[partition.topic].topic_id for partition in states}
 

@@ -17,6 +17,7 @@ from kafkasse.config import Config
 from kafkasse.errors import KafkasseError
 from kafkasse.feed.core.reader import StopReason
 from kafkasse.feed.core.reader_states import ReaderState
+from kafkasse.feed.core.tail import TailPartition
 from kafkasse.feed.feeds import Feeds, OpenRequest
 from kafkasse.feed.reader import Reader
 from kafkasse.feed.tail import Tail
@@ -408,7 +409,7 @@ class Simulation:
     def _is_at_end(self) -> bool:
         """Return whether the tail is at the end of all partitions of its topics."""
         return all(
-            (state := tail.partitions.get(at)) is not None and state.offset == self.log.bounds(at).end
+            isinstance(state := tail.partitions.get(at), TailPartition) and state.offset == self.log.bounds(at).end
             for tail in self._tails
             for at in (LogPartition(*partition) for partition in self.ends)
             if at.topic in tail.topics

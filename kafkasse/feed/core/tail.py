@@ -17,19 +17,30 @@ Feed = TypeVar("Feed", bound=FeedCore)
 
 
 @dataclass(eq=False, slots=True)
+class PendingPartition(Generic[Feed]):
+    """A partition that has had no leader since its feeds started.
+
+    Attributes:
+        start_ms: the timestamp at which the partition starts as soon as it has a leader.
+        feeds: the feeds that contain the partition.
+    """
+
+    start_ms: int
+    feeds: dict[Feed, None] = field(default_factory=dict)
+
+
+@dataclass(eq=False, slots=True)
 class TailPartition(Generic[Feed]):
     """A partition that the tail reads.
 
     Attributes:
-        offset: the next offset to append to the feeds; None while it is unknown, because the partition has no leader.
-        start_ms: the timestamp at which the partition starts as soon as it has a leader.
+        offset: the next offset to append to the feeds.
         timestamp: the timestamp of the last record, or None.
         epoch: the leader epoch of the record before `offset`, or UNKNOWN_EPOCH.
         feeds: the feeds that contain the partition.
     """
 
-    offset: int | None = None
-    start_ms: int = 0
+    offset: int
     timestamp: int | None = None
     epoch: int = UNKNOWN_EPOCH
     feeds: dict[Feed, None] = field(default_factory=dict)
@@ -40,6 +51,9 @@ class TailPartition(Generic[Feed]):
         timestamp = batch.records[-1].timestamp if batch.records else None
         if timestamp is not None and timestamp >= 0:
             self.timestamp = timestamp
+
+
+PartitionState = PendingPartition[Feed] | TailPartition[Feed]
 
 
 @dataclass(eq=False, slots=True)
@@ -56,15 +70,15 @@ class TailCore(Generic[Feed]):
     Attributes:
         feeds: the open feeds.
         topics: the topics that the tail reads.
-        partitions: the partitions that the tail reads.
+        partitions: the partitions of the feeds.
         recordings: each receives the batches that the tail reads, and the offset at which the tail was before each of them.
     """
 
     def __init__(self) -> None:
         self.feeds: dict[FeedKey, Feed] = {}
         self.topics: dict[str, TailTopic[Feed]] = {}
-        self.partitions: dict[Partition, TailPartition[Feed]] = {}
-        self.recordings: list[Callable[[int | None, Batch], None]] = []
+        self.partitions: dict[Partition, PartitionState[Feed]] = {}
+        self.recordings: list[Callable[[int, Batch], None]] = []
 
     # Feeds.
 
@@ -85,7 +99,7 @@ class TailCore(Generic[Feed]):
         return partitions
 
     def _add(
-        self, feed: Feed, states: Mapping[Partition, TailPartition[Feed]]
+        self, feed: Feed, states: Mapping[Partition, PartitionState[Feed]]
     ) -> tuple[dict[Partition, int], dict[Partition, int]]:
         """Add a feed. Return the offsets at which to start the partitions that are new, and their known leader epochs."""
         self.feeds[feed.key] = feed
@@ -95,10 +109,10 @@ class TailCore(Generic[Feed]):
         for partition, state in states.items():
             if partition not in self.partitions:
                 self.partitions[partition] = state
-                if state.offset is not None:
+                if isinstance(state, TailPartition):
                     starts[partition] = state.offset
-                if state.epoch != UNKNOWN_EPOCH:
-                    epochs[partition] = state.epoch
+                    if state.epoch != UNKNOWN_EPOCH:
+                        epochs[partition] = state.epoch
             state.feeds[feed] = None
         return starts, epochs
 
@@ -125,8 +139,7 @@ class TailCore(Generic[Feed]):
 
     def position_of(self, feed: Feed) -> tuple[dict[Partition, Place], dict[str, str]]:
         """Return the tail's position in the partitions of a feed, and the topic IDs."""
-        states = {partition: self.partitions[partition] for partition in feed.partitions}
-        places = {at: Place(state.offset, state.timestamp, state.epoch) for at, state in states.items()}
+        places = {partition: _place(self.partitions[partition]) for partition in feed.partitions}
         return places, {at.topic: self.topics[at.topic].topic_id for at in places}
 
     def _feeds_of(self, topic: str) -> list[Feed]:
@@ -143,7 +156,8 @@ class TailCore(Generic[Feed]):
         """Move past each batch, and yield it with the feeds that receive it. Feeds may change after each step."""
         # A partition that is removed and added again has another TailPartition, which must not receive the batches of the
         # former one.
-        states = [(state, batch) for batch in batches if (state := self.partitions.get(batch.partition))]
+        found = [(self.partitions.get(batch.partition), batch) for batch in batches]
+        states = [(state, batch) for state, batch in found if isinstance(state, TailPartition)]
         for state, batch in states:
             for record in self.recordings:
                 record(state.offset, batch)
@@ -165,7 +179,7 @@ class TailCore(Generic[Feed]):
         states = {
             partition: states[partition] for partition in ranges if self.partitions.get(partition) is states[partition]
         }
-        offsets = {partition: state.offset for partition, state in states.items() if state.offset is not None}
+        offsets = {partition: state.offset for partition, state in states.items()}
         resumption = error.resume(offsets, {partition: ranges[partition] for partition in offsets})
         for gap in resumption.gaps:
             states[gap.partition].offset, states[gap.partition].epoch = gap.end, gap.epoch
@@ -200,16 +214,16 @@ class TailCore(Generic[Feed]):
     @property
     def pending(self) -> dict[Partition, int]:
         """The partitions without a leader, and the timestamps at which they start."""
-        return {partition: state.start_ms for partition, state in self.partitions.items() if state.offset is None}
+        return {at: state.start_ms for at, state in self.partitions.items() if isinstance(state, PendingPartition)}
 
     def lacks(self, partition: Partition) -> bool:
         """Return whether a feed must contain this partition but does not. False for a pending partition."""
-        state = self.partitions.get(partition)
-        return (state is None or state.offset is not None) and bool(self._feeds_without(partition))
+        is_pending = isinstance(self.partitions.get(partition), PendingPartition)
+        return not is_pending and bool(self._feeds_without(partition))
 
     def _feeds_without(self, partition: Partition) -> list[Feed]:
         """Return the feeds that must contain this partition and do not contain it yet."""
-        if (state := self.partitions.get(partition)) is not None and state.offset is None:
+        if isinstance(state := self.partitions.get(partition), PendingPartition):
             return list(state.feeds)
         return [feed for feed in self._whole_feeds(partition.topic) if partition not in feed.partitions]
 
@@ -222,11 +236,15 @@ class TailCore(Generic[Feed]):
         feeds = self._feeds_without(partition)
         if not feeds:
             return [], []
-        state = self.partitions.setdefault(partition, TailPartition())
-        if state.offset is not None:
+        if isinstance(self.partitions.get(partition), TailPartition):
             return [], feeds
-        state.offset = offset
+        self.partitions[partition] = TailPartition(offset, feeds=dict.fromkeys(feeds))
         for feed in feeds:
             feed.partitions[partition] = None
-            state.feeds[feed] = None
         return feeds, []
+
+
+def _place(state: PartitionState[Feed]) -> Place:
+    if isinstance(state, PendingPartition):
+        return Place(timestamp=state.start_ms)
+    return Place(state.offset, state.timestamp, state.epoch)
