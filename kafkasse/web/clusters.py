@@ -11,6 +11,7 @@ from flask import request
 from gevent.lock import BoundedSemaphore
 
 from kafkasse.config import Config
+from kafkasse.config.kafka import servers
 from kafkasse.errors import KafkasseError, ServerStopping
 from kafkasse.feed.feeds import Feeds, ring_limits
 from kafkasse.log import Log
@@ -22,8 +23,8 @@ from kafkasse.web.wsgi_server import WsgiServer
 
 MAX_STATE_AGE_S = 1.0  # of the state of a cluster for operators
 MISSING = (
-    "%s names the topic %s, which does not exist or is not readable. Requests for this topic get 404. Check the name,"
-    " topic_prefix and the ACLs of the Kafka user: kafkasse check shows similar names."
+    "%s names the topic %s, which does not exist in Kafka at %s, or is not readable. Requests for this topic get 404. Check"
+    " the address, the name, topic_prefix and the ACLs of the Kafka user: kafkasse topics lists the topics."
 )
 
 
@@ -96,11 +97,13 @@ class Clusters:
     def _log_missing(self, cluster: str, existing: set[str]) -> None:
         for route in self._config.routes:
             if route.cluster == cluster:
+                kafka = self._config.kafka
+                address = servers(kafka.clusters[cluster] if cluster else kafka.kafka)
                 where = f"The route {route.name}" if route.topics else "allowed_topics or topic_groups"
                 named = route.topics or chain(route.allowed, *(topics for _, topics in route.groups))
                 for topic in dict.fromkeys(named):
                     if topic not in existing and not is_pattern(topic):
-                        self._config.hooks.logger.warning(MISSING, where, topic)
+                        self._config.hooks.logger.warning(MISSING, where, topic, address)
 
     def _reach(
         self, environ: Mapping[str, Any], on_names: Callable[[str, set[str]], object] = lambda *_: None

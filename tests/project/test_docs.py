@@ -26,6 +26,7 @@ import gevent
 import pytest
 import yaml
 from flask import Flask
+from gunicorn.config import Config as GunicornConfig
 from kafka import KafkaAdminClient
 
 import kafkasse
@@ -464,6 +465,18 @@ def test_the_wrapper_of_a_log_hides_topics(monkeypatch):
 
     assert b'"topic":"orders.paid"' in body
     assert b"draft" not in body
+
+
+def test_the_options_of_gunicorn_in_the_docs_exist():
+    options = {option for action in GunicornConfig().parser()._actions for option in action.option_strings}
+    used = {
+        option
+        for page in PAGES
+        for option in re.findall(r"--(?:graceful-|keep-|limit-|preload|worker-)[\w-]*", read(page))
+    }
+
+    assert "--worker-class" in used
+    assert used <= options
 
 
 def test_the_app_in_the_readme_streams_from_kafka(tree, web_venv, start, cluster, fresh_name, tmp_path):

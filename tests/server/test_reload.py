@@ -146,7 +146,7 @@ def test_an_invalid_file_changes_nothing(world, cluster, topic):
     wait_until(lambda: 0 == metric(server, "outdated_configuration"))
 
 
-def test_a_topic_that_does_not_exist_is_a_warning(world, topic):
+def test_a_topic_that_does_not_exist_is_a_warning(world, broker, topic):
     """Each missing topic of a route or a group is one warning. A pattern is none, because it needs no topic yet."""
     missing, in_group = topic[:-1], topic[:-2]
     world.configure(old={"path": "/old", "topics": [topic]}, new={"path": "/new", "topics": [missing, f"{topic}.*"]})
@@ -157,4 +157,5 @@ def test_a_topic_that_does_not_exist_is_a_warning(world, topic):
 
     wait_until(lambda: 2 == world.server.log.count("names the topic"))
     for where, name in (("The route new", missing), ("allowed_topics or topic_groups", in_group)):
-        assert f"{where} names the topic {name}, which does not exist" in world.server.log
+        missing_at = f"which does not exist in Kafka at {broker.bootstrap_servers}"
+        assert f"{where} names the topic {name}, {missing_at}" in world.server.log
