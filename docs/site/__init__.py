@@ -15,6 +15,7 @@ pages      from the files of the repository to the pages of the site: copies, na
 reference  pages that are generated from the code: commands, settings, errors, API, source files
 metrics    the page of all metrics, from the metrics in the code
 tables     those tables, and the first columns of other tables: settings, errors, formats, packages
+config_schema  schemas/config.schema.json, from kafkasse/settings.py
 conf       the settings of Sphinx
 check      what must be true for every built page
 links      the check of links to other sites, `make links`

@@ -6,23 +6,18 @@ import typing
 
 import pytest
 
+from docs.site import config_schema
 from kafkasse import schemas
 from kafkasse.config import Config
 from kafkasse.config.kafka import servers
-from kafkasse.config.sources import NO_VARIABLES
 from kafkasse.errors import ConfigurationError
 from kafkasse.records.position import IdType
 from kafkasse.route import StartAt
-from kafkasse.settings import AccessSettings, FeedSettings, KafkaSettings, RouteSettings, WebSettings
 from tests.config.conftest import settings_of
 
 SETTINGS = schemas.read("config")["properties"]
 ROUTE_SETTINGS = schemas.read("config")["$defs"]["route"]["properties"]
-TYPED = (KafkaSettings, FeedSettings, WebSettings, RouteSettings, AccessSettings)
 NOT_SETTINGS = {"max_chunk_bytes", "max_ring_records"}  # constants that tests change
-JSON_TYPES = {
-    "integer": int, "number": float, "boolean": bool, "string": str, "null": type(None), "array": tuple[str, ...]
-}  # fmt: skip
 
 
 # The schema and the typed objects.
@@ -33,20 +28,17 @@ def test_the_default_heartbeat_keeps_clients_that_disconnect_after_5_s():
     assert Config().web.heartbeat_s <= 4
 
 
-def test_the_schema_and_the_typed_objects_name_the_same_settings():
-    attributes = {name for settings_class in TYPED for name in typing.get_type_hints(settings_class)}
+def test_the_schema_is_generated_from_the_typed_objects():
+    """Run `python -m docs.site.config_schema` after a change of kafkasse/settings.py."""
+    assert config_schema.text() == config_schema.FILE.read_text("utf-8")
 
-    assert set(SETTINGS) == attributes - NOT_SETTINGS
 
+def test_a_setting_of_several_packages_has_the_same_type_in_each():
+    """It is declared in one class. The others repeat its name and its type."""
+    types = [(name, each) for owner in config_schema.GENERAL for name, each in typing.get_type_hints(owner).items()]
 
-@pytest.mark.parametrize("settings_class", TYPED)
-def test_the_schema_and_the_typed_objects_agree_on_types(settings_class):
-    for name, attribute in typing.get_type_hints(settings_class).items():
-        # These contain mappings.
-        if name not in (*NO_VARIABLES, *NOT_SETTINGS, "access", "operations_access"):
-            types = SETTINGS[name].get("type", "string")
-            expected = [JSON_TYPES[json_type] for json_type in ([types] if isinstance(types, str) else types)]
-            assert set(expected) == set(typing.get_args(attribute) if len(expected) > 1 else [attribute]), name
+    assert len(dict(types)) == len(set(types))
+    assert set(SETTINGS) == set(dict(types)) - NOT_SETTINGS
 
 
 @pytest.mark.parametrize(("owner", "name"), [
