@@ -25,7 +25,7 @@ from kafkasse.web.operations import add_operations
 from kafkasse.web.pages import PAGE_STREAM, pages
 from kafkasse.web.service import StreamService
 
-__all__ = ["open_kafka_log"]  # for hooks; kafkasse exports blueprint()
+__all__ = ["open_kafka_log"]  # for code that wraps the log; `kafkasse` exports blueprint()
 
 # The classes of Flask's own errors that have a page. All others have the type about:blank, which is a status alone.
 FLASK_ERRORS: dict[int, type[KafkasseError]] = {404: NotFound, 405: MethodNotAllowed, 500: KafkasseError}

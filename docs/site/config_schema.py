@@ -22,7 +22,7 @@ GENERAL: tuple[type, ...] = (
     settings.FeedSettings,
     settings.AccessSettings,
 )
-# The classes that are definitions of the schema. All others are written where they are used.
+# The classes in "$defs" of the schema. All others are written where they are used.
 DEFINITIONS: Mapping[str, type] = {
     "route": settings.NamedRoute,
     "guard": settings.Guard,
@@ -84,7 +84,7 @@ def _members(owner: type, *, is_general: bool = False) -> Iterator[tuple[str, Sc
 
 
 def _of_routes() -> Iterator[tuple[str, Schema]]:
-    """Yield the general settings that routes have, too."""
+    """Yield the general settings that each route can set for itself."""
     for owner in GENERAL:
         for name, hint in get_type_hints(owner, include_extras=True).items():
             for mark in getattr(hint, "__metadata__", ()):
@@ -104,7 +104,7 @@ def _object(owner: type) -> Schema:
 
 
 def _value(hint: Any, *, is_optional: bool = False) -> Schema:
-    """Return the schema of a type. None stands for a missing value, and not for null, if the value is optional."""
+    """Return the schema of a type. If the value is optional, None means that it is missing, not null."""
     base, marks = (hint.__origin__, hint.__metadata__) if get_origin(hint) is Annotated else (hint, ())
     given = [name_and_value for mark in marks if isinstance(mark, settings.Value) for name_and_value in _given(mark)]
     limits = settings.Value(**dict(given))

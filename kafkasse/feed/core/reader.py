@@ -1,7 +1,7 @@
 """The core of a reader: its state, its position, and what it reads from the ring.
 
-This module does no I/O and has no clock. Reader (reader.py) waits for frames and opens cursors. The methods under "Events"
-report what has happened, and return what to release.
+This module does no I/O and has no clock. Reader (reader.py) waits for frames and opens cursors. It calls the methods under
+"Events" when something has happened, and releases what they return.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MAX_PIECE_SEGMENTS = 1000  # that a reader examines at once
 
 
 class StopReason(Enum):
-    """Whether read() returns no more frames, and why. A reader stops in any of its states, and keeps its position."""
+    """Why read() returns no more frames. A reader can stop in each of its states, and keeps its position."""
 
     NOT_STOPPED = "read() returns frames"
     ENDED = "the server ends the stream, and the client reconnects"
@@ -68,7 +68,7 @@ class ReaderCore:
         selector: the records that the client receives, if the feed has dimensions.
 
     Attributes:
-        stop_reason: whether there are no more frames, and why.
+        stop_reason: why there are no more frames, or NOT_STOPPED.
         stats: the totals of the route.
         events, sent_bytes: the numbers of records and bytes sent to the client. While it is parked, call totals() instead.
     """
@@ -197,7 +197,7 @@ class ReaderCore:
         self._enter(Waiting(behind.ids, slot))
 
     def slot_granted(self, waiting: Waiting) -> bool:
-        """Return whether the reader still needs the slot: it opens a cursor."""
+        """The reader has its slot. Return whether it still needs it, and opens a cursor."""
         if self._state is not waiting or self.is_stopped:
             return False
         self._enter(OpeningCursor(waiting.ids, waiting.slot))
@@ -231,7 +231,7 @@ class ReaderCore:
         return not self.is_stopped and self._state is state and not self._may_join(state)
 
     def cursor_read(self, state: CatchingUp, data: bytes) -> Release | None:
-        """The cursor has returned `data`. Without any, join the feed if possible."""
+        """The cursor has returned `data`. If it is empty, join the feed if possible."""
         catch_up = state.catch_up
         self._count_events(catch_up.events - state.events)
         state.events = catch_up.events
@@ -261,7 +261,7 @@ class ReaderCore:
         return b""
 
     def _check_feed(self) -> None:
-        """Stop if the feed has failed or ended. Without effect after a stop."""
+        """Stop if the feed has ended, or raise the error with which it has failed. Has no effect after a stop."""
         if self._feed.is_open or self.is_stopped:
             return
         if isinstance(self._feed.state, KafkasseError):
