@@ -69,7 +69,7 @@ def start(with_metrics: bool = True) -> None:
         with_metrics: whether the workers share their metrics. If so, the master must call worker_exited().
 
     Raises:
-        ConfigurationError: another user could change the directory, or it or that of the metrics cannot be created.
+        ConfigurationError: another user could change the directory, or it or the directory of the metrics cannot be created.
     """
     inherited = folder()  # after SIGUSR2, this master is a child of the old master
     try:

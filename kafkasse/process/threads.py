@@ -1,4 +1,4 @@
-"""Threads for calls that would block the event loop. They start with the first call, because none survives a fork."""
+"""Threads for calls that would block the event loop. They start with the first call: threads do not survive a fork."""
 
 from __future__ import annotations
 

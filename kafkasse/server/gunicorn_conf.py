@@ -133,7 +133,7 @@ def pre_fork(server: Any, worker: Any) -> None:
 
 
 def child_exit(server: Any, worker: Any) -> None:
-    """Remove the gauges and the socket of a worker that has exited or was killed. Count it if it was not asked to end."""
+    """Remove the gauges and the socket of a worker that has exited or was killed. Count it if it has failed."""
     from kafkasse.process import runtime
 
     runtime.worker_exited(worker.pid, getattr(worker, "failure", ""))

@@ -91,7 +91,7 @@ def mark_dead(pid: int, counter: str = "") -> None:
 
 
 def set_gauge(key: str, value: float) -> None:
-    """Set a gauge of this process, the master. Its mode is livemax."""
+    """Set a gauge with the mode livemax in this process, the master."""
     from prometheus_client.mmap_dict import MmapedDict
 
     file = Path(os.environ[VARIABLE]) / f"gauge_livemax_{os.getpid()}.db"

@@ -30,7 +30,7 @@ _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],]')  # strings, and the 
 _validate = msgspec.json.Decoder(msgspec.Raw).decode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
-TakeTurn = Callable[[], None]  # lets others run, such as process.event_loop.take_turn()
+TakeTurn = Callable[[], None]  # lets other greenlets run, such as process.event_loop.take_turn()
 
 
 class DeserializationError(Exception):
