@@ -1,7 +1,7 @@
 """The encoder: deserializes, filters, formats and frames the records of one selection.
 
 A feed calls it once for each record, however many clients read the feed. No I/O; the caller passes in the clock, the hooks
-of the app, which may do I/O, and what lets others run while a large value is encoded.
+of the app, which may do I/O, and a function that lets other greenlets run while a large value is encoded.
 """
 
 from __future__ import annotations
