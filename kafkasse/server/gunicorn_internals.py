@@ -309,9 +309,7 @@ def halt_if_no_worker_starts(arbiter: Any) -> None:
         try:
             reap()
         except HaltServer as error:
-            arbiter.kill_workers(
-                0
-            )  # sends no signal, but forgets the worker that failed: gunicorn 23 would wait for it
+            arbiter.kill_workers(0)  # without a signal: forgets the failed worker, for which gunicorn 23 would wait
             if not is_halting:
                 is_halting = True
                 if gevent.getcurrent() is main:
