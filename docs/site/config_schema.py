@@ -22,7 +22,7 @@ GENERAL: tuple[type, ...] = (
     settings.FeedSettings,
     settings.AccessSettings,
 )
-# The classes in "$defs" of the schema. All others are written where they are used.
+# The classes in "$defs" of the schema. All others are inlined.
 DEFINITIONS: Mapping[str, type] = {
     "route": settings.NamedRoute,
     "guard": settings.Guard,
@@ -52,9 +52,7 @@ def text() -> str:
 def schema() -> Schema:
     """Return the schema of a whole configuration."""
     properties = {name: each for owner in GENERAL for name, each in _members(owner, is_general=True)}
-    without_variables = [
-        name for name, each in properties.items() if "object" in each.get("type", ()) or each.get("type") == "object"
-    ]
+    without_variables = [name for name, each in properties.items() if "object" in each.get("type", "")]
     *names, last = without_variables
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

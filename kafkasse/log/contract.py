@@ -134,12 +134,12 @@ def gap_on_resuming(
 ) -> Gap | None:
     """Return the gap with which a reader at `offset` resumes, or None if it continues at `offset`.
 
-    Streams that start, and cursors that cannot continue, resume by these rules.
+    These rules apply to a stream that opens, and to a cursor that is out of range.
 
     Args:
         available: the offsets that the log holds; None if the partition has no leader now.
-        diverged_at: if the log was truncated and it is known, the first offset at which it differs from the records that
-            were read, and the newest leader epoch before it.
+        diverged_at: after a truncation, the first offset at which the log differs from the records that were read, and the
+            newest leader epoch before it. None: unknown, or the log was not truncated.
         is_recreated: the topic was recreated, so that the offset belongs to another log.
     """
     if is_recreated:

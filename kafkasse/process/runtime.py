@@ -153,7 +153,7 @@ def worker_exited(pid: int, failure: str = "") -> None:
 
 
 def set_outdated(is_outdated: bool) -> None:
-    """Set the metric `outdated_configuration`, in the master. An error must not stop it."""
+    """Set the metric `outdated_configuration`, in the master. An error must not stop the master."""
     try:
         from kafkasse.process.telemetry import metrics, multiprocess
 

@@ -26,6 +26,8 @@ def test_a_reader_receives_all_records_that_it_lacks_and_none_twice(offset, star
 
     resumes_at = offset if gap is None else gap.end
     assert resumes_at == max(start, same_until)
+    if resumes_at == offset and not is_recreated:
+        assert gap is None
     if resumes_at != offset:
         assert gap is not None
         assert gap.start == offset

@@ -1,8 +1,8 @@
-"""A simulation of a server with three routes and an archive, in which everything happens that the other simulations contain.
+"""A simulation of a server with three routes and an archive, that combines what happens in the other simulations.
 
-Streams follow a pattern of topics, tables begin with a snapshot, and finite reads share a cache. Each client selects all
-records, those of a visitor, or those that a filter matches. Tables have no filters, which could hide the newest record of a
-key.
+Streams follow a pattern of topics, streams of a table begin with a snapshot, and finite reads share a cache. Each client
+selects all records, those of a visitor, or those that a filter matches. Streams of the table have no filters, which could
+hide the newest record of a key.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Everything(ChangingInterleaved, ArchiveSimulation, FiniteReads, SnapshotSi
         self.log.while_closing = self._run_others
         self.create(TABLE, FIRST_PARTITIONS)
 
-    # Only one greenlet makes moves. That of a snapshot reads while the others wait.
+    # Only one greenlet makes moves. While the greenlet of a snapshot reads, the others wait.
 
     def let_others_run(self, urgent: bool = False) -> None:
         if not self._is_in_snapshot:
@@ -107,7 +107,9 @@ class Everything(ChangingInterleaved, ArchiveSimulation, FiniteReads, SnapshotSi
         return (topic, at) if topic != TABLE else of_key if of_key in self.ends else (TOPIC, 0)
 
     def _remember(self, topic: str) -> None:
-        if topic != TABLE:  # with a former description, a client may receive the snapshot of a table that was deleted
+        if (
+            topic != TABLE
+        ):  # with an outdated description, a client may receive the snapshot of a table that was deleted
             super()._remember(topic)
 
     def drop_before(self, partition: Partition, first: int) -> None:

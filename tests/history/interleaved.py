@@ -29,7 +29,7 @@ from tests.support.turns import turns_given_by
 
 TURNS_PER_MOVE = 7  # on average
 PIECES = (encoder, "MAX_PIECE_RECORDS", 2), (reader_core, "MAX_PIECE_SEGMENTS", 2)
-# A tail sends between any two batches.
+# A tail also sends between any two feeds.
 LIMITS = *PIECES, (feed_core, "PARKED_CLIENTS_PER_TURN", 2), (tail, "MAX_UNSENT_S", -1.0)
 SMALL_BACKLOG = (backlog, "MAX_BYTES", 2 * backlog.RECORD_BYTES)
 

@@ -145,7 +145,7 @@ def test_scrapes_succeed_while_workers_die(workers, runtime):
 
 
 def test_each_worker_that_fails_is_counted_by_reason(start):
-    """Its successor answers. A reload and a worker that ends at SIGTERM are not failures."""
+    """Its successor answers. A worker that ends at SIGTERM has not failed."""
     server = start(GUNICORN_CMD_ARGS="--timeout 3")
     server.expect(KILLED, "WORKER TIMEOUT")
 

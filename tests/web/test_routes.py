@@ -145,7 +145,7 @@ def test_a_route_sends_only_some_members(log, format, projection):
 
 
 def test_a_large_value_is_encoded_in_pieces(log):
-    """A value of 1 MB with a lone surrogate takes half a second, in which the other streams of the worker would wait."""
+    """A lone surrogate makes encoding slow. Without pieces, the other streams of the worker would wait for a large value."""
     turns: list[bool] = []
     log.create("v")
     log.append("v", b'{"\\ud800":1,"_kafka":1,"customer":[%b]}' % b",".join([b"{}"] * 20_000))

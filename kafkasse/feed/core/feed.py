@@ -76,7 +76,7 @@ class FeedKey(NamedTuple):
 
 
 class FeedState(Enum):
-    """The states of a feed that has not failed. Its state after a failure is the error, which the readers raise."""
+    """The states of a feed. After a failure, its state is the error instead, which the readers raise."""
 
     OPEN = "receives records"
     ENDED = "the readers end their streams, and the clients reconnect"

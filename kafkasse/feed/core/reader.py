@@ -49,7 +49,7 @@ MAX_PIECE_SEGMENTS = 1000  # that a reader examines at once
 
 
 class StopReason(Enum):
-    """Why read() returns no more frames. A reader can stop in each of its states, and keeps its position."""
+    """Why read() returns no more frames, or NOT_STOPPED. A reader can stop in any state, and keeps its position."""
 
     NOT_STOPPED = "read() returns frames"
     ENDED = "the server ends the stream, and the client reconnects"
@@ -197,7 +197,7 @@ class ReaderCore:
         self._enter(Waiting(behind.ids, slot))
 
     def slot_granted(self, waiting: Waiting) -> bool:
-        """The reader has its slot. Return whether it still needs it, and opens a cursor."""
+        """The slot is granted. Return whether the reader still needs it, and will open a cursor."""
         if self._state is not waiting or self.is_stopped:
             return False
         self._enter(OpeningCursor(waiting.ids, waiting.slot))
@@ -221,13 +221,13 @@ class ReaderCore:
         return Release(opening.slot, (catch_up,))
 
     def cursor_failed(self, opening: OpeningCursor) -> Release:
-        """The cursor could not be opened. Another reader gets the slot; Kafka may be able to serve that one."""
+        """The reader gets no cursor. Another reader gets the slot; Kafka may be able to serve that reader."""
         if self._state is opening:
             self._enter(Behind(opening.ids))
         return Release(opening.slot)
 
     def may_read(self, state: CatchingUp) -> bool:
-        """Return whether the reader still reads through this cursor."""
+        """Return whether the reader should read on through this cursor."""
         return not self.is_stopped and self._state is state and not self._may_join(state)
 
     def cursor_read(self, state: CatchingUp, data: bytes) -> Release | None:
@@ -280,7 +280,7 @@ class ReaderCore:
         if isinstance(self._state, Parked | Unparked):
             self.unpark()
         last = self._state
-        # Without the cursor and its slot, which refer to this reader: no reference cycle waits for the garbage collector.
+        # Drop the cursor and its slot, which refer to this reader, so that no reference cycle remains.
         where = Behind(last.ids) if isinstance(last, WithOwnIds) else last
         self._enter(Closed(where if isinstance(where, Behind | Live) else Opening()))
         if not self.is_stopped:

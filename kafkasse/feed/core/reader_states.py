@@ -91,7 +91,7 @@ class OpeningCursor:
 
 @dataclass(slots=True, eq=False)
 class CatchingUp:
-    """Reads through its own cursor, and encodes frames with its own event IDs. `events` records have been counted."""
+    """Reads through its own cursor, and encodes frames with its own event IDs. `events`: the records that are counted."""
 
     catch_up: CatchUpCore
     slot: Slot
@@ -131,7 +131,7 @@ class Live:
 
 @dataclass(slots=True, eq=False)
 class Unparked:
-    """Receives nothing more until its greenlet runs. The client may keep unsent bytes, which are before the position."""
+    """Receives nothing more until its greenlet runs. The position counts bytes that the client keeps unsent."""
 
     position: FeedPosition
 
@@ -160,7 +160,7 @@ NAMES: Mapping[type[State], ReaderState] = {
     Closed: ReaderState.CLOSED,
 }
 
-# From one state to the next, and when.
+# The transitions, and when each happens.
 TRANSITIONS: Set[tuple[type[State], type[State]]] = {
     (Opening, WaitingForSnapshot),  # the route starts with a snapshot
     (Opening, Live),  # the client starts at the position of the feed

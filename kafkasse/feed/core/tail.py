@@ -18,7 +18,7 @@ Feed = TypeVar("Feed", bound=FeedCore)
 
 @dataclass(eq=False, slots=True)
 class PendingPartition(Generic[Feed]):
-    """A partition that has had no leader since its feeds started.
+    """A partition without a leader, which its feeds cannot read yet.
 
     Attributes:
         start_ms: the timestamp at which the partition starts as soon as it has a leader.
