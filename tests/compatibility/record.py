@@ -35,7 +35,7 @@ from tests.support.kafka import Cluster
 FOLDER = Path(__file__).parent
 JAVASCRIPT = FOLDER.parents[1] / "kafkasse/assets/javascript"
 DECLARED = re.compile(r"^(?:export (?:class|function|interface|type) |  (?:readonly )?)(\w+)(?=[?:(<; ])", re.MULTILINE)
-# From which the docs tell users to import.
+# The modules from which the docs import.
 MODULES = (
     "kafkasse", "kafkasse.app", "kafkasse.log", "kafkasse.pipelines", "kafkasse.pipelines.json_records",
     "kafkasse.pipelines.operators", "kafkasse.pipelines.rejected_records", "kafkasse_client",

@@ -105,7 +105,7 @@ def test_public_names_stay(version):
 
 
 def test_samples_import_only_public_names():
-    """Those that names.json contains after the next release."""
+    """The next release records these names in names.json."""
     samples = "\n".join(page.read_text() for page in FOLDER.parents[1].glob("docs/*.md"))
     imports = re.findall(r"^from (kafkasse[\w.]*) import (\w.*)$", samples, re.MULTILINE)
     used = {

@@ -77,7 +77,7 @@ def test_clients_that_return_share_the_check_for_a_recreated_topic(log):
         (OffsetRange(0, 6, 2), {ZERO: 2}),
         (OffsetRange(0, 2, 2), {ZERO: 0}),  # the leader had written no record
         (OffsetRange(0, 1, 2), {}),  # before an open transaction, so the epoch may be an older one
-        (OffsetRange(0, 6, 4), {}),  # the broker that answers is not in this epoch
+        (OffsetRange(0, 6, 4), {}),  # the broker that answers does not know this epoch
         (OffsetRange(0, 2, 0), {ZERO: 0}),
         (OffsetRange(2, 2, 2), {}),  # there is no record
         (OffsetRange(0, 0, 0), {}),

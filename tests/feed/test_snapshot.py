@@ -223,7 +223,7 @@ def test_a_snapshot_that_was_ahead_of_its_feed_is_read_again_after_a_truncation(
 
 @pytest.mark.parametrize(("new", "first"), [(0, 0), (4 * MAX_BATCH_RECORDS, 3 * MAX_BATCH_RECORDS + 1)])
 def test_a_log_that_is_truncated_while_the_snapshot_reads_it(world, monkeypatch, new, first):
-    """The snapshot is read from the start again, also if retention has moved the start past its position."""
+    """The snapshot is read again from the log's start, even if retention has moved it past the snapshot's position."""
     monkeypatch.setattr(snapshots, "UNAVAILABLE_BACKOFF_S", 0.0)
     world.log.elect_leader("t")
     world.write(*range(3 * MAX_BATCH_RECORDS))

@@ -237,7 +237,7 @@ def test_turns_have_a_minimum_distance_on_average(world, monkeypatch, partition_
 
 @pytest.mark.parametrize("others", ["in the same topic", "in another topic"])
 def test_a_long_turn_sends_the_records_of_the_first_feeds_before_it_encodes_the_last(world, monkeypatch, others):
-    """Also if one batch is encoded for many feeds with different filters."""
+    """Even within one batch, if many feeds have different filters."""
     monkeypatch.setattr(tail, "MAX_UNSENT_S", -1.0)  # the clock may not advance between two feeds
     world.open("a").park(client := ParkedClient())
     received = []
@@ -585,7 +585,7 @@ def test_a_feed_notices_a_truncation_before_it_has_read_a_record(world):
 
 @pytest.mark.parametrize("continues", [False, True])
 def test_a_client_of_a_quiet_partition_notices_a_truncation_when_it_returns(world, continues):
-    """Its feed has read no record of the partition: the records are older, or a worker before it has sent them."""
+    """Its feed has read no record of the partition: the records are older, or an earlier worker has sent them."""
     before = reader_of_four_records(world)
     world.new_feeds()
     client = Client(world.open(*json.loads(before.position_id)) if continues else world.open("a"))

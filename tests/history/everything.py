@@ -86,8 +86,8 @@ class Everything(ChangingInterleaved, ArchiveSimulation, FiniteReads, SnapshotSi
     def _start_of(self, client: Client) -> Position:
         return of_topics([TABLE]) if self._is_table(client) else self._start
 
-    def _streams_of(self, topic: str) -> list[Any]:
-        return [client for client in super()._streams_of(topic) if self._is_table(client) == (topic == TABLE)]
+    def _clients_of(self, topic: str) -> list[Any]:
+        return [client for client in super()._clients_of(topic) if self._is_table(client) == (topic == TABLE)]
 
     def _history(self, number: int, client: Client) -> History:
         is_finite = isinstance(client, FiniteClient)
@@ -101,7 +101,7 @@ class Everything(ChangingInterleaved, ArchiveSimulation, FiniteReads, SnapshotSi
         return self.draws.choice([*KEYS, *FILTERED])
 
     def _partition_of(self, key: bytes | None) -> Partition:
-        """Choose any partition. All records of a key in the table are in one of its partitions."""
+        """Choose any partition, but in the table always the same one for a key."""
         topic, at = self._any_partition()
         of_key = TABLE, len(key or b"") % (FIRST_PARTITIONS + 1)
         return (topic, at) if topic != TABLE else of_key if of_key in self.ends else (TOPIC, 0)

@@ -86,7 +86,7 @@ class FiniteClient:
 
 
 class FiniteReads(ChangingSimulation):
-    """A simulation in which some clients are FiniteClients. A shared cache keeps full chunks for ever."""
+    """A simulation in which some clients are FiniteClients. A shared cache keeps full chunks forever."""
 
     loses_responses = True
 

@@ -364,13 +364,13 @@ class Simulation:
 
     def _all_know_epoch(self, partition: Partition) -> bool:
         """Return whether all event IDs with which clients may resume contain the partition's leader epoch."""
-        clients = self._streams_of(partition[0])
+        clients = self._clients_of(partition[0])
         ids = {block.id for client in clients for block in blocks(client.body)}
         starts = [parse(event_id).starts for event_id in {*ids, *(client.sent_id for client in clients)} if event_id]
         places = [start.get(LogPartition(*partition)) for start in starts]  # an ID may be older than the partition
         return all(place is not None and place.epoch is not None for place in places)
 
-    def _streams_of(self, topic: str) -> list[Client]:
+    def _clients_of(self, topic: str) -> list[Client]:
         """Return the clients whose event IDs contain a topic."""
         return self.clients
 

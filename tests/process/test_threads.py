@@ -1,4 +1,4 @@
-"""Calls in threads, whose results and errors the caller gets."""
+"""The caller gets the result or the error of a call in a thread."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def test_an_alert_fires_although_a_metric_did_not_exist_before(root, tmp_path, a
         (["KafkasseNotReloaded"], "outdated_configuration", "0x59 1x61"),
     ],
 )
-def test_a_file_that_is_unusable_for_a_moment_is_not_an_alert(root, tmp_path, names, metric, values):
+def test_an_alert_fires_only_if_the_problem_lasts(root, tmp_path, names, metric, values):
     series = {f'{PREFIX}{metric}{{job="kafkasse"}}': values, 'up{job="kafkasse"}': "1x120"}
 
     check_firing(root, tmp_path, names, series)

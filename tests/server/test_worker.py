@@ -53,8 +53,8 @@ def test_the_server_ends_if_its_first_workers_cannot_load_the_app(workers):
 
 
 @pytest.mark.usefixtures("processes")
-def test_the_server_ends_without_waiting_for_a_worker_that_fails_meanwhile(tmp_path):
-    """Before version 24, gunicorn would wait for the end of graceful_timeout."""
+def test_the_server_ends_without_waiting_for_a_worker_that_fails_during_the_stop(tmp_path):
+    """Before version 24, gunicorn would wait until graceful_timeout ends."""
     settings = {"WEB_CONCURRENCY": "2", "GUNICORN_CMD_ARGS": "--graceful-timeout 10000"}
     server = Server("tests.support.apps:failing()", FAILS=str(tmp_path / "workers"), **settings)
 

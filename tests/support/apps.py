@@ -49,7 +49,7 @@ def fragile() -> Flask:
 
 
 def failing() -> Flask:
-    """An app that cannot be loaded. The second worker fails when it receives SIGTERM, and the first waits for the second."""
+    """An app that cannot be loaded. The first worker fails when there is a second, which fails when it receives SIGTERM."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     second = Path(os.environ["FAILS"]) / "second"
     try:

@@ -91,7 +91,7 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class Parked:
-    """Is at the position of its group. The feed sends to the client's socket, and no greenlet is needed."""
+    """A client at the position of its group. The feed sends to its socket, so it needs no greenlet."""
 
     client: ParkedClient
     reader: ParkedReader
@@ -183,7 +183,7 @@ class NewFrames:
         self._frames: list[bytes] = []
         # The indexes in `_frames` by dispatch values. None: all subscribers receive the frame.
         self._indexes: dict[Values | None, list[int]] = {}
-        self._values_of: dict[Group, list[Values | None]] = {}  # of the frames that a group receives
+        self._values_of: dict[Group, list[Values | None]] = {}  # the values of the frames that a group receives
         for segment in segments:
             if not segment.values:
                 self._add(None, segment.data)

@@ -42,7 +42,7 @@ class Payload(NamedTuple):
     data: bytes
 
 
-Format = Callable[[str, int, Record, TakeTurn], Payload]  # calls TakeTurn after each piece of a large value
+Format = Callable[[str, int, Record, TakeTurn], Payload]  # calls its last argument after each piece of a large value
 
 
 def as_kafkasse(topic: str, partition: int, record: Record, take_turn: TakeTurn) -> Payload:
