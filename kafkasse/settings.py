@@ -9,11 +9,8 @@ This module imports no other module of kafkasse, so that a command can read the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, Any, Literal
-
-NAME = "lowercase letters, digits and underscores, starting with a letter"
-NAME_PATTERN = "^[a-z][a-z0-9_]*$"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -32,15 +29,16 @@ class Value(Limits):
     """What a value must be, beyond its type."""
 
     expected: str = ""  # in error messages, if the type and the limits do not say it
-    pattern: str | None = field(default=None, kw_only=True)
-    min_length: int | None = field(default=None, kw_only=True)
-    max_length: int | None = field(default=None, kw_only=True)
-    min_items: int | None = field(default=None, kw_only=True)
-    min_members: int | None = field(default=None, kw_only=True)
-    unique: bool = field(default=False, kw_only=True)
-    code_only: bool = field(default=False, kw_only=True)  # no file and no variable can hold it
-    nullable: bool = field(default=False, kw_only=True)  # of an optional field in a mapping: None is a value, too
-    of: Any = field(default=None, kw_only=True)  # the class with the members of a mapping, or its name
+    _: KW_ONLY
+    pattern: str | None = None
+    min_length: int | None = None
+    max_length: int | None = None
+    min_items: int | None = None
+    min_members: int | None = None
+    unique: bool = False
+    code_only: bool = False  # no file and no variable can hold it
+    nullable: bool = False  # of an optional field in a mapping: None is a value, too
+    of: str | None = None  # the name of the class with the members of a mapping
 
 
 class OfRoutes(Limits):
@@ -48,6 +46,16 @@ class OfRoutes(Limits):
 
 
 # The types of values that several settings contain.
+Name = Annotated[
+    str, Value("lowercase letters, digits and underscores, starting with a letter", pattern="^[a-z][a-z0-9_]*$")
+]
+TopicName = Annotated[
+    str,
+    Value(
+        "a topic name: at most 249 letters, digits, dots, underscores and hyphens", pattern=r"^[a-zA-Z0-9._-]{1,249}$"
+    ),
+]
+FilePath = Annotated[str, Value("the path of a file", min_length=1)]
 Origin = Annotated[
     str,
     Value(
@@ -72,6 +80,17 @@ OneOf = Annotated[
     | Sequence[Annotated[str | float | bool, Value("text, a number, true or false", example="created")]],
     Value("a value or a list of values", min_items=1, example=["created", "paid"]),
 ]
+Client = Annotated[
+    Mapping[str, Any],
+    Value("a mapping of client settings", of="KafkaClient", example={"bootstrap_servers": ["kafka-1.example:9092"]}),
+]
+Registry = Annotated[
+    Mapping[str, Any],
+    Value("a mapping with at least url", of="SchemaRegistrySettings", example={"url": "https://registry.example"}),
+]
+Algorithm = Literal[
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "HS256", "HS384", "HS512"
+]  # fmt: skip
 GrantOfVisitors = Annotated[
     str | Mapping[str, Any],
     Value(
@@ -86,24 +105,11 @@ GrantOfVisitors = Annotated[
 class KafkaSettings:
     """Read by kafkasse.kafka. repr() omits the settings of kafka-python's client, which can be secrets."""
 
-    kafka: Annotated[
-        Mapping[str, Any],
-        Value("a mapping of client settings", of=KafkaClient, example={"bootstrap_servers": ["kafka-1.example:9092"]}),
-    ] = field(repr=False, default_factory=dict)
+    kafka: Client = field(repr=False, default_factory=dict)
     """How to connect to Kafka: the connection settings of kafka-python's KafkaAdminClient. kafkasse sets group_id,
     enable_auto_commit and similar settings itself and rejects them here."""
     clusters: Annotated[
-        Mapping[
-            Annotated[str, Value(NAME, pattern=NAME_PATTERN, example="eu")],
-            Annotated[
-                Mapping[str, Any],
-                Value(
-                    "a mapping of client settings",
-                    of=KafkaClient,
-                    example={"bootstrap_servers": ["kafka-1.example:9092"]},
-                ),
-            ],
-        ],
+        Mapping[Annotated[Name, Value(example="eu")], Client],
         Value(
             "a mapping of names to client settings", example={"eu": {"bootstrap_servers": ["kafka-eu.example:9093"]}}
         ),
@@ -160,25 +166,9 @@ class RouteSettings:
     topic, give its exact name."""
     topic_groups: Annotated[
         Mapping[
+            Annotated[TopicName, Value("letters, digits, dots, underscores and hyphens", example="changes")],
             Annotated[
-                str,
-                Value(
-                    "letters, digits, dots, underscores and hyphens",
-                    pattern=r"^[a-zA-Z0-9._-]{1,249}$",
-                    example="changes",
-                ),
-            ],
-            Annotated[
-                Sequence[
-                    Annotated[
-                        str,
-                        Value(
-                            "a topic name: at most 249 letters, digits, dots, underscores and hyphens",
-                            pattern=r"^[a-zA-Z0-9._-]{1,249}$",
-                            example="eu.changes",
-                        ),
-                    ]
-                ],
+                Sequence[Annotated[TopicName, Value(example="eu.changes")]],
                 Value("a list of at least one topic name", min_items=1, example=["eu.changes", "us.changes"]),
             ],
         ],
@@ -187,24 +177,11 @@ class RouteSettings:
     """Names that clients can use at /{topics} instead of a list of topics. The topics must be in allowed_topics. Add a
     group if clients should not need to know the topics of a stream, for example one topic for each data center. If a
     topic and a group have the same name, the name means the group."""
-    schema_registry: Annotated[
-        Mapping[str, Any] | None,
-        Value("a mapping with at least url", of=SchemaRegistrySettings, example={"url": "https://registry.example"}),
-    ] = None
+    schema_registry: Registry | None = None
     """The schema registry: Confluent's, or one with the same REST API, such as Karapace or Redpanda's. Required if a
     decoder is registry."""
     schema_registries: Annotated[
-        Mapping[
-            str,
-            Annotated[
-                Mapping[str, Any],
-                Value(
-                    "a mapping with at least url",
-                    of=SchemaRegistrySettings,
-                    example={"url": "https://registry.eu.example"},
-                ),
-            ],
-        ],
+        Mapping[str, Annotated[Registry, Value(example={"url": "https://registry.eu.example"})]],
         Value(
             "a mapping of names of clusters to schema registries",
             example={"eu": {"url": "https://registry.eu.example"}},
@@ -257,12 +234,12 @@ class RouteSettings:
     if your own app or proxy identifies the visitors."""
     routes: Annotated[
         Mapping[
-            Annotated[str, Value(NAME, pattern=NAME_PATTERN, example="prices")],
+            Annotated[Name, Value(example="prices")],
             Annotated[
                 Mapping[str, Any],
                 Value(
                     "a mapping with at least path and topics",
-                    of=NamedRoute,
+                    of="NamedRoute",
                     example={"path": "/prices", "topics": ["prices"]},
                 ),
             ],
@@ -429,12 +406,12 @@ class AccessSettings:
 
     guards: Annotated[
         Mapping[
-            Annotated[str, Value(NAME, pattern=NAME_PATTERN, example="customers")],
+            Annotated[Name, Value(example="customers")],
             Annotated[
                 Any,
                 Value(
                     "a mapping with jwt or api_keys",
-                    of=Guard,
+                    of="Guard",
                     example={"api_keys": {"file": "/run/secrets/partner-keys"}},
                 ),
             ],
@@ -475,21 +452,15 @@ class SchemaRegistrySettings:
     """The address of the registry, with the path below which it serves its API."""
     username: Annotated[str | None, Value("text", min_length=1, example="kafkasse")] = None
     """The user name of the login, or the API key. Requires password_file."""
-    password_file: Annotated[str | None, Value("the path of a file", min_length=1, example="/run/secrets/registry")] = (
-        None
-    )
+    password_file: Annotated[FilePath, Value(example="/run/secrets/registry")] | None = None
     """A file that contains the password, or the API secret. It is read for each request, so you can change the password
     while the server runs."""
-    ca_file: Annotated[str | None, Value("the path of a file", min_length=1, example="/etc/kafka/ca.pem")] = None
+    ca_file: Annotated[FilePath, Value(example="/etc/kafka/ca.pem")] | None = None
     """A PEM file with the certificates of the authorities to trust, instead of those that requests trusts."""
-    cert_file: Annotated[str | None, Value("the path of a file", min_length=1, example="/run/secrets/registry.crt")] = (
-        None
-    )
+    cert_file: Annotated[FilePath, Value(example="/run/secrets/registry.crt")] | None = None
     """A PEM file with the client certificate with which kafkasse logs in, and with the certificates between it and its
     authority. Set it if the registry requires client certificates (mutual TLS)."""
-    key_file: Annotated[str | None, Value("the path of a file", min_length=1, example="/run/secrets/registry.key")] = (
-        None
-    )
+    key_file: Annotated[FilePath, Value(example="/run/secrets/registry.key")] | None = None
     """A PEM file with the private key of cert_file, without a password. Not needed if cert_file contains the key."""
     timeout_s: Annotated[float, Value(above=0, at_most=60, example=5)] = 5
     """Seconds to wait for a response of the registry."""
@@ -566,7 +537,7 @@ class NamedRoute:
         Mapping[str, Any] | None,
         Value(
             "a mapping with key, headers, fields or expression",
-            of=Conditions,
+            of="Conditions",
             min_members=1,
             example={
                 "key": "{claims.sub}",
@@ -579,7 +550,7 @@ class NamedRoute:
     {claims.sub} or {currency} stands for a claim of the visitor or a path parameter; {{ and }} are literal braces.
     Clients with different values of these share a feed."""
     newest_by: Annotated[
-        Mapping[str, Any] | None, Value("a mapping with header", of=NewestBy, example={"header": "kafkasse-version"})
+        Mapping[str, Any] | None, Value("a mapping with header", of="NewestBy", example={"header": "kafkasse-version"})
     ] = None
     """Drop a record if a record of the same key before it has the same or a higher version. Set it if the producer may
     repeat records after a failure and writes a version into a header of each record, as kafkasse's pipelines do: then
@@ -663,7 +634,7 @@ class Guard:
         Mapping[str, Any] | None,
         Value(
             "a mapping",
-            of=Jwt,
+            of="Jwt",
             example={
                 "jwks_url": "https://id.example/jwks.json",
                 "issuer": "https://id.example/",
@@ -676,7 +647,7 @@ class Guard:
     verify them."""
     api_keys: Annotated[
         Mapping[str, Any] | None,
-        Value("a mapping with file", of=ApiKeys, example={"file": "/run/secrets/partner-keys"}),
+        Value("a mapping with file", of="ApiKeys", example={"file": "/run/secrets/partner-keys"}),
     ] = None
     """Accept the API keys whose hashes are in a file. kafkasse key create NAME prints a new key and its line."""
     cookie: Annotated[
@@ -706,26 +677,7 @@ class Jwt:
     ]
     """The claim aud that every token must have. With a list, one of its items is enough."""
     algorithms: Annotated[
-        Sequence[
-            Annotated[
-                Literal[
-                    "RS256",
-                    "RS384",
-                    "RS512",
-                    "PS256",
-                    "PS384",
-                    "PS512",
-                    "ES256",
-                    "ES384",
-                    "ES512",
-                    "EdDSA",
-                    "HS256",
-                    "HS384",
-                    "HS512",
-                ],
-                Value(example="RS256"),
-            ]
-        ],
+        Sequence[Annotated[Algorithm, Value(example="RS256")]],
         Value("a list of algorithms", min_items=1, example=["RS256"]),
     ]
     """The signature algorithms that the issuer uses. HS256 to HS512 need secret_file, all others need jwks_url or

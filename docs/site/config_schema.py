@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from kafkasse import settings
+from kafkasse.config.sources import fits_variable
 
 FILE = Path(__file__).parents[2] / "schemas/config.schema.json"
 GENERAL: tuple[type, ...] = (
@@ -52,8 +53,7 @@ def text() -> str:
 def schema() -> Schema:
     """Return the schema of a whole configuration."""
     properties = {name: each for owner in GENERAL for name, each in _members(owner, is_general=True)}
-    without_variables = [name for name, each in properties.items() if "object" in each.get("type", "")]
-    *names, last = without_variables
+    *names, last = [name for name, each in properties.items() if not fits_variable(each)]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": "urn:kafkasse:schema:config",
@@ -104,13 +104,14 @@ def _object(owner: type) -> Schema:
 def _value(hint: Any, *, is_optional: bool = False) -> Schema:
     """Return the schema of a type. If the value is optional, None means that it is missing, not null."""
     base, marks = (hint.__origin__, hint.__metadata__) if get_origin(hint) is Annotated else (hint, ())
+    union = get_args(base) if get_origin(base) in (Union, types.UnionType) else (base,)
+    if get_origin(union[0]) is Annotated:  # Annotated[int, …] | None means Annotated[int | None, …]
+        first, *others = union
+        return _value(Annotated[Union[first.__origin__, *others], *first.__metadata__, *marks], is_optional=is_optional)
     given = [name_and_value for mark in marks if isinstance(mark, settings.Value) for name_and_value in _given(mark)]
     limits = settings.Value(**dict(given))
-    union = get_args(base) if get_origin(base) in (Union, types.UnionType) else (base,)
     if is_optional and not limits.nullable:
         union = tuple(each for each in union if each is not type(None))
-        if len(union) == 1 and get_origin(union[0]) is Annotated:
-            return _value(union[0])
     if get_origin(union[0]) is Literal:
         return {"enum": [*get_args(union[0])], **_limits(limits)}
     names = [TYPES[get_origin(each) or each] for each in union if each is not Any]
@@ -122,7 +123,7 @@ def _value(hint: Any, *, is_optional: bool = False) -> Schema:
             name, member = map(_value, get_args(each))
             result |= ({"propertyNames": name} if len(name) > 1 else {}) | {"additionalProperties": member}
     if limits.of is not None:
-        owner = getattr(settings, limits.of) if isinstance(limits.of, str) else limits.of
+        owner = getattr(settings, limits.of)
         name = next((name for name, each in DEFINITIONS.items() if each is owner), None)
         result |= _object(owner) if name is None else {"$ref": f"#/$defs/{name}"}
     return result | _limits(limits)

@@ -8,10 +8,10 @@ from typing import Any
 
 from kafkasse import schemas
 from kafkasse.config import kafka, names
-from kafkasse.config.sources import SettingPath, Source
+from kafkasse.config.sources import SettingPath, SettingSource
 
 
-def sentence(source: Source, path: SettingPath, rest: str) -> str:
+def sentence(source: SettingSource, path: SettingPath, rest: str) -> str:
     """Return a sentence about the setting at `path`. `rest` is the sentence without its subject."""
     if source.type == "variable":
         return f"{source.text} {rest}"
@@ -98,7 +98,7 @@ def masked(path: SettingPath, value: Any) -> Any:
     return value if value is None or isinstance(value, int | float) else type(value).__name__
 
 
-def example(schema: Mapping[str, Any], source: Source, name: str | int = "") -> str:
+def example(schema: Mapping[str, Any], source: SettingSource, name: str | int = "") -> str:
     """Return `. Example: max_streams: 8000`, in the syntax of the source."""
     if not schema.get("examples"):
         return ""

@@ -16,10 +16,6 @@ from kafkasse import config_file, schemas
 from kafkasse.config import kafka, names, yaml_file
 
 SCHEMA = "config"
-# Settings that no environment variable can hold.
-NO_VARIABLES = (
-    "kafka", "clusters", "topic_groups", "guards", "schema_registry", "schema_registries", "archives", "routes",
-)  # fmt: skip
 SettingPath = tuple[str | int, ...]
 
 _MERGED_LEVELS = {"kafka": 1, "clusters": 2}  # of the settings whose parts may come from different sources
@@ -29,14 +25,14 @@ _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
 _VARIABLES_OF_HEROKU = ("KAFKA_TRUSTED_CERT", "KAFKA_CLIENT_CERT", "KAFKA_CLIENT_CERT_KEY")
 
 
-class Source(NamedTuple):
+class SettingSource(NamedTuple):
     """Where a value comes from. `type` is default, file, variable or argument; `text` names the source in a message."""
 
     type: str
     text: str
 
 
-DEFAULT = Source("default", "default")
+DEFAULT = SettingSource("default", "default")
 
 
 @dataclass
@@ -48,15 +44,15 @@ class Layer:
     """
 
     values: dict[str, Any] = field(default_factory=dict, repr=False)  # they can be secrets
-    sources: dict[SettingPath, Source] = field(default_factory=dict)
+    sources: dict[SettingPath, SettingSource] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
-    def source(self, path: SettingPath) -> Source:
+    def source(self, path: SettingPath) -> SettingSource:
         """Return where the value at `path` comes from."""
         prefixes = (path[:length] for length in range(len(path), 0, -1))
         return next((self.sources[prefix] for prefix in prefixes if prefix in self.sources), DEFAULT)
 
-    def put(self, path: tuple[str, ...], value: Any, source: Source) -> None:
+    def put(self, path: tuple[str, ...], value: Any, source: SettingSource) -> None:
         """Set a setting, such as ("kafka", "client_id")."""
         *parents, name = path
         mapping = self.values
@@ -94,7 +90,7 @@ def _merged_value(previous: Any, value: Any, levels: int) -> Any:
 def arguments(values: Mapping[str, Any]) -> Layer:
     """Return the settings that are arguments of Config() or Config.load()."""
     layer = Layer(dict(values))
-    layer.sources = {(name,): Source("argument", f"the argument {name}") for name in values}
+    layer.sources = {(name,): SettingSource("argument", f"the argument {name}") for name in values}
     for name, levels in _MERGED_LEVELS.items():
         _add_arguments(layer, (name,), values.get(name), levels)
     return layer
@@ -105,7 +101,7 @@ def _add_arguments(layer: Layer, path: tuple[str, ...], settings: Any, levels: i
         for name, value in settings.items():
             setting = (*path, str(name))
             argument = setting[0] + "".join(f"[{part!r}]" for part in setting[1:])
-            layer.sources[setting] = Source("argument", f"the argument {argument}")
+            layer.sources[setting] = SettingSource("argument", f"the argument {argument}")
             _add_arguments(layer, setting, value, levels - 1)
 
 
@@ -121,7 +117,7 @@ def file(path: Path) -> Layer:
         return Layer(problems=[f"{path}: the file must be a mapping of settings. Example: allowed_topics: [orders]"])
     return Layer(
         document.value or {},
-        {setting: Source("file", f"{path}, line {line}") for setting, line in document.lines.items() if setting},
+        {setting: SettingSource("file", f"{path}, line {line}") for setting, line in document.lines.items() if setting},
         [
             f"{path}, line {line}: {names.printable(str(setting[-1]))} is set twice, first in line {first}. Remove one."
             for setting, first, line in document.repeated
@@ -142,8 +138,8 @@ def environment(environ: Mapping[str, str]) -> Layer:
         if not variable.startswith(names.PREFIX) or variable == names.SERVERS_VARIABLE:
             continue
         name = variable.removeprefix(names.PREFIX).lower()
-        source = Source("variable", variable)
-        if name in properties and name not in NO_VARIABLES:
+        source = SettingSource("variable", variable)
+        if name in properties and fits_variable(properties[name]):
             layer.put((name,), _value(text, properties[name]), source)
         elif setting := _setting_of_cluster(name, client_properties):
             layer.put(("clusters", *setting), _value(text, client_properties[setting[1]]), source)
@@ -155,7 +151,7 @@ def environment(environ: Mapping[str, str]) -> Layer:
         elif variable not in names.OTHER_VARIABLES:
             layer.problems.append(_unknown_variable(variable, name, properties, client_properties))
     if (servers := environ.get(names.SERVERS_VARIABLE)) is not None:
-        layer.put(("kafka", "bootstrap_servers"), servers, Source("variable", names.SERVERS_VARIABLE))
+        layer.put(("kafka", "bootstrap_servers"), servers, SettingSource("variable", names.SERVERS_VARIABLE))
     return layer
 
 
@@ -171,14 +167,21 @@ def _setting_of_cluster(name: str, client_properties: Iterable[str]) -> tuple[st
     return (rest.removesuffix(f"_{setting}"), setting) if setting else None
 
 
-def _unknown_variable(variable: str, name: str, properties: Iterable[str], client_properties: Iterable[str]) -> str:
-    if name in NO_VARIABLES:
+def fits_variable(schema: Mapping[str, Any]) -> bool:
+    """Return whether an environment variable can hold a setting: it is not a mapping."""
+    return "object" not in schema.get("type", ())
+
+
+def _unknown_variable(
+    variable: str, name: str, properties: Mapping[str, Mapping[str, Any]], client_properties: Iterable[str]
+) -> str:
+    if name in properties:
         return f"{variable} is not a setting: {name} can be set only in a file or in code."
     if name in names.WITHOUT_PREFIX:
         return f"{variable} is not a setting: did you mean {names.WITHOUT_PREFIX[name]}?"
     others = (variable_name.removeprefix(names.PREFIX).lower() for variable_name in names.OTHER_VARIABLES)
     client = (f"kafka_{setting}" for setting in client_properties)
-    known = [*(setting for setting in properties if setting not in NO_VARIABLES), *others, *client]
+    known = [*(setting for setting, schema in properties.items() if fits_variable(schema)), *others, *client]
     return f"{variable} is not a setting{names.suggestion(name, known, names.PREFIX)}"
 
 
@@ -206,7 +209,7 @@ def _decimal(text: str) -> float | str:
 
 def _read_heroku(environ: Mapping[str, str], layer: Layer) -> None:
     if environ.get("KAFKA_PREFIX"):
-        layer.put(("topic_prefix",), environ["KAFKA_PREFIX"], Source("variable", "KAFKA_PREFIX"))
+        layer.put(("topic_prefix",), environ["KAFKA_PREFIX"], SettingSource("variable", "KAFKA_PREFIX"))
     if not (url := environ.get("KAFKA_URL")):
         return
     if (settings := kafka.settings_of_url(url)) is None:
@@ -216,7 +219,7 @@ def _read_heroku(environ: Mapping[str, str], layer: Layer) -> None:
         )
         return
     for name, value in settings.items():
-        layer.put(("kafka", name), value, Source("variable", "KAFKA_URL"))
+        layer.put(("kafka", name), value, SettingSource("variable", "KAFKA_URL"))
     if environ.get("KAFKA_TRUSTED_CERT"):
         pem = kafka.PemCertificates(*(environ.get(name, "") for name in _VARIABLES_OF_HEROKU))
-        layer.put(("kafka", "ssl_context"), pem, Source("variable", "KAFKA_TRUSTED_CERT"))
+        layer.put(("kafka", "ssl_context"), pem, SettingSource("variable", "KAFKA_TRUSTED_CERT"))

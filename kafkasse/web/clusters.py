@@ -95,10 +95,9 @@ class Clusters:
             pass
 
     def _log_missing(self, cluster: str, existing: set[str]) -> None:
+        address = servers(self._config.kafka_settings(cluster))
         for route in self._config.routes:
             if route.cluster == cluster:
-                kafka = self._config.kafka
-                address = servers(kafka.clusters[cluster] if cluster else kafka.kafka)
                 where = f"The route {route.name}" if route.topics else "allowed_topics or topic_groups"
                 named = route.topics or chain(route.allowed, *(topics for _, topics in route.groups))
                 for topic in dict.fromkeys(named):
