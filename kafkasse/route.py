@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from fnmatch import fnmatchcase
 
+from kafkasse import settings
 from kafkasse.access.grant import Grant
 from kafkasse.errors import TopicNotAvailable
 from kafkasse.records.filter.where import EVERY_RECORD, Where
@@ -41,7 +42,7 @@ class NewestBy:
     """How to recognize records that are older than a record before them."""
 
     header: str  # with the version of the record, a decimal integer
-    look_back: int = 1000  # how many offsets to look back for a newer record of the key
+    look_back: int = settings.NewestBy.look_back  # how many offsets to look back for a newer record of the key
 
 
 @dataclass(frozen=True, slots=True)

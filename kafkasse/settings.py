@@ -667,8 +667,8 @@ class Jwt:
     jwks_file: Annotated[str | None, Value(example="/etc/kafkasse/jwks.json")] = None
     """A file with the issuer's key set (JWKS). Changes take effect within a second."""
     secret_file: Annotated[str | None, Value("the path of a file", example="/run/secrets/jwt-secret")] = None
-    """A file with a secret of at least 32 bytes that the issuer shares with this server, for HS256 to HS512. Everyone
-    who knows it can issue tokens, so prefer a key set."""
+    """A file with a secret that the issuer shares with this server: at least 32 bytes for HS256, 48 for HS384, and 64
+    for HS512. Everyone who knows it can issue tokens, so prefer a key set."""
     issuer: Annotated[str, Value("text", min_length=1, example="https://id.example/")]
     """The claim iss that every token must have."""
     audience: Annotated[

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from kafkasse.access.api_keys import ApiKeys
@@ -70,11 +71,11 @@ def _guard(name: str, settings: Mapping[str, Any], logger: logging.Logger) -> To
         raise ConfigurationError(
             f'guards.{name}.jwt needs the package {error.name}: run pip install "kafkasse[jwt]".'
         ) from None
+    jwt = settings["jwt"]
     kinds: Mapping[str, Callable[[str, str, logging.Logger], KeySource]] = {
         "jwks_url": KeySetUrl,
         "jwks_file": KeySetFile,
-        "secret_file": SecretFile,
+        "secret_file": partial(SecretFile, algorithms=jwt["algorithms"]),
     }
-    jwt = settings["jwt"]
     (kind,) = kinds.keys() & jwt.keys()
     return JwtGuard(name, jwt, kinds[kind](f"guards.{name}.jwt.{kind}", jwt[kind], logger))

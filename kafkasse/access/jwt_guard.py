@@ -14,11 +14,11 @@ import jwt
 
 from kafkasse.access.keys import KeySource
 from kafkasse.access.visitor import InvalidToken, Visitor
+from kafkasse.settings import Jwt
 
 MAX_TOKEN_BYTES = 8192
 MAX_NAME_CHARS = 200
 MAX_TIME = 253_402_300_800  # the year 10,000
-LEEWAY_DEFAULT_S = 30
 
 _REASONS: Mapping[type[Exception], str] = {
     jwt.ExpiredSignatureError: "has expired",
@@ -39,7 +39,7 @@ class JwtGuard:
         self._algorithms = frozenset(settings["algorithms"])
         self._issuer: str = settings["issuer"]
         self._audience = settings["audience"]
-        self._leeway_s: float = settings.get("leeway_s", LEEWAY_DEFAULT_S)
+        self._leeway_s: float = settings.get("leeway_s", Jwt.leeway_s)
 
     def identify(self, token: str) -> Visitor:
         """Return the subject of a token.

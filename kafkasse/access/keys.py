@@ -14,7 +14,8 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from threading import Lock, Thread
 from typing import Any, NamedTuple, Protocol
@@ -26,7 +27,7 @@ from kafkasse.access.visitor import InvalidToken
 from kafkasse.access.watched_file import WatchedFile
 from kafkasse.errors import AccessUnavailable
 
-MIN_SECRET_BYTES = 32
+MIN_SECRET_BYTES = {"": 32, "HS256": 32, "HS384": 48, "HS512": 64}  # RFC 7518, section 3.2
 MIN_RSA_BITS = 2048
 MAX_KEYS = 100
 MAX_KEY_SET_BYTES = 1024 * 1024
@@ -69,10 +70,11 @@ KeySet = Sequence[PublicKey]
 
 
 class SecretFile:
-    """A secret of at least MIN_SECRET_BYTES bytes, shared with the issuer. Line breaks at its end do not count."""
+    """A secret that is shared with the issuer, and long enough for all of the guard's algorithms."""
 
-    def __init__(self, setting: str, path: str, logger: logging.Logger) -> None:
-        self._file = WatchedFile(setting, path, parse_secret, logger)
+    def __init__(self, setting: str, path: str, logger: logging.Logger, algorithms: Iterable[str]) -> None:
+        parse = partial(parse_secret, algorithm=max(algorithms))
+        self._file = WatchedFile(setting, path, parse, logger)
 
     def find(self, kid: object, algorithm: str) -> bytes:
         """Return the secret, whatever the key ID is. The configuration allows only the algorithms HS256 to HS512."""
@@ -241,10 +243,12 @@ def _find(keys: KeySet, kid: object, algorithm: str) -> Any:
     return fitting[0].key
 
 
-def parse_secret(data: bytes) -> bytes:
-    secret = data.rstrip(b"\r\n")
-    if len(secret) < MIN_SECRET_BYTES:
+def parse_secret(data: bytes, algorithm: str = "") -> bytes:
+    """Return the secret in a file, without the line breaks at its end. Raise ValueError if it is too short."""
+    secret, min_bytes = data.rstrip(b"\r\n"), MIN_SECRET_BYTES[algorithm]
+    if len(secret) < min_bytes:
+        purpose = algorithm and f" for {algorithm}"
         raise ValueError(
-            f"the secret must have at least {MIN_SECRET_BYTES} bytes. Create it with: openssl rand -hex 32"
+            f"the secret must have at least {min_bytes} bytes{purpose}. Create it with: openssl rand -hex 32"
         )
     return secret

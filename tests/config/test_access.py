@@ -114,6 +114,20 @@ def test_a_missing_package_is_an_error_that_names_the_extra(monkeypatch):
         Config(access=["a"], allowed_topics=["t"], **guard()).check_servable()
 
 
+@pytest.mark.parametrize(("algorithm", "min_bytes"), [("HS256", 32), ("HS384", 48), ("HS512", 64)])
+def test_a_secret_that_is_too_short_for_an_algorithm_is_an_error_at_startup(tmp_path, algorithm, min_bytes):
+    """With such a key, PyJWT rejects every token of the algorithm (RFC 7518, section 3.2)."""
+    file = tmp_path / "secret"
+    settings = guard(jwks_url=None, secret_file=str(file), algorithms=["HS256", algorithm])
+    config = Config(access=["a"], allowed_topics=["t"], **settings)
+
+    file.write_text("s" * min_bytes)
+    config.check_servable()
+    file.write_text("s" * (min_bytes - 1))
+    with pytest.raises(ConfigurationError, match=f"the secret must have at least {min_bytes} bytes for {algorithm}."):
+        config.check_servable()
+
+
 def test_the_files_of_guards_are_checked_at_startup(tmp_path):
     """`kafkasse check` and `kafkasse serve` find a missing or short secret. The message does not show the path."""
     file = tmp_path / "hunter2"
