@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from kafkasse.config import Config
 from kafkasse.feed.slots import has_its_share, no_place
 from kafkasse.process.event_loop import take_turn
+from kafkasse.records.absent_parts import CHECKED_RECORDS, AbsentParts
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Selection
 from kafkasse.records.frame import Projection, Wire
@@ -18,6 +19,8 @@ from kafkasse.route import Route
 
 if TYPE_CHECKING:  # its packages are optional
     from kafkasse.records.registry.lookup import SchemaRegistry
+
+ABSENT = f"The route %s names parts that none of its first {CHECKED_RECORDS} records has: %s. Check the spelling."
 
 DropIdle = Callable[[Iterable[Encoder]], Encoder | None]
 
@@ -34,6 +37,7 @@ class Encoders:
         self._config = config
         self._on_skipped = on_skipped
         self._decoders = _decoders(config, registries)
+        self._absent_parts = {route.name: self._check_of(route) for route in config.routes}
         # Weak references, so that an unused encoder is freed: clients can request any number of different filters.
         self._encoders: WeakValueDictionary[tuple[Hashable, ...], Encoder] = WeakValueDictionary()
         self._of_clients: WeakKeyDictionary[Encoder, str] = WeakKeyDictionary()  # the address whose query caused it
@@ -82,6 +86,17 @@ class Encoders:
             projection=Projection(route.fields, route.redact) if route.fields or route.redact else None,
             clock=time.monotonic,
             take_turn=take_turn,
+            absent_parts=self._absent_parts[route.name],
+        )
+
+    def _check_of(self, route: Route) -> AbsentParts:
+        # `fields` and `redact` apply to what a deserializer returns.
+        members = {} if self._config.hooks.deserializer else {"fields": route.fields, "redact": route.redact}
+        return AbsentParts(
+            sorted(route.where.headers_and_fields),
+            members,
+            self._decoders.get(route.name),
+            lambda absent: self._config.hooks.logger.warning(ABSENT, route.name, ", ".join(absent)),
         )
 
 

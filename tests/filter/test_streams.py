@@ -13,6 +13,7 @@ from werkzeug.test import TestResponse as Response
 
 from kafkasse.errors import InvalidParameter
 from kafkasse.log.memory import MemoryLog
+from kafkasse.records.absent_parts import CHECKED_RECORDS
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import parse_query, query
 from kafkasse.web.throttle import BURST
@@ -60,11 +61,11 @@ def numbers(client: FlaskClient, path: str) -> list[int]:
     return [json.loads(event.data)["n"] for event in to_the_end(client, path) if event.type == "message"]
 
 
-def to_the_end(client: FlaskClient, path: str) -> list[Event]:
+def to_the_end(client: FlaskClient, path: str, end: bytes = END) -> list[Event]:
     """Return the events of a stream up to the ID of the end of the log."""
     with client.get(path, buffered=False) as response:
         assert 200 == response.status_code, response.get_data()
-        return list(read_events(read_until(response.response, END)))
+        return list(read_events(read_until(response.response, end)))
 
 
 @pytest.mark.parametrize(
@@ -326,3 +327,30 @@ def test_a_query_of_many_unknown_names_is_cheap(monkeypatch):
     parse_query([("x", "")] * 2_000, ["key"])
 
     assert len(compared) <= query.MAX_OTHER_NAMES + 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "absent"),
+    [
+        ({"where": {"fields": {"amuont": 5}}}, "where.fields: amuont"),
+        ({"where": {"headers": {"tpye": "paid"}}}, "where.headers: tpye"),
+        ({"where": {"fields": {"customer.idd": "{id}"}}, "path": "/orders/{id}"}, "where.fields: customer.idd"),
+        ({"fields": ["n", "customer"], "redact": ["customer.nmae"]}, "redact: customer.nmae"),
+        ({"fields": ["n", "amuont", "customer.nmae"]}, "fields: amuont, fields: customer.nmae"),
+        ({"where": {"fields": {"n": 1}, "headers": {"type": "paid"}}, "redact": ["customer.id"]}, None),
+        ({"where": {"key": "dave", "expression": "key != 'erin'"}, "fields": ["amount"]}, None),
+    ],
+)
+def test_logs_once_what_the_first_records_of_a_route_lack(log, client_of, caplog, settings, absent):
+    client, path = client_of(**settings), "/orders/7" if "path" in settings else "/orders"
+    for _ in range(CHECKED_RECORDS):  # the same records count once
+        to_the_end(client, path)
+    assert [] == caplog.messages
+
+    for n in range(len(ORDERS), CHECKED_RECORDS):
+        log.append("orders", b'{"n":%d}' % n)
+    for _ in range(2):
+        to_the_end(client, path, b'"offset":%d' % CHECKED_RECORDS)
+
+    warning = "The route orders names parts that none of its first 100 records has: {}. Check the spelling."
+    assert ([warning.format(absent)] if absent else []) == caplog.messages

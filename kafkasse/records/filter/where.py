@@ -94,6 +94,17 @@ class Where:
         """The path parameters and claims to which the conditions refer, such as `currency` and `claims.sub`."""
         return frozenset(template.reference for _, templates in self.conditions for template in templates) - {""}
 
+    @property
+    def headers_and_fields(self) -> frozenset[Dimension]:
+        """The headers and fields that the conditions name. An expression may name others."""
+        return frozenset(
+            {
+                *(dimension for dimension, _ in self.conditions if dimension.source != "key"),
+                *(Dimension("header", name) for name, _ in self.filter.headers),
+                *(Dimension("field", path) for path, _ in self.filter.fields),
+            }
+        )
+
     @classmethod
     def parse(cls, setting: Mapping[str, Any]) -> Where:
         """Parse the setting of a route, which problems() has checked."""
