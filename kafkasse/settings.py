@@ -1,6 +1,6 @@
 """The settings: the name, type, default, limits and purpose of each, in the class of the package that reads it.
 
-A field with a docstring is a setting. `python -m docs.site.config_schema` writes schemas/config.schema.json from these
+A field with a docstring is a setting. `python -m docs.site.tables` writes schemas/config.schema.json from these
 classes; the checks, the messages of errors and the reference page use the schema. Annotations are not evaluated at run time.
 
 This module imports no other module of kafkasse, so that a command can read the Kafka settings without importing Flask.

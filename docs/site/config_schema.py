@@ -1,4 +1,4 @@
-"""Generate schemas/config.schema.json from kafkasse/settings.py: `python -m docs.site.config_schema` updates it."""
+"""Generates schemas/config.schema.json from kafkasse/settings.py: `python -m docs.site.tables` updates it."""
 
 from __future__ import annotations
 
@@ -165,7 +165,3 @@ def _docstrings() -> Mapping[str, Mapping[str, str]]:
                 and isinstance(after, ast.Expr)
             }  # fmt: skip
     return found
-
-
-if __name__ == "__main__":
-    FILE.write_text(text(), "utf-8")

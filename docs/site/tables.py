@@ -1,5 +1,6 @@
-"""The tables of the docs whose first columns come from the code: `python -m docs.site.tables` updates the pages.
+"""The tables of the docs whose first columns come from the code.
 
+`python -m docs.site.tables` updates the schema of the configuration, and then the pages.
 The other columns are written by hand. A new row lacks them, so add them after the update.
 """
 
@@ -15,7 +16,8 @@ from typing import NamedTuple
 
 from packaging.requirements import Requirement
 
-from kafkasse import errors, schemas
+from docs.site import config_schema
+from kafkasse import errors
 from kafkasse.records.frame import FORMATS
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +33,7 @@ class Table(NamedTuple):
 
 
 def _settings() -> Iterator[tuple[str, ...]]:
-    for name, setting in schemas.read("config")["properties"].items():
+    for name, setting in config_schema.schema()["properties"].items():
         yield f"`{name}`", f"`{json.dumps(setting['default'])}`"
 
 
@@ -103,6 +105,7 @@ def _rows(table: Table, body: str) -> str:
 
 
 if __name__ == "__main__":
+    config_schema.FILE.write_text(config_schema.text(), "utf-8")
     for page in PAGES:
         if (text := updated(page)) != (ROOT / page).read_text():
             (ROOT / page).write_text(text)

@@ -29,7 +29,7 @@ def test_the_default_heartbeat_keeps_clients_that_disconnect_after_5_s():
 
 
 def test_the_schema_is_generated_from_the_typed_objects():
-    """Run `python -m docs.site.config_schema` after a change of kafkasse/settings.py."""
+    """Run `python -m docs.site.tables` after a change of kafkasse/settings.py."""
     assert config_schema.text() == config_schema.FILE.read_text("utf-8")
 
 
