@@ -68,9 +68,10 @@ class WatchedFile(Generic[Content]):
             self._reload()
 
     def _reload(self) -> None:
+        last = self._stat
         try:
             stat = self._read_stat()
-            if stat == self._stat:
+            if stat == last:
                 return
             self._stat = stat
             self._content = self._read()
@@ -80,7 +81,7 @@ class WatchedFile(Generic[Content]):
                 self._logger.info("%s: the file is valid again.", self._setting)
         except OSError as error:
             self.is_outdated = True
-            last, self._stat = self._stat, (0, 0, 0)
+            self._stat = (0, 0, 0)
             if last != self._stat:
                 self._logger.error(
                     "%s: the file cannot be read: %s. Its last content stays in effect.", self._setting, error.strerror

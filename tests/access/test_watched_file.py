@@ -29,3 +29,17 @@ def test_an_unexpected_error_of_the_parser_is_logged_and_counted_until_the_file_
     assert ["ticket_secret_file: the file is valid again."] == caplog.messages[1:]
     path.write_text("1")
     assert (1, 2) == (file.content, len(caplog.messages))
+
+
+def test_a_file_that_exists_and_cannot_be_read_is_logged_once(tmp_path, monkeypatch, caplog):
+    """For example, its permissions are wrong. The log does not get a line each second."""
+    monkeypatch.setattr("kafkasse.access.watched_file.CHECK_INTERVAL_S", 0)
+    path = tmp_path / "keys"
+    path.write_text("1")
+    file = WatchedFile("guards.a.api_keys.file", str(path), bytes, logging.getLogger("test"))
+
+    path.unlink()
+    path.mkdir()  # root can read any file, but no directory
+
+    assert [b"1"] * 3 == [file.content for _ in range(3)]
+    assert 1 == len(caplog.messages)
