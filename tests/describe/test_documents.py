@@ -26,6 +26,7 @@ ASYNCAPI = json.loads((Path(__file__).parent / "asyncapi-3.0.0.schema.json").rea
 VALUES = (b'{"a": 1}', b'{"_kafka": 1}', b"[1]", b'"text"', b"text", b"\xff", b"a\rb", None)
 GUARDS: dict[str, Any] = {"partners": None, "public": lambda request: None}
 KEYS = (b"key", b"\xff", None)
+PATHS = [*(f"/{name}" for name in FORMATS), "/table", "/{topics}"]
 OLD_OFFSET = "a1.dCBpIDow"  # of the first record of the topic t, which was removed
 
 
@@ -232,7 +233,7 @@ def test_the_parameter_topics_lists_the_groups(client):
     assert {"group": ["t", "events.a"]} == stream["groups"]
 
 
-@pytest.mark.parametrize("path", ["/kafkasse", "/value", "/envelope", "/cloudevents", "/table", "/{topics}"])
+@pytest.mark.parametrize("path", PATHS)
 def test_real_events_match_the_openapi_document(client, path):
     """Each event of a real stream, with its data, matches the schema of exactly one event in the document."""
     openapi = document(client, "openapi")
@@ -248,7 +249,7 @@ def test_real_events_match_the_openapi_document(client, path):
             check(openapi, matching["properties"]["data"]["contentSchema"], json.loads(event["data"]))
 
 
-@pytest.mark.parametrize("path", ["/kafkasse", "/value", "/envelope", "/cloudevents", "/table", "/plain", "/{topics}"])
+@pytest.mark.parametrize("path", [*PATHS, "/plain"])
 def test_real_lines_match_the_openapi_document(client, path):
     openapi = document(client, "openapi")
     schema = openapi["paths"][path]["get"]["responses"]["200"]["content"]["application/x-ndjson"]["itemSchema"]
@@ -258,7 +259,7 @@ def test_real_lines_match_the_openapi_document(client, path):
             check(openapi, schema, json.loads(line))
 
 
-@pytest.mark.parametrize("path", ["/kafkasse", "/value", "/envelope", "/cloudevents", "/table", "/plain", "/{topics}"])
+@pytest.mark.parametrize("path", [*PATHS, "/plain"])
 def test_real_chunks_match_the_openapi_document(client, monkeypatch, path):
     """So do the headers of the response, and the same chunk as events."""
     monkeypatch.setattr(finite_reads, "LIVE_S", 0.0)
