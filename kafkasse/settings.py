@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Limits:
-    """The limits of a value, and an example of a valid one."""
+    """The limits of a value, and an example of a valid one. By default, the example is the setting's default."""
 
     example: Any = None
     examples: Sequence[Any] = ()
@@ -121,11 +121,9 @@ class KafkaSettings:
     ] = ""
     """Added to the start of every topic name that is sent to Kafka, and removed from every name that clients see. Set it
     if all your topics share a prefix that clients should not see. On Heroku's shared Kafka plans, KAFKA_PREFIX sets it."""
-    kafka_timeout_s: Annotated[float, Value(above=0, at_most=60, example=5)] = 5
+    kafka_timeout_s: Annotated[float, Value(above=0, at_most=60)] = 5
     """Seconds to wait for Kafka before the server responds with status 503. Raise it if Kafka is far away or slow."""
-    isolation_level: Annotated[Literal["read_committed", "read_uncommitted"], Value(example="read_committed")] = (
-        "read_committed"
-    )
+    isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
     """read_committed shows the records of a transaction after its commit and never those of an aborted transaction.
     read_uncommitted shows all records immediately; choose it if clients need records before the commit."""
     client_rack: Annotated[str, Value(max_length=249, example="eu-central-1a")] = ""
@@ -133,11 +131,11 @@ class KafkaSettings:
     it if the brokers' replica.selector.class is RackAwareReplicaSelector: kafkasse then reads from replicas in this
     rack, which avoids traffic between zones. Records arrive later, because followers receive them after the leader.
     Empty: read from leaders."""
-    max_fetch_bytes: Annotated[int, Value(at_least=1024, at_most=268435456, example=1048576)] = 1048576
+    max_fetch_bytes: Annotated[int, Value(at_least=1024, at_most=268435456)] = 1048576
     """The maximum number of bytes in one fetch from Kafka. If several brokers lead the partitions, each returns at most
     an equal share. A client that is catching up takes about three times as much memory. If the next batch of records is
     larger, the broker returns it anyway. Lower this limit if many clients catch up at the same time."""
-    max_decompressed_bytes: Annotated[int, Value(at_least=1048576, at_most=1073741824, example=16777216)] = 16777216
+    max_decompressed_bytes: Annotated[int, Value(at_least=1048576, at_most=1073741824)] = 16777216
     """The maximum size of a compressed batch of records after decompression. The limit protects the worker's memory,
     because one compressed megabyte can contain a gigabyte. Clients receive a gap event for a larger batch. Raise it if
     your producers write larger batches."""
@@ -257,12 +255,12 @@ class RouteSettings:
 class WebSettings:
     """Read by kafkasse.web."""
 
-    heartbeat_s: Annotated[float, Value(above=0, at_most=300, example=4), OfRoutes(at_least=1, example=30)] = 4
+    heartbeat_s: Annotated[float, Value(above=0, at_most=300), OfRoutes(at_least=1, example=30)] = 4
     """Seconds without events after which the server sends a comment, so that clients and proxies keep the connection
     open. Some clients disconnect after 5 s without data (okhttp-eventsource, launchdarkly-eventsource). If you have no
     such clients, raise it to save CPU time, but keep it below the shortest idle timeout on the way to your clients: 55 s
     on Heroku, 60 s in many load balancers."""
-    retry_ms: Annotated[int, Value(at_least=0, at_most=600000, example=2000), OfRoutes(example=10000)] = 2000
+    retry_ms: Annotated[int, Value(at_least=0, at_most=600000), OfRoutes(example=10000)] = 2000
     """Milliseconds that clients wait before they reconnect. The server varies the value by up to a half, so that clients
     do not all reconnect at the same moment. Raise it if a restart causes too many connections at once."""
     max_stream_age_s: Annotated[float, Value(at_least=0, at_most=604800, example=3600), OfRoutes()] = 0
@@ -274,11 +272,11 @@ class WebSettings:
     0: no cache may keep a chunk. Set it only if everyone may read the stream: kafkasse cannot know whether your app or a
     proxy checks a login, and a cache would send a stored chunk without this check. Chunks of routes with access are
     never stored."""
-    write_timeout_s: Annotated[float, Value(above=0, at_most=3600, example=30)] = 30
+    write_timeout_s: Annotated[float, Value(above=0, at_most=3600)] = 30
     """Seconds after which the server closes a stream whose client accepts no bytes, or has vanished without closing the
     connection. The client resumes with its Last-Event-ID. Lower it to free the memory of stalled clients sooner; raise
     it for clients on very slow connections."""
-    max_streams: Annotated[int, Value(at_least=1, at_most=1000000, example=8000)] = 8000
+    max_streams: Annotated[int, Value(at_least=1, at_most=1000000)] = 8000
     """The maximum number of open streams in one worker. The server responds to further requests with status 503 and
     Retry-After. Set it to what the worker's memory and file descriptors allow: each stream takes one descriptor."""
     max_streams_per_client: Annotated[int, Value(at_least=1, at_most=1000000, example=20)] = 8000
@@ -290,16 +288,16 @@ class WebSettings:
     after the first 20. Some clients repeat a rejected request in a loop; this setting limits the work that they cause.
     Requests that succeed are never delayed. Raise it, or set 0 for no limit, if many clients share an address and cannot
     be distinguished with trusted_proxies."""
-    max_topics_per_stream: Annotated[int, Value(at_least=1, at_most=1000, example=50)] = 50
+    max_topics_per_stream: Annotated[int, Value(at_least=1, at_most=1000)] = 50
     """The maximum number of topics in one stream. Each topic adds to the work of the feed and to the length of every
     event ID. Raise it if clients need more topics in one stream."""
-    max_client_filters: Annotated[int, Value(at_least=1, at_most=1000, example=100)] = 100
+    max_client_filters: Annotated[int, Value(at_least=1, at_most=1000)] = 100
     """The maximum number of different filters that the queries of clients cause in one worker: expressions, and sets of
     names such as header.type. Each is evaluated for every record of its topics. An address can have at most as many
     filters as are still free, so at most half of them. The server responds to further filters with status 429 if the
     address has half of them, and with status 503 otherwise. Lower it if your topics have thousands of records per
     second."""
-    max_last_event_id_bytes: Annotated[int, Value(at_least=256, at_most=65536, example=65536)] = 65536
+    max_last_event_id_bytes: Annotated[int, Value(at_least=256, at_most=65536)] = 65536
     """The maximum length of a Last-Event-ID in bytes. The server rejects a stream whose event IDs could become longer.
     Lower it to the header limit of your proxies, so that a client gets an error at once if it could not resume the
     stream. It cannot be raised, because gunicorn.conf.py allows no longer headers."""
@@ -314,9 +312,9 @@ class WebSettings:
     ] = 0
     """Your own proxies in front of the server: either their number, if each of them adds an address to X-Forwarded-For
     (1 on Heroku), or a list of their addresses and networks. Use the list if some requests pass through more proxies
-    than others. The client's address is then the last one in the header that is not in the list. The catalog, the
-    documents and the links to errors then have the URL in X-Forwarded-Host, -Proto and -Prefix. With 0 the server
-    ignores these headers, because clients can write anything into them."""
+    than others. The client's address is then the last one in the header that is not in the list. With a number or a
+    list, the catalog, the documents and the links to errors have the URL in X-Forwarded-Host, -Proto and -Prefix. With
+    0 the server ignores these headers, because clients can write anything into them."""
     id_frequency: Annotated[Literal["event", "run"], Value(example="run")] = "event"
     """event gives every event an ID, so that a client never receives an event twice. run gives an ID only to the last of
     the events that are encoded together, at most 64. A client that loses its connection within a run receives the run
@@ -360,24 +358,24 @@ class WebSettings:
 class FeedSettings:
     """Read by kafkasse.feed. kafkasse.app reads `archive` and `archives`."""
 
-    metadata_refresh_s: Annotated[float, Value(above=0, at_most=300, example=3)] = 3
+    metadata_refresh_s: Annotated[float, Value(above=0, at_most=300)] = 3
     """Seconds between refreshes of the metadata of the topics that are being read. New partitions and deleted or
     recreated topics are noticed within twice this time. Raise it to send Kafka fewer requests."""
-    idle_feed_timeout_s: Annotated[float, Value(at_least=0, at_most=3600, example=30)] = 30
+    idle_feed_timeout_s: Annotated[float, Value(at_least=0, at_most=3600)] = 30
     """Seconds that a feed keeps running after its last client has left, so that a client that reconnects can resume from
     the ring. Lower it if clients open many different selections."""
-    max_ring_bytes: Annotated[int, Value(at_least=1024, at_most=1073741824, example=4194304)] = 4194304
+    max_ring_bytes: Annotated[int, Value(at_least=1024, at_most=1073741824)] = 4194304
     """The maximum number of bytes in the ring of each feed: events, event IDs and bookkeeping. A client whose position
     is inside the ring does not have to catch up. Raise it if clients often reconnect after longer breaks."""
-    max_total_ring_bytes: Annotated[int, Value(at_least=1024, at_most=17179869184, example=134217728)] = 134217728
+    max_total_ring_bytes: Annotated[int, Value(at_least=1024, at_most=17179869184)] = 134217728
     """The maximum number of bytes in all rings of one worker together. With many feeds, each ring gets an equal share,
     which is then less than max_ring_bytes. Lower it if the worker has little memory."""
-    max_catch_ups: Annotated[int, Value(at_least=1, at_most=100000, example=64)] = 64
+    max_catch_ups: Annotated[int, Value(at_least=1, at_most=100000)] = 64
     """The maximum number of clients of one worker that catch up at the same time, each with its own connections to
     Kafka. Others wait in their open streams. Client addresses take turns, and while others wait, each turn lasts about
     two seconds. Raise it if many clients catch up at the same time and the worker has memory for it: each takes about
     three times max_fetch_bytes, and max_decompressed_bytes more while it reads a large compressed batch."""
-    max_snapshot_bytes: Annotated[int, Value(at_least=1024, at_most=17179869184, example=134217728)] = 134217728
+    max_snapshot_bytes: Annotated[int, Value(at_least=1024, at_most=17179869184)] = 134217728
     """The maximum number of bytes of a snapshot: events, keys and bookkeeping. All clients of a route with start:
     snapshot share one snapshot, of which two versions may be in memory. If it would become larger, its clients get an
     error. Raise it for larger tables."""
@@ -423,8 +421,8 @@ class AccessSettings:
     """The guards that identify visitors, by name. Each is a mapping with jwt or api_keys. In code, a guard can also be a
     function of your app that receives Flask's request and returns a kafkasse.Visitor or None."""
     operations_access: Annotated[tuple[GrantOfVisitors, ...], Value("a list of guards", example=["public"])] = ()
-    """The guards whose visitors may read /-/metrics and list and end streams at /-/streams, at the address of the
-    streams; public stands for everyone. By default, nobody may: these endpoints exist only at the second address,
+    """The guards whose visitors may read /-/metrics and /-/status, and list and end streams at /-/streams, at the address
+    of the streams; public stands for everyone. By default, nobody may: these endpoints exist only at the second address,
     KAFKASSE_OPERATIONS_BIND. Use public only if your proxy rejects the public paths of these endpoints."""
     tickets: Annotated[bool, Value(example=True)] = False
     """Whether POST /-/ticket exchanges a token for a ticket: short-lived text for the URL of one stream. Set it to true
@@ -462,9 +460,9 @@ class SchemaRegistrySettings:
     authority. Set it if the registry requires client certificates (mutual TLS)."""
     key_file: Annotated[FilePath, Value(example="/run/secrets/registry.key")] | None = None
     """A PEM file with the private key of cert_file, without a password. Not needed if cert_file contains the key."""
-    timeout_s: Annotated[float, Value(above=0, at_most=60, example=5)] = 5
+    timeout_s: Annotated[float, Value(above=0, at_most=60)] = 5
     """Seconds to wait for a response of the registry."""
-    max_wait_s: Annotated[float, Value(at_least=0, at_most=3600, example=30)] = 30
+    max_wait_s: Annotated[float, Value(at_least=0, at_most=3600)] = 30
     """Seconds that streams wait for a schema while the registry is unavailable. They receive heartbeats meanwhile. After
     that, they end with status 503, and their clients resume at the record. Raise it if clients should not notice longer
     outages."""
@@ -608,7 +606,7 @@ class NewestBy:
 
     header: Annotated[str, Value("the name of a header", min_length=1, max_length=249, example="kafkasse-version")]
     """The header with the version: a decimal integer that grows with each change of the key."""
-    look_back: Annotated[int, Value(at_least=1, at_most=100000, example=1000)] = 1000
+    look_back: Annotated[int, Value(at_least=1, at_most=100000)] = 1000
     """How many offsets before a record, in its partition, the server searches for a newer record of the same key. A
     client that reads through its own cursor first reads that many records before its position. Raise it if the producer
     may repeat more records."""
@@ -682,7 +680,7 @@ class Jwt:
     ]
     """The signature algorithms that the issuer uses. HS256 to HS512 need secret_file, all others need jwks_url or
     jwks_file."""
-    leeway_s: Annotated[float, Value(at_least=0, at_most=300, example=30)] = 30
+    leeway_s: Annotated[float, Value(at_least=0, at_most=300)] = 30
     """How far the issuer's clock and this server's may differ, in seconds. A token is accepted this long before nbf and
     after exp."""
 

@@ -75,7 +75,7 @@ def _members(owner: type, *, is_general: bool = False) -> Iterator[tuple[str, Sc
         is_optional = default is None and not is_general
         each = {"description": description, **_value(hints[name], is_optional=is_optional)}
         if default is not MISSING and not is_optional:
-            each["default"] = default
+            each |= {"examples": each.get("examples", [default]), "default": default}
         yield name, each
     if owner is settings.NamedRoute:
         yield from _of_routes()

@@ -16,18 +16,10 @@ KAFKA_PREFIX = "KAFKASSE_KAFKA_"
 SERVERS_VARIABLE = "KAFKASSE_BOOTSTRAP_SERVERS"
 DOCS = "docs/configuration.md"
 
-OTHER_VARIABLES = {
-    config_file.VARIABLE: "the path of a YAML file of settings",
-    SERVERS_VARIABLE: "the addresses of the brokers; also read by the commands load, pipeline and serve",
-    "KAFKASSE_BIND": "the address that gunicorn listens on; read by gunicorn.conf.py",
-    "KAFKASSE_OPERATIONS_BIND": "a second address, for /-/metrics and /-/streams; read by gunicorn.conf.py",
-    "KAFKASSE_RUNTIME_DIR": "where each server creates its private directory",
-    "KAFKASSE_LOG_LEVEL": "the log level; read by gunicorn.conf.py",
-    "KAFKASSE_LOG_FORMAT": "the format of the log; read by gunicorn.conf.py",
-    "KAFKASSE_ACCESS_LOG": "the file of gunicorn's access log; read by gunicorn.conf.py",
-    "KAFKASSE_CACHE_DIR": "where the commands broker, pipeline and demo keep downloaded jars",
-    "KAFKASSE_IVY_SETTINGS": "the Ivy settings file, which names the registry of the jars",
-}
+OTHER_VARIABLES = (
+    config_file.VARIABLE, SERVERS_VARIABLE, "KAFKASSE_BIND", "KAFKASSE_OPERATIONS_BIND", "KAFKASSE_RUNTIME_DIR",
+    "KAFKASSE_LOG_LEVEL", "KAFKASSE_LOG_FORMAT", "KAFKASSE_ACCESS_LOG", "KAFKASSE_CACHE_DIR", "KAFKASSE_IVY_SETTINGS",
+)  # fmt: skip
 
 # The variables to suggest if a user sets KAFKASSE_PORT or KAFKASSE_WORKERS.
 WITHOUT_PREFIX = {"port": "PORT or KAFKASSE_BIND", "workers": "WEB_CONCURRENCY"}
