@@ -187,13 +187,20 @@ def _unknown_variable(
 
 def _value(text: str, schema: Mapping[str, Any]) -> Any:
     """Convert the text to the type of the setting. If that is impossible, return the text; check.py then rejects it."""
+    value, types = _scalar(text, schema), schema.get("type", "string")
+    if value is not text or "string" in types or "array" not in types:
+        return value
+    return [_scalar(item.strip(), schema.get("items", {})) for item in text.split(",") if item.strip()]
+
+
+def _scalar(text: str, schema: Mapping[str, Any]) -> Any:
     types = schema.get("type", "string")
     if "string" in types:
         return text
     if ("integer" in types or "number" in types) and _WHOLE_NUMBER.fullmatch(text):
         return int(text)
-    if "array" in types:
-        return [item.strip() for item in text.split(",") if item.strip()]
+    if "null" in types and text == "null":
+        return None
     if "boolean" in types:
         return _YES_OR_NO.get(text.lower(), text)
     return _decimal(text) if "number" in types else text

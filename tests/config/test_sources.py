@@ -28,6 +28,7 @@ Write = Callable[[str], Path]
         ("KAFKASSE_POSITION_EVENTS", "false", "position_events", False),
         ("KAFKASSE_POSITION_EVENTS", "True", "position_events", True),
         ("KAFKASSE_POSITION_EVENTS", "0", "position_events", False),
+        ("KAFKASSE_CATALOG", "null", "catalog", None),
         ("KAFKASSE_TOPIC_PREFIX", "123", "topic_prefix", "123"),
         ("KAFKASSE_KAFKA_TIMEOUT_S", "7", "kafka_timeout_s", 7),
         ("KAFKA_PREFIX", "wabash-58799.", "topic_prefix", "wabash-58799."),
@@ -49,6 +50,7 @@ def test_a_variable_is_read_as_the_type_of_its_setting(variable, text, name, val
         ("KAFKASSE_KAFKA_SASL_PLAIN_USERNAME", "true", "true"),
         ("KAFKASSE_KAFKA_SSL_PASSWORD", "007", "007"),
         ("KAFKASSE_KAFKA_CLIENT_ID", "12", "12"),
+        ("KAFKASSE_KAFKA_API_VERSION", "3, 9", [3, 9]),
     ],
 )
 def test_a_variable_of_kafka_is_read_as_the_type_of_its_setting(variable, text, value):
