@@ -84,6 +84,8 @@ def _problems_of_proxies(layer: Layer) -> Iterator[Problem]:
 
 def _problems_of_access(values: Values) -> Iterator[Problem]:
     for name, guard in values["guards"].items():
+        if name == PUBLIC:
+            yield ("guards", name), "has a name that stands for everyone in operations_access: choose another name."
         if not callable(guard):
             yield from _problems_of_guard(("guards", name), guard)
     if values["public"] and values["access"]:
