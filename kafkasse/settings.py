@@ -45,7 +45,7 @@ class OfRoutes(Limits):
     """The setting exists in each route, too. Its limits and example apply instead of the general ones."""
 
 
-# The types of values that several settings contain.
+# The types of the values that settings contain. `of` names a class below.
 Name = Annotated[
     str, Value("lowercase letters, digits and underscores, starting with a letter", pattern="^[a-z][a-z0-9_]*$")
 ]
@@ -54,6 +54,9 @@ TopicName = Annotated[
     Value(
         "a topic name: at most 249 letters, digits, dots, underscores and hyphens", pattern=r"^[a-zA-Z0-9._-]{1,249}$"
     ),
+]
+TopicPattern = Annotated[
+    str, Value("a topic name, or a pattern with * ? or [...]", pattern=r"^[a-zA-Z0-9._*?!\[\]-]+$", example="events.*")
 ]
 FilePath = Annotated[str, Value("the path of a file", min_length=1)]
 Origin = Annotated[
@@ -80,13 +83,30 @@ OneOf = Annotated[
     | Sequence[Annotated[str | float | bool, Value("text, a number, true or false", example="created")]],
     Value("a value or a list of values", min_items=1, example=["created", "paid"]),
 ]
-Client = Annotated[
+ClientFilter = Annotated[
+    str,
+    Value(
+        "key, header.NAME, field.PATH or filter", pattern=r"^(key|filter|(header|field)\..+)$", example="header.type"
+    ),
+]
+ClientMapping = Annotated[
     Mapping[str, Any],
     Value("a mapping of client settings", of="KafkaClient", example={"bootstrap_servers": ["kafka-1.example:9092"]}),
 ]
-Registry = Annotated[
+RegistryMapping = Annotated[
     Mapping[str, Any],
     Value("a mapping with at least url", of="SchemaRegistrySettings", example={"url": "https://registry.example"}),
+]
+RouteMapping = Annotated[
+    Mapping[str, Any],
+    Value(
+        "a mapping with at least path and topics", of="NamedRoute", example={"path": "/prices", "topics": ["prices"]}
+    ),
+]
+# Any: a guard can also be a function.
+GuardMapping = Annotated[
+    Any,
+    Value("a mapping with jwt or api_keys", of="Guard", example={"api_keys": {"file": "/run/secrets/partner-keys"}}),
 ]
 Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "HS256", "HS384", "HS512"
@@ -105,11 +125,11 @@ GrantOfVisitors = Annotated[
 class KafkaSettings:
     """Read by kafkasse.kafka. repr() omits the settings of kafka-python's client, which can be secrets."""
 
-    kafka: Client = field(repr=False, default_factory=dict)
+    kafka: ClientMapping = field(repr=False, default_factory=dict)
     """How to connect to Kafka: the connection settings of kafka-python's KafkaAdminClient. kafkasse sets group_id,
     enable_auto_commit and similar settings itself and rejects them here."""
     clusters: Annotated[
-        Mapping[Annotated[Name, Value(example="eu")], Client],
+        Mapping[Annotated[Name, Value(example="eu")], ClientMapping],
         Value(
             "a mapping of names to client settings", example={"eu": {"bootstrap_servers": ["kafka-eu.example:9093"]}}
         ),
@@ -146,18 +166,7 @@ class RouteSettings:
     """Read by kafkasse.config.routes, which creates the routes."""
 
     allowed_topics: Annotated[
-        tuple[
-            Annotated[
-                str,
-                Value(
-                    "a topic name, or a pattern with * ? or [...]",
-                    pattern=r"^[a-zA-Z0-9._*?!\[\]-]+$",
-                    example="events.*",
-                ),
-            ],
-            ...,
-        ],
-        Value("a list of topic names and patterns", example=["orders", "events.*"]),
+        tuple[TopicPattern, ...], Value("a list of topic names and patterns", example=["orders", "events.*"])
     ] = ()
     """The topics that clients may read at /{topics}: names and patterns such as events.*. By default there are none.
     ["*"] allows all topics except internal ones, whose names in Kafka start with two underscores. To allow an internal
@@ -175,11 +184,11 @@ class RouteSettings:
     """Names that clients can use at /{topics} instead of a list of topics. The topics must be in allowed_topics. Add a
     group if clients should not need to know the topics of a stream, for example one topic for each data center. If a
     topic and a group have the same name, the name means the group."""
-    schema_registry: Registry | None = None
+    schema_registry: RegistryMapping | None = None
     """The schema registry: Confluent's, or one with the same REST API, such as Karapace or Redpanda's. Required if a
     decoder is registry."""
     schema_registries: Annotated[
-        Mapping[str, Annotated[Registry, Value(example={"url": "https://registry.eu.example"})]],
+        Mapping[str, Annotated[RegistryMapping, Value(example={"url": "https://registry.eu.example"})]],
         Value(
             "a mapping of names of clusters to schema registries",
             example={"eu": {"url": "https://registry.eu.example"}},
@@ -208,17 +217,7 @@ class RouteSettings:
     """The guards whose visitors may read /{topics} and every route without an access setting of its own. Set it, or
     public, if allowed_topics is not empty."""
     client_filters: Annotated[
-        tuple[
-            Annotated[
-                str,
-                Value(
-                    "key, header.NAME, field.PATH or filter",
-                    pattern=r"^(key|filter|(header|field)\..+)$",
-                    example="header.type",
-                ),
-            ],
-            ...,
-        ],
+        tuple[ClientFilter, ...],
         Value("a list of key, header.NAME, field.PATH and filter", example=["key", "header.type"]),
         OfRoutes(),
     ] = ()
@@ -231,17 +230,7 @@ class RouteSettings:
     error at startup, so that nobody publishes a route by accident. Set it to true for a server whose data is public, or
     if your own app or proxy identifies the visitors."""
     routes: Annotated[
-        Mapping[
-            Annotated[Name, Value(example="prices")],
-            Annotated[
-                Mapping[str, Any],
-                Value(
-                    "a mapping with at least path and topics",
-                    of="NamedRoute",
-                    example={"path": "/prices", "topics": ["prices"]},
-                ),
-            ],
-        ],
+        Mapping[Annotated[Name, Value(example="prices")], RouteMapping],
         Value("a mapping of names to routes", example={"prices": {"path": "/prices", "topics": ["prices"]}}),
     ] = field(default_factory=dict)
     """Named streams: the topics of each, its path, the format of its events and where new clients start."""
@@ -403,17 +392,7 @@ class AccessSettings:
     """Read by kafkasse.access. `guards` may contain functions of the application, which repr() does not show."""
 
     guards: Annotated[
-        Mapping[
-            Annotated[Name, Value(example="customers")],
-            Annotated[
-                Any,
-                Value(
-                    "a mapping with jwt or api_keys",
-                    of="Guard",
-                    example={"api_keys": {"file": "/run/secrets/partner-keys"}},
-                ),
-            ],
-        ],
+        Mapping[Annotated[Name, Value(example="customers")], GuardMapping],
         Value(
             "a mapping of names to guards", example={"partners": {"api_keys": {"file": "/run/secrets/partner-keys"}}}
         ),
