@@ -84,10 +84,10 @@ def _problems_of_proxies(layer: Layer) -> Iterator[Problem]:
 
 def _problems_of_access(values: Values) -> Iterator[Problem]:
     for name, guard in values["guards"].items():
-        if name == PUBLIC:
-            yield ("guards", name), "has a name that stands for everyone in operations_access: choose another name."
         if not callable(guard):
             yield from _problems_of_guard(("guards", name), guard)
+    if PUBLIC in values["guards"] and PUBLIC in values["operations_access"]:
+        yield ("operations_access",), "contains public, which means everyone, not the guard public: rename the guard."
     if values["public"] and values["access"]:
         yield ("public",), "cannot be true if access is set: remove one of them."
     for path, access in _accesses(values):

@@ -33,8 +33,8 @@ def route(**members: Any) -> dict[str, Any]:
         ({"guards": {"a": {"jwt": JWT, "api_keys": {"file": "f"}}}}, "guards.a must be a mapping with either jwt or"),
         ({"guards": {"a": {"jwtt": JWT}}}, "guards.a.jwtt is not a setting of a guard: did you mean jwt?"),
         (
-            {"guards": {"public": {"jwt": JWT}}},
-            "guards.public has a name that stands for everyone in operations_access",
+            {"guards": {"public": {"jwt": JWT}}, "operations_access": ["public"]},
+            "operations_access contains public, which means everyone, not the guard public: rename the guard.",
         ),
         ({"guards": {"A": {"jwt": JWT}}}, "guards.A is not a valid name: a name consists of lowercase letters"),
         ({"guards": {"a": {"api_keys": {}}}}, "guards.a.api_keys needs file."),
