@@ -33,6 +33,7 @@ from kafkasse.web.describe.security import schemes_of
 from kafkasse.web.describe.streams import StreamDescription, describe
 from kafkasse.web.headers import DEFAULT_HEADERS, MAX_ACCEPT_CHARS
 from kafkasse.web.public_url import ASYNCAPI_TYPE, OPENAPI_TYPE, PROBLEM_ENDPOINT
+from kafkasse.web.responder import json_response
 from kafkasse.web.service import RULE_OPTIONS, StreamService
 from kafkasse.web.value_schemas import ValueSchemas
 
@@ -118,7 +119,7 @@ class Catalog:
         if _prefers_html():
             response = _page("catalog.html", streams=streams, documents=documents, catalog=f"{root}/-/catalog")
         else:
-            response = _json(json.dumps({"streams": streams, "documents": documents}), "application/json")
+            response = json_response({"streams": streams, "documents": documents})
         response.headers.update(self._service.urls.links())
         response.vary.add("Accept")
         return response
@@ -135,7 +136,7 @@ class Catalog:
     def _with_server(self, kind: str, place: str, server: str, content_type: str) -> Response:
         """Return a document with the address of the server, which is not in the cache: clients choose the headers."""
         before, marker, after = self._current_document(kind).partition(place)
-        return _json(f"{before}{marker}{server}{after}", content_type)
+        return Response(f"{before}{marker}{server}{after}\n", content_type=content_type)
 
     def _current_document(self, kind: str) -> str:
         routes = self._visible()
@@ -164,10 +165,6 @@ def _prefers_html() -> bool:
     if len(request.headers.get("Accept", "")) > MAX_ACCEPT_CHARS:
         return False
     return request.accept_mimetypes.best_match(["application/json", "text/html"]) == "text/html"
-
-
-def _json(text: str, content_type: str) -> Response:
-    return Response(text + "\n", content_type=content_type)
 
 
 def _as_json(stream: StreamDescription, base: str) -> dict[str, Any]:

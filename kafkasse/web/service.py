@@ -59,7 +59,7 @@ from kafkasse.web.request import (
 )
 from kafkasse.web.responder import Responder
 from kafkasse.web.revocations import Revocations
-from kafkasse.web.stream import Stream, with_jitter
+from kafkasse.web.stream import StreamBody, with_jitter
 from kafkasse.web.stream_response import (
     UNCOMPRESSED,
     PollResponse,
@@ -190,7 +190,7 @@ class StreamService:
         except (Exception, Timeout) as error:
             opening.fail(type(error).__name__, getattr(error, "status", 500))
             raise
-        if isinstance(response, PollResponse) or not isinstance(response.response, Stream):
+        if isinstance(response, PollResponse) or not isinstance(response.response, StreamBody):
             opening.end()
         return response
 
@@ -261,7 +261,7 @@ class StreamService:
         self.responder.call_handler("ready", list(topics))
         info = opening.info
         self.observer.opened(info)
-        stream = Stream(
+        stream = StreamBody(
             reader,
             self._endpoints[route.name].settings,
             streams,
@@ -442,7 +442,7 @@ class StreamService:
         create = stream_response_class(current_app.response_class)  # type: ignore[arg-type]  # a class is hashable
         return create(body, headers=headers, content_type=parsed.content_type, direct_passthrough=True)
 
-    def _stream_closed(self, stream: Stream, end: StreamEnd) -> None:
+    def _stream_closed(self, stream: StreamBody, end: StreamEnd) -> None:
         self._endpoints[stream.info.route].limits.leave(subscriber(stream.info.client))
         self.observer.closed(stream.info, end)
         self.responder.call_handler("disconnected", stream.topics)

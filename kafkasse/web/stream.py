@@ -3,8 +3,8 @@
 A stream ends when its client leaves, when it reaches its maximum age, when the server stops, or when an error makes it
 impossible to continue. In all cases, its reader is closed. There are two ways to send a stream:
 
-    the server iterates over it            one greenlet for the whole stream; works under every WSGI server
-    Stream.serve() takes over the socket   a greenlet only while there is something to send; our worker calls this
+    the server iterates over it    one greenlet for the whole stream; works under every WSGI server
+    serve() takes over the socket  a greenlet only while there is something to send; our worker calls this
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def with_jitter(retry_ms: int) -> int:
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
-class Stream:
+class StreamBody:
     """The body of a streaming response.
 
     A WSGI server iterates it once and calls close(). Our worker calls serve() instead.
@@ -75,7 +75,7 @@ class Stream:
     settings: WebSettings
     registry: StreamRegistry  # contains this stream as long as it is open
     client: socket.socket | None  # if the server exposes it: the stream notices when the client leaves
-    on_close: Callable[[Stream, StreamEnd], object]  # called once, after the reader was closed
+    on_close: Callable[[StreamBody, StreamEnd], object]  # called once, after the reader was closed
     logger: logging.Logger  # receives unexpected errors
     problem_types: str = URN  # the start of the `type` of an error; see KafkasseError.problem()
     expires_at: InitVar[float] = math.inf  # when the visitor must be identified again, in seconds since the epoch

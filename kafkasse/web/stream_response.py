@@ -11,7 +11,7 @@ from werkzeug.datastructures import Headers
 
 from kafkasse.process.open_streams import PARK_KEY
 from kafkasse.web.long_poll import LongPoll
-from kafkasse.web.stream import Stream
+from kafkasse.web.stream import StreamBody
 
 # With Content-Encoding, Flask-Compress does not buffer the body. get_wsgi_response() removes the header.
 UNCOMPRESSED = {"Content-Encoding": "identity"}
@@ -28,7 +28,7 @@ class _StreamResponse(_Base):
 
     def call_on_close(self, func: Callable[[], Any]) -> Callable[[], Any]:
         """Call a function when the stream has ended. The server closes the stream, but not the response."""
-        if not isinstance(self.response, Stream):
+        if not isinstance(self.response, StreamBody):
             return super().call_on_close(func)
         self.response.call_on_end(func)
         return func
@@ -39,7 +39,7 @@ class _StreamResponse(_Base):
         Raises:
             RuntimeError: always, if there is a stream.
         """
-        if not isinstance(self.response, Stream):
+        if not isinstance(self.response, StreamBody):
             super().make_sequence()
             return
         raise RuntimeError("A stream has no end, so its body cannot be read. Check `response.is_streamed` first.")

@@ -44,7 +44,7 @@ from kafkasse.records.frame import ServerSentEvents
 from kafkasse.records.position import IdWriter
 from kafkasse.route import Route
 from kafkasse.web.client_socket import ClientSocket
-from kafkasse.web.stream import Stream
+from kafkasse.web.stream import StreamBody
 
 MUTANTS: dict[str, Callable[[], None]] = {}
 applied: Counter[str] = Counter()  # how often each mutant applied its fault in this process
@@ -438,7 +438,7 @@ def _buffer_shared() -> None:
     patch(Connection, "_receive", receive)
 
 
-@mutant(Stream, "_frames")
+@mutant(StreamBody, "_frames")
 def chunk_not_sent(original: Any, self: Any) -> Iterator[bytes | None]:
     """A stream does not send every third chunk of its reader."""
     for data in original(self):
@@ -446,7 +446,7 @@ def chunk_not_sent(original: Any, self: Any) -> Iterator[bytes | None]:
             yield data
 
 
-@mutant(Stream, "_generate")
+@mutant(StreamBody, "_generate")
 def opening_without_position(original: Any, self: Any) -> Iterator[bytes | None]:
     """The first chunk of a stream lacks the event ID of its start."""
     body = original(self)
@@ -646,7 +646,7 @@ def _on_expiry(name: str, by_s: float) -> Callable[[], None]:
         given.arguments["expires_at"] += by_s
         original(*given.args, **given.kwargs)
 
-    return lambda: patch(Stream, "__init__", init)
+    return lambda: patch(StreamBody, "__init__", init)
 
 
 def _on_last_chunk(name: str, change: Callable[[Any, bytes], bytes]) -> Callable[[], None]:
@@ -659,7 +659,7 @@ def _on_last_chunk(name: str, change: Callable[[Any, bytes], bytes]) -> Callable
                 data = change(self, data)
             yield data
 
-    return lambda: patch(Stream, "_after_opening", after_opening)
+    return lambda: patch(StreamBody, "_after_opening", after_opening)
 
 
 def _with_later_id(stream: Any, data: bytes) -> bytes:

@@ -17,7 +17,7 @@ from kafkasse.records.encoder import Encoder
 from kafkasse.records.position import of_topics
 from kafkasse.route import Route
 from kafkasse.web.compression import IDENTITY, Coding
-from kafkasse.web.stream import Stream
+from kafkasse.web.stream import StreamBody
 
 TIMEOUT_S = 120  # only a hang takes so long
 OPEN = Route("topics", "/{topics}", None)
@@ -64,7 +64,7 @@ class Peer:
         reader = feeds.open(OpenRequest(OPEN, of_topics(["t"]), log.describe(["t"]), encoder))
         settings = Config(write_timeout_s=20, heartbeat_s=60).web
         end = (server_end, lambda stream, end: left.set(), logging.getLogger())
-        self.stream = Stream(reader, settings, StreamRegistry(), *end, coding=coding)
+        self.stream = StreamBody(reader, settings, StreamRegistry(), *end, coding=coding)
         self.greenlet = gevent.spawn(self.stream.serve, chunked)
         self.received = b""
 

@@ -14,7 +14,7 @@ from werkzeug.test import create_environ
 from kafkasse.app import blueprint
 from kafkasse.config import Config
 from kafkasse.log.memory import MemoryLog
-from kafkasse.web.stream import Stream
+from kafkasse.web.stream import StreamBody
 
 MAX_BYTES = 1800  # of Python objects
 STREAMS = 100
@@ -29,7 +29,7 @@ class Server:
         self._app = Flask("host")
         config = Config(allowed_topics=["t"], public=True, max_streams_per_client=10_000)
         self._app.register_blueprint(blueprint(config, log))
-        self._streams: list[Stream] = []
+        self._streams: list[StreamBody] = []
         self._clients: list[socket.socket] = []
 
     def open(self, count: int) -> int:

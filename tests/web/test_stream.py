@@ -28,7 +28,7 @@ from kafkasse.records.encoder import Encoder
 from kafkasse.records.frame import JsonLines, ServerSentEvents, Wire
 from kafkasse.records.position import of_topics, parse
 from kafkasse.route import Route
-from kafkasse.web.stream import Stream
+from kafkasse.web.stream import StreamBody
 from kafkasse_client.sse import Parser
 from tests.support.sse import read_events, without_positions
 from tests.support.waiting import wait_until
@@ -55,16 +55,16 @@ class World:
         wire: Wire | None = None,
         since: int | None = None,
         **settings: object,
-    ) -> Stream:
+    ) -> StreamBody:
         config = Config(**settings)
         self.feeds.append(Feeds(self.log, config.feed))
         encoder = Encoder(wire=wire or ServerSentEvents(), filterer=lambda message: "hidden" not in message)
         reader = self.feeds[-1].open(OpenRequest(ROUTE, of_topics(["t"]), self.log.describe(["t"]), encoder, since))
         info = StreamInfo.new("req-1")
-        self.stream = Stream(reader, config.web, self.registry, client, self._end, logging.getLogger(), info=info)
+        self.stream = StreamBody(reader, config.web, self.registry, client, self._end, logging.getLogger(), info=info)
         return self.stream
 
-    def _end(self, stream: Stream, end: StreamEnd) -> None:
+    def _end(self, stream: StreamBody, end: StreamEnd) -> None:
         self.ended += 1
         self.on_end()
 
@@ -300,7 +300,7 @@ def test_ends_the_stream_of_a_client_that_vanished(world):
     assert 1 <= min(ended_at) - vanished_at
 
 
-def send_all(server_end: socket.socket, stream: Stream) -> None:
+def send_all(server_end: socket.socket, stream: StreamBody) -> None:
     for chunk in stream:
         server_end.sendall(chunk)
 

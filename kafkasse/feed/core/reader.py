@@ -179,7 +179,7 @@ class ReaderCore:
         """Take the client back from the feed."""
         if isinstance(self._state, Parked):
             self.unparked(self._feed.unpark(self._state))
-        assert isinstance(self._state, Unparked)  # noqa: S101 - see Stream.resume()
+        assert isinstance(self._state, Unparked)  # noqa: S101 - see StreamBody.resume()
         position = self._state.position
         self._enter(Live(position.segment, position.places))
         self._id_sent = position.id_sent
