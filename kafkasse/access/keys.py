@@ -140,7 +140,7 @@ class KeySetUrl:
                 self._is_failing = True
                 return False
             if self._is_failing:
-                self._logger.info("%s: the keys were fetched again.", self._setting)
+                self._logger.info("%s: the keys can be fetched again.", self._setting)
             self._fetched_at, self._is_failing = self._clock(), False
             return True
 

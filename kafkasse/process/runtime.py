@@ -25,13 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from kafkasse.errors import ConfigurationError
+from kafkasse.process.telemetry.multiprocess import MASTER_GAUGES
+from kafkasse.process.telemetry.multiprocess import VARIABLE as METRICS_VARIABLE
 
 BASE_VARIABLE = "KAFKASSE_RUNTIME_DIR"
 OPERATIONS_BIND = "KAFKASSE_OPERATIONS_BIND"  # the variable with the address for operators
 FOLDER_VARIABLE = "_KAFKASSE_SERVER_DIR"  # set by start() for the workers
 READY = "ready"
 NAME = "name"
-METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 _lock: Any = None  # the open file that start() has locked
 
 
@@ -69,7 +70,7 @@ def start(with_metrics: bool = True) -> None:
         with_metrics: whether the workers share their metrics. If so, the master must call worker_exited().
 
     Raises:
-        ConfigurationError: another user could change the directory, or it or the directory of the metrics cannot be created.
+        ConfigurationError: another user could change the directory, or the server cannot create it or that of the metrics.
     """
     inherited = folder()  # after SIGUSR2, this master is a child of the old master
     try:
@@ -84,6 +85,9 @@ def start(with_metrics: bool = True) -> None:
     if with_metrics and (not given or (inherited is not None and Path(given) == inherited / "metrics")):
         os.environ[METRICS_VARIABLE] = str(path / "metrics")
     _complete(path)
+    if metrics := os.environ.get(METRICS_VARIABLE):
+        with suppress(OSError):
+            (Path(metrics) / MASTER_GAUGES).unlink()  # of an earlier master
 
 
 def _create() -> Path:
@@ -125,7 +129,7 @@ def _complete(path: Path) -> None:
             Path(metrics).mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigurationError(
-                f"The server cannot create the directory of its metrics in {metrics}: {error.strerror}."
+                f"The server cannot create the directory of its metrics, {metrics}: {error.strerror}."
                 f" Remove {METRICS_VARIABLE}, or set it to a path that the user of this process can create or write to."
             ) from None
 
@@ -140,7 +144,7 @@ def worker_exited(pid: int, failure: str = "") -> None:
     """Remove the socket and the gauges of a worker that has exited or was killed. An error must not stop the master.
 
     Args:
-        failure: the reason with which the metric `workers_failed` counts this worker; "" if it has ended as it should.
+        failure: the `reason` with which `workers_failed` counts this worker; "" after a normal stop.
     """
     if (path := folder()) is not None:
         try:
@@ -157,9 +161,9 @@ def set_outdated(is_outdated: bool) -> None:
     try:
         from kafkasse.process.telemetry import metrics, multiprocess
 
-        multiprocess.set_gauge(metrics.file_key("outdated_configuration"), is_outdated)
+        multiprocess.set_master_gauge(metrics.file_key("outdated_configuration"), is_outdated)
     except Exception as error:  # noqa: BLE001 - the disk may be full, or this version uninstalled
-        logging.getLogger("gunicorn.error").warning("The metric outdated_configuration is lost: %s", error)
+        logging.getLogger("gunicorn.error").warning("The metric outdated_configuration cannot be written: %s", error)
 
 
 def set_ready() -> None:

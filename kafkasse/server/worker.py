@@ -287,6 +287,7 @@ class Worker(GeventWorker):  # type: ignore[misc]
         """Handle SIGINT from a terminal and SIGQUIT from gunicorn, once: a second exit would fail, and print a traceback."""
         if not self._is_quitting:
             self._is_quitting = True
+            self._has_ended[0] = 1
             super().handle_quit(sig, frame)
 
     def notify(self) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from kafkasse.process.runtime import BASE_VARIABLE, folders
+from kafkasse.process.telemetry import metrics, multiprocess
 from tests.server.conftest import IN_MEMORY, metric
 from tests.support.client import Client, fetch
 from tests.support.server import KILLED, Server
@@ -74,7 +75,7 @@ def test_a_path_that_is_too_long_for_the_sockets_of_the_workers_is_reported(proc
     ("variable", "line"),
     [
         ("KAFKASSE_RUNTIME_DIR", "private directory in {}: .*Set KAFKASSE_RUNTIME_DIR to"),
-        ("PROMETHEUS_MULTIPROC_DIR", "metrics in {}: .*Remove PROMETHEUS_MULTIPROC_DIR, or set it to"),
+        ("PROMETHEUS_MULTIPROC_DIR", "metrics, {}: .*Remove PROMETHEUS_MULTIPROC_DIR, or set it to"),
     ],
 )
 def test_a_directory_that_cannot_be_created_is_reported(processes, folder, variable, line):
@@ -145,7 +146,7 @@ def test_scrapes_succeed_while_workers_die(workers, runtime):
 
 
 def test_each_worker_that_fails_is_counted_by_reason(start):
-    """Its successor answers. A worker that ends at SIGTERM has not failed."""
+    """Its successor answers. A worker that ends at SIGTERM, SIGQUIT or SIGINT has not failed."""
     server = start(GUNICORN_CMD_ARGS="--timeout 3")
     server.expect(KILLED, "WORKER TIMEOUT")
 
@@ -156,15 +157,26 @@ def test_each_worker_that_fails_is_counted_by_reason(start):
         fetch(server.port, "/-/health")  # gunicorn stops no worker that is still loading the app
 
     def failed() -> list[tuple[str, str]]:
-        metrics = fetch(server.port, "/-/metrics").body.decode()
-        return re.findall(r'^kafkasse_workers_failed_total{reason="(.*)"} (.*)$', metrics, re.MULTILINE)
+        text = fetch(server.port, "/-/metrics").body.decode()
+        return re.findall(r'^kafkasse_workers_failed_total{reason="(.*)"} (.*)$', text, re.MULTILINE)
 
     assert [("died", "0.0"), ("timeout", "0.0")] == failed()
     end(signal.SIGKILL)
-    end(signal.SIGTERM)
+    for number in signal.SIGTERM, signal.SIGQUIT, signal.SIGINT:
+        end(number)
     end(signal.SIGSTOP)
 
     assert [("died", "1.0"), ("timeout", "1.0")] == failed()
+
+
+def test_a_new_server_does_not_have_the_outdated_configuration_of_the_last_one(start, monkeypatch, tmp_path):
+    """Both keep their metrics in the same directory of the user. The last one was killed after a failed reload."""
+    monkeypatch.setenv(multiprocess.VARIABLE, str(tmp_path))
+    multiprocess.set_master_gauge(metrics.file_key("outdated_configuration"), 1)
+
+    server = start(**{multiprocess.VARIABLE: str(tmp_path)})
+
+    assert 0 == metric(server, "outdated_configuration")
 
 
 def test_the_endpoints_exist_only_at_the_second_address(start, tmp_path):
@@ -178,9 +190,9 @@ def test_the_endpoints_exist_only_at_the_second_address(start, tmp_path):
         assert (404, fetch(server.port, "/-/nothing").json["title"]) == (public.status, public.json["title"])
         assert b"200 OK" in ask(operations, path)
     assert 200 == fetch(server.port, "/-/health").status
-    metrics = ask(operations, "/-/metrics").decode()
-    assert 'requests_rejected_total{error="RequestTooLarge",status="414"} 1.0' in metrics
-    assert "kafkasse_event_loop_stall_seconds_bucket" in metrics  # from the start, so that an alert can use it
+    text = ask(operations, "/-/metrics").decode()
+    assert 'requests_rejected_total{error="RequestTooLarge",status="414"} 1.0' in text
+    assert "kafkasse_event_loop_stall_seconds_bucket" in text  # from the start, so that an alert can use it
     line = f"request_id={request_id} client=127.0.0.1 status=414 error=RequestTooLarge reason=LimitRequestLine"
     wait_until(lambda: f"A request was rejected: {line}" in server.log)
 

@@ -91,7 +91,7 @@ METRICS = {
     ),
     "outdated_configuration": Metric(
         Gauge,
-        "1 if the last reload failed, so that the previous configuration stays in effect; otherwise 0.",
+        "1 if the last reload failed, so that at least some workers keep the previous configuration; otherwise 0.",
         mode="livemax",
     ),
     "workers_failed": Metric(

@@ -20,6 +20,7 @@ LOCK = "lock"
 LOCK_TIMEOUT_S = 1.0
 LOCK_INTERVAL_S = 0.01
 DEAD = "dead"  # in place of the process ID
+MASTER_GAUGES = "gauge_livemax_master.db"
 FILE_BYTES = 65_536  # of a new file
 SUMMED = ("counter", "histogram", "summary")  # types of metrics whose values outlive their worker
 
@@ -90,11 +91,11 @@ def mark_dead(pid: int, counter: str = "") -> None:
             _add({counter: 1}, folder / f"counter_{DEAD}.db", FILE_BYTES)
 
 
-def set_gauge(key: str, value: float) -> None:
-    """Set a gauge with the mode livemax in this process, the master."""
+def set_master_gauge(key: str, value: float) -> None:
+    """Set a gauge with the mode livemax in the master."""
     from prometheus_client.mmap_dict import MmapedDict
 
-    file = Path(os.environ[VARIABLE]) / f"gauge_livemax_{os.getpid()}.db"
+    file = Path(os.environ[VARIABLE]) / MASTER_GAUGES
     _reserve(file, FILE_BYTES)
     values = MmapedDict(str(file))  # type: ignore[no-untyped-call]
     values.write_value(key, value, 0.0)  # type: ignore[no-untyped-call]
