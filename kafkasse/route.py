@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from fnmatch import fnmatchcase
 
-from kafkasse import settings
 from kafkasse.access.grant import Grant
 from kafkasse.errors import TopicNotAvailable
 from kafkasse.records.filter.where import EVERY_RECORD, Where
@@ -42,7 +41,7 @@ class NewestBy:
     """How to recognize records that are older than a record before them."""
 
     header: str  # with the version of the record, a decimal integer
-    look_back: int = settings.NewestBy.look_back  # how many offsets to look back for a newer record of the key
+    look_back: int  # how many offsets to look back for a newer record of the key
 
 
 @dataclass(frozen=True, slots=True)

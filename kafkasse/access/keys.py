@@ -70,10 +70,10 @@ KeySet = Sequence[PublicKey]
 
 
 class SecretFile:
-    """A secret that is shared with the issuer, and long enough for all of the guard's algorithms."""
+    """A secret that is shared with the issuer, and long enough for one of the guard's algorithms."""
 
     def __init__(self, setting: str, path: str, logger: logging.Logger, algorithms: Iterable[str]) -> None:
-        parse = partial(parse_secret, algorithm=max(algorithms))
+        parse = partial(parse_secret, algorithm=min(algorithms))
         self._file = WatchedFile(setting, path, parse, logger)
 
     def find(self, kid: object, algorithm: str) -> bytes:

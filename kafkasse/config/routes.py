@@ -11,7 +11,10 @@ from kafkasse.config.times import parse_start_time
 from kafkasse.records.filter import Where
 from kafkasse.records.position import IdType
 from kafkasse.route import NewestBy, Route, StartAt
+from kafkasse.settings import NewestBy as NewestBySettings
 from kafkasse.settings import RouteSettings
+
+NEWEST_BY_DEFAULTS = {"look_back": NewestBySettings.look_back}
 
 
 def routes(settings: RouteSettings) -> tuple[Route, ...]:
@@ -59,7 +62,7 @@ def _route(
         cors_credentials=setting("cors_credentials"),
         where=Where.parse(given.get("where", {})),
         client_filters=tuple(setting("client_filters")),
-        newest_by=NewestBy(**given["newest_by"]) if "newest_by" in given else None,
+        newest_by=NewestBy(**NEWEST_BY_DEFAULTS | given["newest_by"]) if "newest_by" in given else None,
         description=given.get("description", ""),
         listed=given.get("listed"),
         **of_open_route,

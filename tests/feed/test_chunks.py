@@ -590,7 +590,7 @@ def test_a_read_needs_a_slot_for_its_cursor():
     cursors = len(source.log.cursors)
     source.new_feeds(max_catch_ups=0, kafka_timeout_s=0.05)
 
-    for newest_by in (None, NewestBy("v")):
+    for newest_by in (None, NewestBy("v", 1000)):
         with pytest.raises(ServerFull, match="Too many clients are catching up"):
             source.read(offset, newest_by=newest_by)
     assert cursors == len(source.log.cursors)
@@ -615,7 +615,7 @@ def test_outdated_records_are_dropped():
     for n, version in enumerate([1, 5, 2, 6, *range(7, 20)]):
         source.log.append("t0", b'{"n":%d}' % n, key=b"k", headers=[("v", b"%d" % version)])
     source.log.append("t0", b'{"n":17}', key=b"k", headers=[("v", b"3")])
-    newest_by = NewestBy("v")
+    newest_by = NewestBy("v", 1000)
     first = source.read(newest_by=newest_by)
 
     second = source.read(first.next_offset, newest_by=newest_by)
