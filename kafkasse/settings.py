@@ -365,9 +365,9 @@ class FeedSettings:
     two seconds. Raise it if many clients catch up at the same time and the worker has memory for it: each takes about
     three times max_fetch_bytes, and max_decompressed_bytes more while it reads a large compressed batch."""
     max_snapshot_bytes: Annotated[int, Value(at_least=1024, at_most=17179869184)] = 134217728
-    """The maximum number of bytes of a snapshot: events, keys and bookkeeping. All clients of a route with start:
-    snapshot share one snapshot, of which two versions may be in memory. If it would become larger, its clients get an
-    error. Raise it for larger tables."""
+    """The maximum number of bytes of a snapshot: events, keys and bookkeeping. The clients of a route with start:
+    snapshot share one if they have the same content type and filters. Two versions of it may be in memory. If it would
+    become larger, its clients get an error. Raise it for larger tables."""
     archive: Annotated[str, Value("the path of a directory", example="/srv/kafka-archive")] = ""
     """The directory of an archive that kafkasse archive run writes. Set it if clients should receive records that Kafka
     has already removed: a stream that starts before Kafka's oldest record then reads the archive first. The directory
