@@ -6,7 +6,6 @@ This module does no I/O: the caller passes in the list of existing topics.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -88,11 +87,11 @@ class Route:
         """The path in werkzeug's syntax: `/prices/<currency>`."""
         return _PARAMETER.sub(r"<\1>", self.path)
 
-    def resolve_start_time(self) -> int | None:
-        """Return the time at which a client that connects now starts, in milliseconds since the epoch, or None."""
+    def resolve_start_time(self, now_ms: int) -> int | None:
+        """Return the time at which a client that connects now starts, or None. Times are in milliseconds since the epoch."""
         if self.start_time_ms is None or self.start_time_ms >= 0:
             return self.start_time_ms
-        return max(0, time.time_ns() // 1_000_000 + self.start_time_ms)
+        return max(0, now_ms + self.start_time_ms)
 
     def sends(self, names: tuple[str, ...]) -> bool:
         """Return whether clients receive the complete field at a path of member names, such as (customer, id).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, lru_cache
@@ -99,7 +100,7 @@ def parse_request(request: Request, route: Route, topics: str, settings: WebSett
         position = parse(last_event_id, limits)
         since = since if position.named_topics else None
     if since is None:
-        since = route.resolve_start_time()
+        since = route.resolve_start_time(time.time_ns() // 1_000_000)
     _check_number_of_topics(position, route, settings)
     return StreamRequest(position, since, wire, content_type, finite)
 
