@@ -9,7 +9,7 @@ import gevent
 
 from kafkasse.feed.core.catch_up import CatchUpCore
 from kafkasse.feed.core.stats import RouteStats
-from kafkasse.feed.core.versions import Versions
+from kafkasse.feed.core.versions import Versions, must_end
 from kafkasse.feed.lookup import BackgroundLookups, known_offset_ranges
 from kafkasse.feed.topic_watch import TopicWatch, partitions_of
 from kafkasse.feed.versions import without_outdated
@@ -102,8 +102,7 @@ class CatchUp(CatchUpCore):
         except OffsetOutOfRange as error:
             resumption, gaps = self.resume(error, self._known_offset_ranges(error.partitions))
             self._cursor.seek(resumption.offsets, resumption.epochs)
-            if self._versions is not None and any(gap.is_truncation for gap in resumption.gaps):
-                self.ended = True  # as in Tail._recover()
+            self.ended = self.ended or must_end(self._versions is not None, resumption.gaps)
             return gaps
         except PartitionsFailed as error:
             raise next(iter(error.errors.values())) from error

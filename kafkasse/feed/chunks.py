@@ -444,12 +444,12 @@ def _gone(gaps: Sequence[Gap], start: Start, epochs: Epochs) -> OffsetGone:
         start: the position.
         epochs: the leader epochs of the client's position.
     """
-    ids, marks = start.ids, dict(start.marks)
+    ids = start.ids
+    lost = {gap.partition: epochs[gap.partition] for gap in gaps if gap.reason == TRUNCATED and gap.partition in epochs}
     for gap in gaps:
         if gap.partition in ids.offsets:
-            if gap.reason == TRUNCATED and gap.partition in epochs:
-                marks[gap.partition] = OffsetAndEpoch(gap.end, epochs[gap.partition])
             ids.set(gap.partition, gap.end, leader_epoch=gap.epoch)
+    marks = {**start.marks, **{at: OffsetAndEpoch(ids.offsets[at], epoch) for at, epoch in lost.items()}}
     topic, number = gaps[0].partition
     detail = f"The records at this offset no longer exist: {gaps[0].reason} ({topic}/{number})."
     return offset_gone(detail, gaps, truncation_marks.offset_of(ids, marks))

@@ -23,7 +23,7 @@ from kafkasse.errors import KafkasseError, KafkaUnavailable, Unavailable
 from kafkasse.feed.backlog import MAX_BYTES, Backlog, size_of
 from kafkasse.feed.core.feed import FeedKey
 from kafkasse.feed.core.tail import PartitionState, TailCore, TailPartition
-from kafkasse.feed.core.versions import Versions
+from kafkasse.feed.core.versions import Versions, must_end
 from kafkasse.feed.lookup import UNAVAILABLE_BACKOFF_S, BackgroundLookups, known_offset_ranges
 from kafkasse.feed.shared_feed import SharedFeed
 from kafkasse.feed.topic_watch import TopicWatch, partitions_of
@@ -289,12 +289,11 @@ class Tail(TailCore[SharedFeed]):
             return  # the cursor will raise the error again
         resumption, gaps = self.resume(*response)
         self._cursor.seek(resumption.offsets, resumption.epochs)
-        self.truncations += any(gap.is_truncation for gap in resumption.gaps)
+        self.truncations += resumption.is_truncated
         for feed, gap in gaps:
             self._change(feed, partial(feed.report_gap, gap))
             feed.flush()
-        # The versions of lost records would make later records outdated. A new feed reads those that the log still has.
-        for feed in {feed for feed, gap in gaps if gap.is_truncation and feed.key.newest_by is not None}:
+        for feed in {feed for feed, gap in gaps if must_end(feed.key.newest_by is not None, [gap])}:
             end = partial(self.fail, [feed], None)
             if (backlog := self.backlogs.get(feed)) is not None:
                 backlog.skip = end  # if it overflows, it drops the change

@@ -27,11 +27,11 @@ from kafkasse.log.contract import (
     Topic,
     Topics,
     Total,
-    gap_on_resuming,
+    gaps_on_resuming,
 )
 
 __all__ = [
     "RECREATED", "RECREATED_AT", "TRUNCATED", "UNKNOWN_EPOCH", "Batch", "Cursor", "Epochs", "Gap", "Log", "OffsetAndEpoch",
     "OffsetOutOfRange", "OffsetRange", "Offsets", "Partition", "PartitionsFailed", "Ranges", "Record", "Resumption",
-    "Topic", "Topics", "Total", "gap_on_resuming",
+    "Topic", "Topics", "Total", "gaps_on_resuming",
 ]  # fmt: skip

@@ -79,7 +79,9 @@ class OffsetAndEpoch(NamedTuple):
     epoch: int
 
 
-RECREATED_AT = OffsetAndEpoch(0, UNKNOWN_EPOCH)  # where the log of a recreated topic differs from the former log
+# Where the log of a recreated topic differs from the former log. If the log starts after a reader's offset, this is only
+# a guess: without topic IDs, a cursor cannot tell a recreated topic from one with records that retention has removed.
+RECREATED_AT = OffsetAndEpoch(0, UNKNOWN_EPOCH)
 
 
 class Batch(NamedTuple):
@@ -125,16 +127,17 @@ class Gap(NamedTuple):
         return self._replace(start=max(self.start, offset)) if offset < self.end else None
 
 
-def gap_on_resuming(
+def gaps_on_resuming(
     partition: Partition,
     offset: int,
     available: OffsetRange | None,
     diverged_at: OffsetAndEpoch | None = None,
     is_recreated: bool = False,
-) -> Gap | None:
-    """Return the gap with which a reader at `offset` resumes, or None if it continues at `offset`.
+) -> list[Gap]:
+    """Return the gaps with which a reader at `offset` resumes, each from the end of the one before.
 
-    These rules apply to a stream that opens, and to a cursor that is out of range.
+    These rules apply to a stream that opens, and to a cursor that is out of range. A truncation comes first: the reader
+    moves back to the first record that differs. If retention has removed this record, the reader then moves forward.
 
     Args:
         available: the offsets that the log holds; None if the partition has no leader now.
@@ -143,17 +146,20 @@ def gap_on_resuming(
         is_recreated: the topic was recreated, so that the offset belongs to another log.
     """
     if is_recreated:
-        return Gap(partition, offset, available.start if available is not None else 0, RECREATED)
+        return [Gap(partition, offset, available.start if available is not None else 0, RECREATED)]
     if available is None:
-        return None
+        return []
     start, end, _ = available
+    if diverged_at is None or diverged_at.offset >= offset or (diverged_at == RECREATED_AT and offset < start):
+        # If the bounds were looked up at different times, the start may be after the end. A reader can wait at the start.
+        diverged_at = OffsetAndEpoch(max(start, end), UNKNOWN_EPOCH)
+    gaps = []
+    if diverged_at.offset < offset:
+        gaps.append(Gap(partition, offset, diverged_at.offset, TRUNCATED, diverged_at.epoch))
+        offset = diverged_at.offset
     if offset < start:
-        return Gap(partition, offset, start, "removed by retention")
-    if diverged_at is not None and diverged_at.offset < offset:
-        epoch = diverged_at.epoch if start <= diverged_at.offset else UNKNOWN_EPOCH
-        return Gap(partition, offset, max(start, diverged_at.offset), TRUNCATED, epoch)
-    # If the bounds were looked up at different times, the start may be after the end. A reader can wait at the start.
-    return Gap(partition, offset, max(start, end), TRUNCATED) if offset > max(start, end) else None
+        gaps.append(Gap(partition, offset, start, "removed by retention"))
+    return gaps
 
 
 class Resumption(NamedTuple):
@@ -168,6 +174,11 @@ class Resumption(NamedTuple):
     gaps: Sequence[Gap]
     offsets: Offsets
     epochs: Epochs
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether the reader may have read records that the log has lost."""
+        return any(gap.is_truncation for gap in self.gaps)
 
 
 class OffsetOutOfRange(Exception):
@@ -198,11 +209,7 @@ class OffsetOutOfRange(Exception):
             offsets: the offsets of the reader.
             ranges: the offsets that the log holds. The reader cannot continue yet in partitions that are absent.
         """
-        gaps = [
-            gap
-            for partition in ranges
-            if (gap := self.gap(partition, offsets[partition], ranges[partition])) is not None
-        ]
+        gaps = [gap for partition in ranges for gap in self.gaps(partition, offsets[partition], ranges[partition])]
         ends = {gap.partition: gap.end for gap in gaps}
         return Resumption(
             gaps,
@@ -210,11 +217,11 @@ class OffsetOutOfRange(Exception):
             {gap.partition: gap.epoch for gap in gaps},
         )
 
-    def gap(self, partition: Partition, offset: int, available: OffsetRange) -> Gap | None:
-        """Return the gap for a reader at `offset` of `partition`, or None if it can continue at `offset`."""
+    def gaps(self, partition: Partition, offset: int, available: OffsetRange) -> list[Gap]:
+        """Return the gaps for a reader at `offset` of `partition`; none if it can continue there."""
         if partition in self.unreadable:
-            return Gap(partition, offset, *self.unreadable[partition])
-        return gap_on_resuming(partition, offset, available, self.diverged_at.get(partition))
+            return [Gap(partition, offset, *self.unreadable[partition])]
+        return gaps_on_resuming(partition, offset, available, self.diverged_at.get(partition))
 
 
 class PartitionsFailed(Exception):

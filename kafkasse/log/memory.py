@@ -134,10 +134,13 @@ class MemoryLog:
             self.changed.notify_all()
 
     def drop_before(self, topic: str, offset: int, partition: int = 0) -> None:
-        """Delete the records before `offset`, as retention does."""
+        """Delete the records before `offset`, as retention does. Like Kafka, forget the epochs that ended before."""
         with self.changed:
             partition_log = self._partitions[Partition(topic, partition)]
             partition_log.start = offset
+            first = partition_log.epoch_at(offset)
+            starts = partition_log.epoch_starts.items()
+            partition_log.epoch_starts = {epoch: max(start, offset) for epoch, start in starts if epoch >= first}
             partition_log.records = [record for record in partition_log.records if record.offset >= offset]
 
     def lose_leader(self, topic: str, partition: int = 0) -> None:

@@ -26,7 +26,7 @@ from kafkasse.records.encoder import Encoder
 from kafkasse.records.position import IdType, IdWriter, of_topics, parse
 from kafkasse.route import StartAt
 from kafkasse_client.sse import Event
-from tests.feed.world import Client, recreate_in_next_lookup
+from tests.feed.world import Client, before_next_lookup, recreate
 from tests.support.waiting import wait_until
 
 TIMEOUT_S = 30
@@ -133,7 +133,7 @@ def test_a_topic_that_is_recreated_while_its_offsets_are_looked_up_has_no_gap(lo
     assert [1, 2] == numbers(client.read())
     old = client.last_id
     log.truncate("t", 1)
-    recreate_in_next_lookup(log, "t")
+    before_next_lookup(log, lambda: recreate(log, "t"))
 
     assert [] == client.read()
     assert old == client.reader.position_id

@@ -26,7 +26,7 @@ from kafkasse.records.encoder import Encoder
 from kafkasse.records.frame import JsonLines
 from kafkasse.records.position import of_topics, stream_offset
 from kafkasse.route import NewestBy, StartAt
-from tests.feed.world import World
+from tests.feed.world import World, before_next_lookup
 from tests.support.waiting import wait_until
 
 BLOCK = 10
@@ -434,8 +434,9 @@ def test_the_offset_of_now_is_that_of_a_client_that_has_read_the_last_record(has
     assert 5 == gone(source, offset)[0]["to"]
 
 
-def test_records_that_are_lost_during_a_read_are_gone(monkeypatch):
-    """The cursor knows the leader epoch of the offset."""
+@pytest.mark.parametrize("first", [0, 9])
+def test_records_that_are_lost_during_a_read_are_gone(monkeypatch, first):
+    """The cursor knows the leader epoch of the offset. Retention may remove the records that replaced the lost ones."""
     source = Source()
     source.log.elect_leader("t0")
     source.fill(8)
@@ -446,11 +447,15 @@ def test_records_that_are_lost_during_a_read_are_gone(monkeypatch):
         def poll(self, timeout_s: float) -> Any:
             source.log.truncate("t0", 5)
             source.fill(10)
+            before_next_lookup(source.log, lambda: source.log.drop_before("t0", first))
             return super().poll(timeout_s)
 
-    monkeypatch.setattr(source.log, "cursor", lambda *args, **options: Cursor(source.log, *args, **options))
+    with monkeypatch.context() as patch:
+        patch.setattr(source.log, "cursor", lambda *args, **options: Cursor(source.log, *args, **options))
+        gap, next_offset = gone(source, offset)
 
-    assert 5 == gone(source, offset)[0]["to"]
+    assert 5 == gap["to"]
+    assert ("t0", 0, max(5, first)) == places(source.read(next_offset))[0]
 
 
 def test_an_offset_of_a_recreated_topic_is_gone():

@@ -37,7 +37,7 @@ from kafkasse.records.position import IdType, of_topics
 from kafkasse.records.position.position import INT32_MAX
 from kafkasse.route import Route, StartAt
 from kafkasse_client.sse import Parser
-from tests.feed.world import Client, CountingLog, ImpatientWorld, recreate_in_next_lookup
+from tests.feed.world import Client, CountingLog, ImpatientWorld, before_next_lookup, recreate
 from tests.support.parked_client import ParkedClient
 from tests.support.sse import numbers_in
 from tests.support.turns import numbers
@@ -510,6 +510,27 @@ def test_a_client_that_missed_a_truncation_receives_a_gap(world, is_live, new_re
     assert expected == [json.loads(message.data)["n"] for message in messages if message.type == "message"]
 
 
+def test_a_truncation_is_reported_although_retention_has_removed_the_records_that_replaced_the_lost_ones(world):
+    """A client that still has to read the ring receives no lost record."""
+    live = reader_of_four_records(world)
+    joins = world.open(
+        {"topic": "a", "partition": 0, "offset": 1, "leader_epoch": 0}, {"topic": "a", "partition": 1, "offset": 0}
+    )
+    world.log.truncate("a", 2)
+    world.write(*range(12, 18), topic="a")
+    before_next_lookup(world.log, lambda: world.log.drop_before("a", 6))
+    world.turn(2)
+
+    received = [
+        [json.loads(event.data) for event in Parser().receive(b"".join(reader.read(0) for _ in range(5)))]
+        for reader in (live, joins)
+    ]
+
+    gaps = [[(event["from"], event["to"]) for event in events if "from" in event] for events in received]
+    assert [[(4, 2), (2, 6)], [(1, 6)]] == gaps
+    assert [[16, 17]] * 2 == [[event["n"] for event in events if "n" in event] for events in received]
+
+
 @pytest.mark.parametrize("is_live", [True, False])
 def test_a_client_that_received_a_gap_notices_the_next_truncation(world, is_live):
     """The log was truncated twice without a record in between, and has grown past the end of the first gap again."""
@@ -623,7 +644,7 @@ def test_a_topic_that_is_recreated_while_the_tail_looks_up_its_offsets_has_no_ga
     """The log of the new topic looks like one that has lost all records."""
     reader = reader_of_four_records(world)
     world.log.truncate("a", 2)
-    recreate_in_next_lookup(world.log, "a")
+    before_next_lookup(world.log, lambda: recreate(world.log, "a"))
     world.turn(2)
 
     assert b"" == reader.read(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -56,18 +56,22 @@ class CountingLog(MemoryLog):
         return super().describe(topics)
 
 
-def recreate_in_next_lookup(log: MemoryLog, topic: str) -> None:
-    """Recreate a topic just before its offsets are looked up the next time."""
+def before_next_lookup(log: MemoryLog, change: Callable[[], object]) -> None:
+    """Change the log just before offsets are looked up the next time."""
 
-    def recreate(partitions: Any) -> Any:
+    def offset_ranges(partitions: Any) -> Any:
         patched.stop()
-        partition_count = log.describe([topic])[topic].partitions
-        log.delete(topic)
-        log.create(topic, partition_count)
+        change()
         return log.offset_ranges(partitions)
 
-    patched = patch.object(log, "offset_ranges", recreate)
+    patched = patch.object(log, "offset_ranges", offset_ranges)
     patched.start()
+
+
+def recreate(log: MemoryLog, topic: str) -> None:
+    partition_count = log.describe([topic])[topic].partitions
+    log.delete(topic)
+    log.create(topic, partition_count)
 
 
 class World:

@@ -470,6 +470,8 @@ class _Client:
         for partition, position in self._positions.items():
             candidates: dict[int, list[LogVersion]] = defaultdict(list)
             for version in self._may_read(partition, position):
+                if self._history.wire != "chunks" and self._stored.was_truncated(partition, version, self._began):
+                    continue
                 for offset in self._next_offsets(partition, version, position):
                     if _matches(block, self._visible(partition, version).expected[offset]):
                         candidates[offset].append(version)

@@ -297,9 +297,9 @@ class CursorSimulation:
             self.note(f"gap in {_name(gap.partition)}: {gap.start} to {gap.end}, {gap.reason}")
             self.reached["truncation" if gap.is_truncation else "retention"] += 1
             if gap.is_truncation:
-                common = self._common_end(gap.partition)
-                if view.sought <= gap.end < common and not view.log.was_restored:
-                    self.report(f"{_name(gap.partition)} is read again from {gap.end}, but agrees up to {common}")
+                common, resumes_at = self._common_end(gap.partition), resumption.offsets[gap.partition]
+                if view.sought <= resumes_at < common and not view.log.was_restored:
+                    self.report(f"{_name(gap.partition)} is read again from {resumes_at}, but agrees up to {common}")
                 view.rewind(gap.end)
                 # If nothing shows where the log differs, the client continues at its end. A client that has returned does
                 # not know the epochs of what it read before.

@@ -48,6 +48,7 @@ class SimulatedLog:
         violations: what the cursors do wrong.
         faults: the names of what happens in the next calls of poll(), in this order. After the last one, there are none.
         while_closing: called whenever a cursor closes.
+        before_lookup: called once, before the next lookup of offsets.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class SimulatedLog:
         self.report = self.violations.append
         self.faults: deque[str] = deque()
         self.while_closing: Callable[[], None] = lambda: None
+        self.before_lookup: Callable[[], None] = lambda: None
 
     # Writers
 
@@ -137,6 +139,8 @@ class SimulatedLog:
         return {partition.topic for partition in self.cluster.logs}
 
     def offset_ranges(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetRange]:
+        before_lookup, self.before_lookup = self.before_lookup, lambda: None
+        before_lookup()
         return self.cluster.held(self._with_leaders(partitions))
 
     def offsets_at(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int]:

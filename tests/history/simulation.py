@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import Any, NamedTuple
 
@@ -340,8 +341,23 @@ class Simulation:
         stored = self._stored_in(partition)
         if self.truncates and self.draws.chance(2) and stored and self._all_know_epoch(partition):
             first = max(stored[0].offset + 1, self.firsts[partition])  # retention has removed the records before
+            end = self.log.bounds(LogPartition(*partition)).end  # there may be markers before it
             self.truncate_at(partition, self.draws.between(first, self.ends[partition] + 1))
+            if self.drops and self.draws.below(2):
+                self.log.before_lookup = partial(self._drop_after, partition, end)
             self._turn_to_end()
+            self.log.before_lookup = lambda: None
+
+    def _drop_after(self, partition: Partition, end: int) -> None:
+        """Let a truncated log grow past its former end, and let retention remove the records up to there.
+
+        If a client returned at the log's start, no leader epoch would show the truncation (docs/faults.md).
+        """
+        self.reached["retention after a truncation"] += 1
+        while self.ends[partition] <= end + 1:
+            self.append(partition)
+        self.drop_before(partition, self.ends[partition] - self.draws.below(2))
+        self.tick()
 
     def truncate_at(self, partition: Partition, end: int) -> None:
         topic, at = partition

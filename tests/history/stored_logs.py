@@ -144,6 +144,11 @@ class StoredLogs:
         current = max((at for at, version in enumerate(started) if began.get(version, inf) <= since), default=0)
         return tuple(started[current:])
 
+    def was_truncated(self, partition: Partition, version: LogVersion, time: float) -> bool:
+        """Return whether a truncation before this time replaced a version of the log."""
+        began = self._began.get(partition, {}).items()
+        return any(other[0] == version[0] and other[1] > version[1] and at < time for other, at in began)
+
     def between(self, partition: Partition, since: float, until: float) -> Sequence[Bounds]:
         """Return the bounds from the last ones known at `since` to the first ones known to be newer than `until`."""
         known = self.bounds.get(partition, ())

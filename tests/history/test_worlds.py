@@ -40,7 +40,7 @@ SEEDS = {
     if kind.startswith("archive")
     else (28, *range(7))
     if kind == "changing topics"
-    else (5, 23, 39, 49, 0, 1)  # the first four reach everything that the test below expects
+    else (5, 23, 39, 2, 0, 1)  # the first four reach everything that the test below expects
     if kind == "everything"
     else tuple(range(8))
     for kind in KINDS

@@ -41,9 +41,9 @@ def recreate(cluster: FakeCluster, epoch: int, end: int) -> None:
     cluster.topics["t"].offset_range = (0, end)
 
 
-def gap_of(error: object, end: int) -> Gap | None:
+def gaps_of(error: object, end: int) -> list[Gap]:
     assert isinstance(error, OffsetOutOfRange)
-    return error.gap(at(0), 100, OffsetRange(0, end))
+    return error.gaps(at(0), 100, OffsetRange(0, end))
 
 
 @pytest.mark.parametrize("has_read", [True, False])
@@ -55,7 +55,7 @@ def test_a_shorter_log_in_the_same_epoch_is_read_from_its_start(cluster, log, ha
             assert [99] == offsets(exchange(cursor, broker, partition_data(0, batch(99, b"a", epoch=3))))
         error = exchange(cursor, broker, partition_data(0, error=OFFSET_OUT_OF_RANGE))
 
-    assert Gap(at(0), 100, 0, TRUNCATED) == gap_of(error, 45)
+    assert [Gap(at(0), 100, 0, TRUNCATED)] == gaps_of(error, 45)
 
 
 def test_a_shorter_log_in_the_same_epoch_may_be_reported_as_truncated(cluster, log):
@@ -68,7 +68,7 @@ def test_a_shorter_log_in_the_same_epoch_may_be_reported_as_truncated(cluster, l
         if cluster.versions[FETCH] >= 12:
             broker.respond(partition_data(0, diverging=(3, 45)))
 
-        assert Gap(at(0), 100, 0, TRUNCATED) == gap_of(poll.get(), 45)
+        assert [Gap(at(0), 100, 0, TRUNCATED)] == gaps_of(poll.get(), 45)
 
 
 def test_a_shorter_log_after_an_election_is_truncated(cluster, log):
@@ -81,7 +81,7 @@ def test_a_shorter_log_after_an_election_is_truncated(cluster, log):
         fetch.respond(partition_data(0, error=FENCED_LEADER_EPOCH))
         broker.respond(partition_data(0, error=OFFSET_OUT_OF_RANGE))
 
-        assert Gap(at(0), 100, 45, TRUNCATED) == gap_of(poll.get(), 45)
+        assert [Gap(at(0), 100, 45, TRUNCATED)] == gaps_of(poll.get(), 45)
 
 
 def test_an_older_epoch_is_that_of_a_new_topic(cluster, log, monkeypatch):
@@ -95,7 +95,7 @@ def test_an_older_epoch_is_that_of_a_new_topic(cluster, log, monkeypatch):
         recreate(cluster, epoch=0, end=145)
         fetch.respond(partition_data(0, error=UNKNOWN_LEADER_EPOCH))
 
-        assert Gap(at(0), 100, 0, TRUNCATED) == gap_of(poll.get(), 145)
+        assert [Gap(at(0), 100, 0, TRUNCATED)] == gaps_of(poll.get(), 145)
         cursor.seek({at(0): 0})
         poll = start_poll(cursor)
         fetch = broker.respond(partition_data(0, batch(0, b"a")))
@@ -128,7 +128,7 @@ def test_a_cursor_that_opens_after_a_truncation_reports_a_truncation(cluster, lo
     with closing(log.cursor({at(0): 100})) as cursor:
         error = exchange(cursor, cluster.brokers[0], partition_data(0, error=OFFSET_OUT_OF_RANGE))
 
-    assert Gap(at(0), 100, 45, TRUNCATED) == gap_of(error, 45)
+    assert [Gap(at(0), 100, 45, TRUNCATED)] == gaps_of(error, 45)
 
 
 def test_retention_is_not_mistaken_for_a_new_topic(cluster, log):
@@ -137,7 +137,7 @@ def test_retention_is_not_mistaken_for_a_new_topic(cluster, log):
         error = exchange(cursor, cluster.brokers[0], partition_data(0, error=OFFSET_OUT_OF_RANGE))
 
     assert isinstance(error, OffsetOutOfRange)
-    assert Gap(at(0), 100, 120, "removed by retention") == error.gap(at(0), 100, OffsetRange(120, 200))
+    assert [Gap(at(0), 100, 120, "removed by retention")] == error.gaps(at(0), 100, OffsetRange(120, 200))
 
 
 @pytest.mark.parametrize(

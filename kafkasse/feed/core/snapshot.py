@@ -187,9 +187,7 @@ class SnapshotCore:
             Unavailable: the log was truncated. The snapshot is empty now, and must be read from the start.
         """
         resumption = error.resume(self.ids.offsets, offset_ranges)
-        # If retention has moved the log's start past the position, no gap shows the truncation.
-        has_diverged = any(end.offset < self.ids.offsets[partition] for partition, end in error.diverged_at.items())
-        if has_diverged or any(gap.is_truncation for gap in resumption.gaps):  # the rows may contain lost records
+        if resumption.is_truncated:  # the rows may contain lost records
             self.clear()
             raise Unavailable("The log was truncated, so the snapshot must be read from the start.")
         for gap in resumption.gaps:

@@ -29,7 +29,7 @@ from kafkasse.log import (
     Ranges,
     Topic,
     Topics,
-    gap_on_resuming,
+    gaps_on_resuming,
 )
 from kafkasse.records.position import LATEST, IdType, Place, Position
 from kafkasse.route import StartAt
@@ -138,14 +138,14 @@ def find_starts(
         now_ms=now_ms,
     )
     places = {partition: answers.place(partition, start) for partition, start in starts.items()}
-    gaps = [place for place in places.values() if isinstance(place, Gap)]
+    gaps = [gap for place in places.values() if isinstance(place, list) for gap in place]
     # The log of a recreated topic can look like one that has lost records.
     if suspects := _suspects(gaps, topics):
         newer = _newer(suspects, (yield Describe(suspects)))
         if newer != suspects:
             return (yield from find_starts(position, {**topics, **newer}, start_at, since, id_type, now_ms))
     offsets = {
-        partition: place.end if isinstance(place, Gap) else place
+        partition: place[-1].end if isinstance(place, list) else place
         for partition, place in places.items()
         if not isinstance(place, _Pending)
     }
@@ -162,7 +162,9 @@ def find_starts(
         | {partition: start.timestamp for partition, start in starts.items() if start and start.timestamp is not None},
         pending={partition: place.timestamp for partition, place in places.items() if isinstance(place, _Pending)},
         epochs={partition: at.epoch for partition, at in epochs.items() if offsets.get(partition) == at.offset}
-        | {gap.partition: gap.epoch for gap in gaps if gap.epoch != UNKNOWN_EPOCH},
+        | {
+            gap.partition: gap.epoch for gap in gaps if gap.epoch != UNKNOWN_EPOCH and gap.end == offsets[gap.partition]
+        },
         gaps=gaps + _removed_partitions(position, topics),
         snapshot=start_at is StartAt.SNAPSHOT and not position.starts and since is None,
         offset_ranges=offset_ranges,
@@ -317,8 +319,8 @@ class _Answers:
     start_at: StartAt
     now_ms: int
 
-    def place(self, partition: Partition, start: Place | None) -> int | Gap | _Pending:
-        """Return the offset at which a partition starts, or the gap that it starts with.
+    def place(self, partition: Partition, start: Place | None) -> int | list[Gap] | _Pending:
+        """Return the offset at which a partition starts, or the gaps that it starts with.
 
         Raises:
             InvalidPosition: the offset is beyond the end.
@@ -348,5 +350,4 @@ class _Answers:
                 partition=partition.partition,
                 end=available.end,
             )
-        gap = gap_on_resuming(partition, offset, available, diverged_at, is_recreated)
-        return gap if gap is not None else offset
+        return gaps_on_resuming(partition, offset, available, diverged_at, is_recreated) or offset

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from kafkasse.log import OffsetRange, Offsets, Partition, Ranges, Record
+from kafkasse.log import Gap, OffsetRange, Offsets, Partition, Ranges, Record
 from kafkasse.route import NewestBy
 
 MAX_BYTES = 1_048_576  # of one Versions object: those of about 2,500 keys
@@ -20,6 +20,14 @@ ENTRY_BYTES = 400  # the memory that a key takes up in addition to its bytes; a 
 OLDER_BYTES = 130  # for each older version of a key
 MAX_KEY_BYTES = 64  # the hash of a longer key takes its place
 MAX_VERSION_DIGITS = 19  # of a 64-bit integer
+
+
+def must_end(drops_outdated: bool, gaps: Iterable[Gap]) -> bool:
+    """Return whether a stream ends after these gaps. The versions of lost records would make later records outdated.
+
+    When the client reconnects, those of the records that the log still has are read.
+    """
+    return drops_outdated and any(gap.is_truncation for gap in gaps)
 
 
 class Versions:
