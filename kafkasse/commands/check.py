@@ -39,10 +39,10 @@ def command(file: Path | None, config_file: Path | None) -> None:
     do for kafkasse serve. Settings in your app's code are unknown here. The exit code is 1 if a setting is not valid, if
     Kafka cannot be used, or if a topic does not exist.
     """
-    from kafkasse.app import blueprint
+    from kafkasse.app import create_app
 
     config = Config.load(os.environ, options.configuration(file, config_file))
-    blueprint(config)  # fails if a file or a package is missing, and logs warnings to stderr, as the server does
+    create_app(config)  # fails if a file or a package is missing, and logs warnings to stderr, as the server does
     problems: list[str] = []
     for cluster in ("", *config.kafka.clusters):
         routes = [route for route in config.routes if route.cluster == cluster and (route.topics or route.allowed)]
