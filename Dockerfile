@@ -1,7 +1,7 @@
 # The web process only, with the packages that a PaaS installs: no Spark, no Java, no compiler.
 #
 #     docker build -t kafkasse .
-#     docker run -p 6917:6917 -e KAFKASSE_BOOTSTRAP_SERVERS=broker.example:9092 \
+#     docker run -p 127.0.0.1:6917:6917 -e KAFKASSE_BOOTSTRAP_SERVERS=broker.example:9092 \
 #         -e KAFKASSE_ALLOWED_TOPICS=orders -e KAFKASSE_PUBLIC=true kafkasse
 
 ARG PYTHON=3.13

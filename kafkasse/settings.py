@@ -259,7 +259,7 @@ class WebSettings:
     shared_cache_s: Annotated[int, Value(at_least=0, at_most=31536000, example=3600), OfRoutes()] = 0
     """Seconds for which a shared cache, such as a CDN, may keep the chunks of finite reads that do not change any more.
     0: no cache may keep a chunk. Set it only if everyone may read the stream: kafkasse cannot know whether your app or a
-    proxy checks a login, and a cache would send a stored chunk without this check. Chunks of routes with access are
+    proxy checks a login, and a cache would send a stored chunk without this check. Chunks of routes with guards are
     never stored."""
     write_timeout_s: Annotated[float, Value(above=0, at_most=3600)] = 30
     """Seconds after which the server closes a stream whose client accepts no bytes, or has vanished without closing the
