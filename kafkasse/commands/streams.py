@@ -90,7 +90,11 @@ def end(stream_id: str) -> None:
 
 def _servers() -> list[tuple[str, list[Path]]]:
     """Return the name of each server of this user, and the sockets of its workers."""
-    servers = [(runtime.name(folder), sockets) for folder in runtime.folders() if (sockets := runtime.sockets(folder))]
+    folders = runtime.folders()
+    servers = [(runtime.name(folder), sockets) for folder in folders if (sockets := runtime.sockets(folder))]
+    if folders and not servers:
+        names = ", ".join(map(runtime.name, folders))
+        raise CommandError(f"no worker has loaded the app; wait, or read the log of the server: {names}")
     if not servers:
         raise CommandError(
             f"found no server of this user in {runtime.base()}; start the server with kafkasse's worker"

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from kafkasse.process import runtime
 from tests.commands.run import Done, Run
 from tests.support.client import Client, fetch
 from tests.support.server import Server
@@ -135,3 +136,17 @@ def test_without_a_server_it_names_the_settings_and_the_directory(run, tmp_path)
     assert 1 == code
     assert f"found no server of this user in {tmp_path}" in err
     assert "gunicorn -c python:kafkasse.server.gunicorn_conf" in err
+
+
+def test_a_server_without_workers_is_named(run, monkeypatch, tmp_path):
+    """Its workers load the app, or cannot load it."""
+    monkeypatch.setenv("KAFKASSE_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(runtime, "_lock", None)  # start() replaces it
+    for variable in (runtime.FOLDER_VARIABLE, runtime.METRICS_VARIABLE):
+        monkeypatch.delenv(variable, raising=False)
+    runtime.start(with_metrics=False)
+
+    code, _, err = run("streams", KAFKASSE_RUNTIME_DIR=str(tmp_path))
+
+    assert 1 == code
+    assert f"no worker has loaded the app; wait, or read the log of the server: {runtime.folder()}" in err
