@@ -143,7 +143,7 @@ def test_a_server_without_workers_is_named(run, monkeypatch, tmp_path):
     monkeypatch.setenv("KAFKASSE_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr(runtime, "_lock", None)  # start() replaces it
     for variable in (runtime.FOLDER_VARIABLE, runtime.METRICS_VARIABLE):
-        monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setenv(variable, "")
     runtime.start(with_metrics=False)
 
     code, _, err = run("streams", KAFKASSE_RUNTIME_DIR=str(tmp_path))
