@@ -82,7 +82,8 @@ class Walk:
     """
 
     def __init__(self, home: Path, runtime: str, app_port: int, kafka_port: int, is_full: bool, page: str) -> None:
-        self.folder = home / "shop"
+        text = (ROOT / page).read_text()
+        self.folder = home / text.partition("\nmkdir ")[2].partition("\n")[0]
         self.url = f"http://127.0.0.1:{app_port}/"
         self._is_full = is_full
         self._programs: list[Program] = []
@@ -93,7 +94,7 @@ class Walk:
             "KAFKASSE_BOOTSTRAP_SERVERS": f"127.0.0.1:{kafka_port}",
             "KAFKASSE_RUNTIME_DIR": runtime,
         }
-        text = (ROOT / page).read_text().replace("127.0.0.1:8000", f"127.0.0.1:{app_port}")
+        text = text.replace("127.0.0.1:8000", f"127.0.0.1:{app_port}")
         text = text.replace("127.0.0.1:9092", f"127.0.0.1:{kafka_port}")
         self._steps = iter(list(_steps(text.replace("kafkasse broker ", f"kafkasse broker --port {kafka_port} "))))
 
