@@ -301,8 +301,8 @@ class WebSettings:
     ] = 0
     """Your own proxies in front of the server: either their number, if each of them adds an address to X-Forwarded-For
     (1 on Heroku), or a list of their addresses and networks. Use the list if some requests pass through more proxies
-    than others. The client's address is then the last one in the header that is not in the list. With a number or a
-    list, the catalog, the documents and the links to errors have the URL in X-Forwarded-Host, -Proto and -Prefix. With
+    than others. The client's address is then the last one in the header that is not in the list. Unless the setting
+    is 0, the catalog, the documents and the links to errors have the URL in X-Forwarded-Host, -Proto and -Prefix. With
     0 the server ignores these headers, because clients can write anything into them."""
     id_frequency: Annotated[Literal["event", "run"], Value(example="run")] = "event"
     """event gives every event an ID, so that a client never receives an event twice. run gives an ID only to the last of

@@ -27,7 +27,7 @@ from kafkasse.access.visitor import InvalidToken
 from kafkasse.access.watched_file import WatchedFile
 from kafkasse.errors import AccessUnavailable
 
-MIN_SECRET_BYTES = {"": 32, "HS256": 32, "HS384": 48, "HS512": 64}  # RFC 7518, section 3.2
+MIN_SECRET_BYTES = {"": 32, "HS256": 32, "HS384": 48, "HS512": 64}  # RFC 7518, section 3.2; "": of tickets
 MIN_RSA_BITS = 2048
 MAX_KEYS = 100
 MAX_KEY_SET_BYTES = 1024 * 1024
@@ -70,7 +70,7 @@ KeySet = Sequence[PublicKey]
 
 
 class SecretFile:
-    """A secret that is shared with the issuer, and long enough for one of the guard's algorithms."""
+    """A secret that is shared with the issuer, and long enough for at least one of the guard's algorithms."""
 
     def __init__(self, setting: str, path: str, logger: logging.Logger, algorithms: Iterable[str]) -> None:
         parse = partial(parse_secret, algorithm=min(algorithms))

@@ -168,7 +168,7 @@ def _setting_of_cluster(name: str, client_properties: Iterable[str]) -> tuple[st
 
 
 def fits_variable(schema: Mapping[str, Any]) -> bool:
-    """Return whether an environment variable can hold a setting: it is not a mapping."""
+    """Return whether an environment variable can hold a setting. It cannot hold a mapping."""
     return "object" not in schema.get("type", ())
 
 

@@ -83,7 +83,7 @@ class EpochEnds:
                 epochs[partition] = offsets.epoch
             elif offset == offsets.end and epoch != UNKNOWN_EPOCH:  # the current leader has not written a record yet
                 epochs[partition] = epoch
-            # Otherwise, an open transaction began before the current epoch, so the last visible record may be older.
+            # Otherwise, an open transaction began before the current epoch: the last visible record may have any older one.
         return epochs
 
 

@@ -80,7 +80,7 @@ class OffsetAndEpoch(NamedTuple):
 
 
 # Where the log of a recreated topic differs from the former log. If the log starts after a reader's offset, this is only
-# a guess: without topic IDs, a cursor cannot tell a recreated topic from one with records that retention has removed.
+# a guess: without topic IDs, a cursor cannot tell a recreated topic from one whose first records retention has removed.
 RECREATED_AT = OffsetAndEpoch(0, UNKNOWN_EPOCH)
 
 

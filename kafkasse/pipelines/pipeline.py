@@ -94,7 +94,7 @@ class Pipeline:
     """A query that reads topics and writes topics.
 
     Args:
-        name: the name in commands, metrics and headers, and the name of a directory below the checkpoint directory.
+        name: the name in commands, metrics and headers, and the start of the names of its checkpoint's directories.
         source: a topic, a Source, or several by name: `{"orders": "orders", "customers": Source(…)}`.
         query: a function from the rows of Spark's Kafka source (`key`, `value`, `topic`, `partition`, `offset`, `timestamp`,
             `headers`) to rows of `key` and `value` and, optionally, `version` and `position`. If there are several sources,

@@ -70,7 +70,7 @@ def start(with_metrics: bool = True) -> None:
         with_metrics: whether the workers share their metrics. If so, the master must call worker_exited().
 
     Raises:
-        ConfigurationError: another user could change the directory, or the server cannot create it or that of the metrics.
+        ConfigurationError: another user could change the directory, or it or the metrics directory cannot be created.
     """
     inherited = folder()  # after SIGUSR2, this master is a child of the old master
     try:

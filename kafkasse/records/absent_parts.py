@@ -22,8 +22,8 @@ class AbsentParts:
         dimensions: the headers and fields that its setting `where` names.
         members: the paths of members in `fields` and `redact`, by setting.
         decoder: as for an encoder.
-        on_absent: called once with the setting and the name of each part that none of the first CHECKED_RECORDS records has,
-            such as `where.fields: amuont`, if there are any.
+        on_absent: called at most once, with all parts that none of the first CHECKED_RECORDS records has, each with its
+            setting, such as `where.fields: amuont`.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class AbsentParts:
         return bool(self._absent)
 
     def check(self, topic: str, partition: int, records: Iterable[Record]) -> None:
-        """Check records that the encoder has read. Tombstones and large values do not count."""
+        """Check records that the encoder has read. Tombstones, and values that are large or unreadable, do not count."""
         for record in records:
             if not self._absent:
                 return

@@ -90,7 +90,7 @@ class Encoder:
             client whose connection breaks within a piece receives the piece again. With dimensions, each frame has an ID,
             because a client may not receive the last frame.
         clock: returns the time in seconds. A piece whose filter or projection takes long ends early. By default, none does.
-        absent_parts: receives the records of each piece, as long as it must check more.
+        absent_parts: receives the records of each piece, until it has checked enough.
         take_turn: called after each piece of a value that takes longer to encode than a turn of the event loop.
     """
 

@@ -90,7 +90,7 @@ class Encoders:
         )
 
     def _check_of(self, route: Route) -> AbsentParts:
-        # `fields` and `redact` apply to what a deserializer returns.
+        # With a deserializer, `fields` and `redact` apply to its result, which is not checked.
         members = {} if self._config.hooks.deserializer else {"fields": route.fields, "redact": route.redact}
         return AbsentParts(
             sorted(route.where.headers_and_fields),

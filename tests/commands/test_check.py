@@ -40,7 +40,7 @@ def test_lists_the_topics_of_each_route(check, cluster, fresh_name, caplog):
         topic_prefix=f"{fresh_name}.",
         allowed_topics=["*"],
         routes={"prices": {"path": "/prices", "topics": ["b"]}},
-        operations_access=["public"],  # of standalone servers, so only a blueprint logs a warning
+        operations_access=["public"],  # only a blueprint logs a warning: it is for standalone servers
     )
 
     assert (0, "", []) == (done.code, done.err, caplog.messages)

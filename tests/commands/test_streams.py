@@ -139,7 +139,7 @@ def test_without_a_server_it_names_the_settings_and_the_directory(run, tmp_path)
 
 
 def test_a_server_without_workers_is_named(run, monkeypatch, tmp_path):
-    """Its workers load the app, or cannot load it."""
+    """Its workers are still loading the app, or cannot load it."""
     monkeypatch.setenv("KAFKASSE_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr(runtime, "_lock", None)  # start() replaces it
     for variable in (runtime.FOLDER_VARIABLE, runtime.METRICS_VARIABLE):

@@ -22,7 +22,7 @@ OFFSETS = st.integers(0, 12)
 @given(OFFSETS, OFFSETS, OFFSETS, st.none() | OFFSETS, st.booleans())
 @example(8, 4, 12, 6, False)  # truncated, and longer again
 @example(8, 7, 12, 6, False)  # retention has removed the first records that differ
-@example(8, 9, 12, 6, False)  # retention has removed all records before the offset
+@example(8, 9, 12, 6, False)  # retention has also removed the record at the offset
 @example(8, 0, 5, None, True)
 def test_a_reader_receives_each_record_that_the_log_still_has_once(offset, start, count, diverged_at, is_recreated):
     """It skips only records that the log no longer holds, and reports each such gap. It moves back only with a gap.

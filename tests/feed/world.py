@@ -57,7 +57,7 @@ class CountingLog(MemoryLog):
 
 
 def before_next_lookup(log: MemoryLog, change: Callable[[], object]) -> None:
-    """Change the log just before offsets are looked up the next time."""
+    """Change the log just before the next lookup of offsets."""
 
     def offset_ranges(partitions: Any) -> Any:
         patched.stop()

@@ -349,9 +349,9 @@ class Simulation:
             self.log.before_lookup = lambda: None
 
     def _drop_after(self, partition: Partition, end: int) -> None:
-        """Let a truncated log grow past its former end, and let retention remove the records up to there.
+        """Let a truncated log grow past its former end, and let retention remove its records up to about the new end.
 
-        If a client returned at the log's start, no leader epoch would show the truncation (docs/faults.md).
+        Thus no client returns exactly at the log's start, where no leader epoch would show the truncation (docs/faults.md).
         """
         self.reached["retention after a truncation"] += 1
         while self.ends[partition] <= end + 1:

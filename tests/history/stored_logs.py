@@ -145,7 +145,7 @@ class StoredLogs:
         return tuple(started[current:])
 
     def was_truncated(self, partition: Partition, version: LogVersion, time: float) -> bool:
-        """Return whether a truncation before this time replaced a version of the log."""
+        """Return whether a truncation before this time replaced this version of the log."""
         began = self._began.get(partition, {}).items()
         return any(other[0] == version[0] and other[1] > version[1] and at < time for other, at in began)
 

@@ -70,7 +70,7 @@ def test_logs_can_be_rotated(tmp_path):
 
 
 def test_a_worker_that_hangs_is_replaced():
-    """gunicorn kills it after its timeout, even if it is loading the app. Its clients reconnect to the next worker."""
+    """gunicorn kills it after the timeout, even while it loads the app. Its clients reconnect to the next worker."""
     with Server(TICKING, GUNICORN_CMD_ARGS="--timeout 3") as server, Client(server.port, "/t").ready() as stream:
         server.expect("WORKER TIMEOUT", KILLED)
         for _ in "serves", "is loading the app":

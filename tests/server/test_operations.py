@@ -154,7 +154,7 @@ def test_each_worker_that_fails_is_counted_by_reason(start):
         (worker,) = server.workers()
         os.kill(worker, number)
         wait_until(lambda: server.workers() not in ([], [worker]))
-        fetch(server.port, "/-/health")  # a worker handles no signals before it loads the app
+        fetch(server.port, "/-/health")  # wait for the next worker, which does not handle signals at once
 
     def failed() -> list[tuple[str, str]]:
         text = fetch(server.port, "/-/metrics").body.decode()
@@ -170,7 +170,7 @@ def test_each_worker_that_fails_is_counted_by_reason(start):
 
 
 def test_a_new_server_does_not_have_the_outdated_configuration_of_the_last_one(start, monkeypatch, tmp_path):
-    """Both keep their metrics in the same directory of the user. The last one was killed after a failed reload."""
+    """Both keep their metrics in the directory that the user has set. The last one was killed after a failed reload."""
     monkeypatch.setenv(multiprocess.VARIABLE, str(tmp_path))
     multiprocess.set_master_gauge(metrics.file_key("outdated_configuration"), 1)
 

@@ -91,7 +91,7 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class Parked:
-    """A client at the position of its group. The feed sends to its socket, so it needs no greenlet."""
+    """A client at the position of its group. It needs no greenlet: the feed sends to its socket."""
 
     client: ParkedClient
     reader: ParkedReader

@@ -23,9 +23,9 @@ MAX_VERSION_DIGITS = 19  # of a 64-bit integer
 
 
 def must_end(drops_outdated: bool, gaps: Iterable[Gap]) -> bool:
-    """Return whether a stream ends after these gaps. The versions of lost records would make later records outdated.
+    """Return whether a stream must end after these gaps: versions of lost records would make later records outdated.
 
-    When the client reconnects, those of the records that the log still has are read.
+    When the client reconnects, the versions are read from the records that the log still has.
     """
     return drops_outdated and any(gap.is_truncation for gap in gaps)
 

@@ -92,7 +92,7 @@ def mark_dead(pid: int, counter: str = "") -> None:
 
 
 def set_master_gauge(key: str, value: float) -> None:
-    """Set a gauge with the mode livemax in the master."""
+    """Set a gauge of the master. The gauge's mode must be livemax."""
     from prometheus_client.mmap_dict import MmapedDict
 
     file = Path(os.environ[VARIABLE]) / MASTER_GAUGES

@@ -96,7 +96,7 @@ class Where:
 
     @property
     def headers_and_fields(self) -> frozenset[Dimension]:
-        """The headers and fields that the conditions name. An expression may name others."""
+        """The headers and fields that the conditions name, without those in an expression."""
         return frozenset(
             {
                 *(dimension for dimension, _ in self.conditions if dimension.source != "key"),
