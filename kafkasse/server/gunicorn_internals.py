@@ -59,7 +59,6 @@ NAMES = {
     "kill_workers reap_workers spawn_workers",
     "gunicorn.app.base.Application": "reload wsgi",
     "gunicorn.workers.base.Worker": "init_process load_wsgi handle_exit notify handle_error",
-    "gunicorn.workers.workertmp.WorkerTmp": "notify",
     "gunicorn.workers.ggevent.GeventWorker": "server_class patch handle handle_request handle_quit run",
 }
 

@@ -107,7 +107,6 @@ class Worker(GeventWorker):  # type: ignore[misc]
     def __init__(self, *args: Any, **settings: Any) -> None:
         """Prepare a worker. gunicorn calls this in its master."""
         super().__init__(*args, **settings)
-        self.tmp.notify()  # otherwise, gunicorn 23 to 27 would wait forever for a worker that hangs while it loads the app
         if not runtime.has_started():
             self._start_runtime()
         mask_access_log(self.log)
