@@ -90,7 +90,8 @@ class Encoder:
             client whose connection breaks within a piece receives the piece again. With dimensions, each frame has an ID,
             because a client may not receive the last frame.
         clock: returns the time in seconds. A piece whose filter or projection takes long ends early. By default, none does.
-        absent_parts: receives the records of each piece, until it has checked enough.
+        absent_in_topic, absent_in_stream: receive the records of each piece, and those that are sent, until they have
+            checked enough.
         take_turn: called after each piece of a value that takes longer to encode than a turn of the event loop.
     """
 
@@ -108,7 +109,8 @@ class Encoder:
         dimensions: Dimensions | None = None,
         clock: Callable[[], float] = lambda: 0.0,
         take_turn: TakeTurn = lambda: None,
-        absent_parts: AbsentParts | None = None,
+        absent_in_topic: AbsentParts | None = None,
+        absent_in_stream: AbsentParts | None = None,
     ) -> None:
         self.wire = wire or ServerSentEvents()
         self._decoder = decoder
@@ -129,7 +131,7 @@ class Encoder:
         self._is_timed = filter is not None or projection is not None
         self._clock = clock
         self._take_turn = take_turn
-        self._absent_parts = absent_parts
+        self._absent_in_topic, self._absent_in_stream = absent_in_topic, absent_in_stream
         self._can_use_templates = is_default and not has_stages
 
     def encode(self, topic: str, partition: int, record: Record) -> Encoded | None:
@@ -183,8 +185,12 @@ class Encoder:
             self._prepare(batch.records[start : start + MAX_PIECE_RECORDS])
         template = ids.template(batch.partition, batch.leader_epoch)
         piece = self._encode_piece(batch, start, template, selector)
-        if self._absent_parts:
-            self._absent_parts.check(*batch.partition, batch.records[start : piece.end])
+        if self._absent_in_topic:
+            self._absent_in_topic.check(*batch.partition, batch.records[start : piece.end])
+        if self._absent_in_stream:
+            sent = set(piece.offsets)
+            records = (record for record in batch.records[start : piece.end] if record.offset in sent)
+            self._absent_in_stream.check(*batch.partition, records)
         # Hooks are users' code, which may let others run. `ids` changes only now, so that nobody sees a position whose
         # records have not been returned.
         timestamp = _latest_timestamp(batch.records[start : piece.end]) if template.has_timestamp else None

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from kafkasse.config import Config
 from kafkasse.feed.slots import has_its_share, no_place
 from kafkasse.process.event_loop import take_turn
-from kafkasse.records.absent_parts import CHECKED_RECORDS, AbsentParts
+from kafkasse.records.absent_parts import CHECKED_RECORDS, AbsentParts, has_member, has_value
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Selection
 from kafkasse.records.frame import Projection, Wire
@@ -20,7 +20,10 @@ from kafkasse.route import Route
 if TYPE_CHECKING:  # its packages are optional
     from kafkasse.records.registry.lookup import SchemaRegistry
 
-ABSENT = f"The route %s names parts that none of its first {CHECKED_RECORDS} records has: %s. Check the spelling."
+ABSENT = (
+    f"The route %s names parts that none of its first {CHECKED_RECORDS} records has: %s."
+    " Check the spelling, unless other records have them."
+)
 
 DropIdle = Callable[[Iterable[Encoder]], Encoder | None]
 
@@ -37,7 +40,7 @@ class Encoders:
         self._config = config
         self._on_skipped = on_skipped
         self._decoders = _decoders(config, registries)
-        self._absent_parts = {route.name: self._check_of(route) for route in config.routes}
+        self._absent = {route.name: self._absent_of(route) for route in config.routes}
         # Weak references, so that an unused encoder is freed: clients can request any number of different filters.
         self._encoders: WeakValueDictionary[tuple[Hashable, ...], Encoder] = WeakValueDictionary()
         self._of_clients: WeakKeyDictionary[Encoder, str] = WeakKeyDictionary()  # the address whose query caused it
@@ -73,6 +76,7 @@ class Encoders:
 
     def _create(self, route: Route, wire: Wire, selection: Selection) -> Encoder:
         hooks = self._config.hooks
+        in_topic, in_stream = self._absent[route.name]
         return Encoder(
             route.format,
             wire,
@@ -86,18 +90,26 @@ class Encoders:
             projection=Projection(route.fields, route.redact) if route.fields or route.redact else None,
             clock=time.monotonic,
             take_turn=take_turn,
-            absent_parts=self._absent_parts[route.name],
+            absent_in_topic=in_topic,
+            absent_in_stream=in_stream,
         )
 
-    def _check_of(self, route: Route) -> AbsentParts:
-        # With a deserializer, `fields` and `redact` apply to its result, which is not checked.
-        members = {} if self._config.hooks.deserializer else {"fields": route.fields, "redact": route.redact}
-        return AbsentParts(
-            sorted(route.where.headers_and_fields),
-            members,
-            self._decoders.get(route.name),
-            lambda absent: self._config.hooks.logger.warning(ABSENT, route.name, ", ".join(absent)),
-        )
+    def _absent_of(self, route: Route) -> tuple[AbsentParts, AbsentParts]:
+        """Return the checks of what `where` names in all records, and of what `fields` and `redact` name in those sent."""
+        hooks, is_json = self._config.hooks, route.name not in self._decoders
+        conditions = {
+            f"where.{part.source}s: {part.name}": has_value(part)
+            for part in sorted(route.where.headers_and_fields)
+            if is_json or part.source == "header"
+        }
+        projected = [("fields", path) for path in route.fields] + [("redact", path) for path in route.redact]
+        is_checked = is_json and hooks.deserializer is None  # otherwise, they apply to what the deserializer returns
+        members = {f"{setting}: {path}": has_member(path) for setting, path in projected if is_checked}
+
+        def warn(absent: list[str]) -> None:
+            hooks.logger.warning(ABSENT, route.name, ", ".join(absent))
+
+        return AbsentParts(conditions, warn), AbsentParts(members, warn)
 
 
 def _decoders(config: Config, registries: Mapping[str, SchemaRegistry]) -> dict[str, Callable[[RecordView], Any]]:

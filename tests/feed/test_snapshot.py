@@ -14,7 +14,7 @@ from kafkasse.errors import ConfigurationError, KafkasseError, TopicGone, Unavai
 from kafkasse.feed import snapshot as snapshots
 from kafkasse.feed.core.reader import StopReason
 from kafkasse.feed.core.reader_states import ReaderState
-from kafkasse.log import Partition
+from kafkasse.log import UNKNOWN_EPOCH, OffsetAndEpoch, OffsetOutOfRange, Partition
 from kafkasse.log.memory import MAX_BATCH_RECORDS
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import Dimension, Dimensions, Selector
@@ -240,6 +240,19 @@ def test_a_log_that_is_truncated_while_the_snapshot_reads_it(world, monkeypatch,
         wait_until(lambda: client.read() or client.events)
 
     assert [*range(first, 10 + new)] == numbers(client.events)
+
+
+def test_a_truncation_counts_even_if_the_partition_has_no_leader(world):
+    """Its bounds are then unknown, and other partitions could complete the snapshot."""
+    world.put(1, b"a")
+    client = world.client()
+    wait_until(lambda: client.read() or client.events)
+    (snapshot,) = [feed.snapshot for tail in world.tails for feed in tail.feeds.values()]
+
+    with pytest.raises(Unavailable):
+        snapshot.resume(OffsetOutOfRange([AT], {AT: OffsetAndEpoch(0, UNKNOWN_EPOCH)}), {})
+
+    assert {} == snapshot.ids.offsets
 
 
 def test_a_snapshot_does_not_wait_for_records_that_the_log_has_lost(world, monkeypatch):

@@ -12,8 +12,8 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse as Response
 
 from kafkasse.errors import InvalidParameter
-from kafkasse.log.memory import MemoryLog
-from kafkasse.records.absent_parts import CHECKED_RECORDS
+from kafkasse.log.memory import MemoryLog, MemoryRecord
+from kafkasse.records.absent_parts import CHECKED_RECORDS, AbsentParts, has_member
 from kafkasse.records.encoder import Encoder
 from kafkasse.records.filter import parse_query, query
 from kafkasse.web.throttle import BURST
@@ -338,7 +338,8 @@ def test_a_query_of_many_unknown_names_is_cheap(monkeypatch):
         ({"fields": ["n", "customer"], "redact": ["customer.nmae"]}, "redact: customer.nmae"),
         ({"fields": ["n", "amuont", "customer.nmae"]}, "fields: amuont, fields: customer.nmae"),
         ({"where": {"fields": {"n": 1}, "headers": {"type": "paid"}}, "redact": ["customer.id"]}, None),
-        ({"where": {"key": "dave", "expression": "key != 'erin'"}, "fields": ["amount"]}, None),
+        ({"where": {"key": "alice", "expression": "key != 'erin'"}, "fields": ["amount"]}, None),
+        ({"where": {"key": "dave"}, "fields": ["amuont"]}, None),  # no record is sent
     ],
 )
 def test_logs_once_what_the_first_records_of_a_route_lack(log, client_of, caplog, settings, absent):
@@ -352,5 +353,16 @@ def test_logs_once_what_the_first_records_of_a_route_lack(log, client_of, caplog
     for _ in range(2):
         to_the_end(client, path, b'"offset":%d' % CHECKED_RECORDS)
 
-    warning = "The route orders names parts that none of its first 100 records has: {}. Check the spelling."
-    assert ([warning.format(absent)] if absent else []) == caplog.messages
+    warning = "The route orders names parts that none of its first 100 records has: {}. Check the spelling"
+    assert ([warning.format(absent)] if absent else []) == [line.partition(", unless")[0] for line in caplog.messages]
+
+
+def test_a_deeply_nested_value_is_not_checked():
+    """It has no part that a route could name, and ends no stream."""
+    absent: list[str] = []
+    parts = AbsentParts({"redact: a.b": has_member("a.b")}, absent.extend)
+    values = [b'{"a":%b%b}' % (b"[" * 900, b"]" * 900)] + [b'{"a":[]}'] * CHECKED_RECORDS
+
+    parts.check("t", 0, [MemoryRecord(offset, 0, None, value, ()) for offset, value in enumerate(values)])
+
+    assert ["redact: a.b"] == absent

@@ -187,7 +187,11 @@ class SnapshotCore:
             Unavailable: the log was truncated. The snapshot is empty now, and must be read from the start.
         """
         resumption = error.resume(self.ids.offsets, offset_ranges)
-        if resumption.is_truncated:  # the rows may contain lost records
+        diverged = {
+            partition: end.offset for partition, end in error.diverged_at.items() if partition not in offset_ranges
+        }
+        has_diverged = any(offset < self.ids.offsets[partition] for partition, offset in diverged.items())
+        if resumption.is_truncated or has_diverged:  # the rows may contain lost records
             self.clear()
             raise Unavailable("The log was truncated, so the snapshot must be read from the start.")
         for gap in resumption.gaps:
