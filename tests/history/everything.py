@@ -107,9 +107,8 @@ class Everything(ChangingInterleaved, ArchiveSimulation, FiniteReads, SnapshotSi
         return (topic, at) if topic != TABLE else of_key if of_key in self.ends else (TOPIC, 0)
 
     def _remember(self, topic: str) -> None:
-        if (
-            topic != TABLE
-        ):  # with an outdated description, a client may receive the snapshot of a table that was deleted
+        # With an outdated description, a client may receive the snapshot of a table that was deleted.
+        if topic != TABLE:
             super()._remember(topic)
 
     def drop_before(self, partition: Partition, first: int) -> None:
