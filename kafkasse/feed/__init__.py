@@ -8,6 +8,7 @@ uses.
     start       where a stream starts, and what must be looked up to decide that: topics
     catch_up    what a client receives from a cursor of its own: topics
     snapshot    the newest record of each key: versions
+    chunk       what a finite read returns: chunk_start, truncation_marks
     tail        which feeds receive a record, and which partitions they contain
 
 The other modules run the core: they read the log, keep time, wait and send.
@@ -16,4 +17,5 @@ The other modules run the core: they read the log, keep time, wait and send.
     tail        reads the new records for all feeds: topic_watch, backlog
     shared_feed encodes records for a feed, and sends them: versions
     reader      waits for the ring, for the snapshot and for a slot: snapshot, slots, catch_up
+    chunks      reads chunks for clients of the same position at once: continuations, shared_chunks
 """

@@ -12,7 +12,7 @@ import gevent
 from gevent.event import AsyncResult, Event
 
 from kafkasse.errors import ServerFull, TooManySelections, Unavailable
-from kafkasse.feed.chunks import Chunk
+from kafkasse.feed.core.chunk import Chunk
 from kafkasse.feed.lookup import wait_for
 from kafkasse.feed.slots import Clients
 from kafkasse.process.event_loop import take_turn

@@ -22,7 +22,8 @@ from http import HTTPStatus
 from flask import Response, current_app, request
 
 from kafkasse.errors import KafkasseError, ServerStopping, TopicGone, TopicNotAvailable, Unavailable
-from kafkasse.feed.chunks import Chunk, Start, TopicsChanged, offset_gone
+from kafkasse.feed.core.chunk import Chunk, TopicsChanged
+from kafkasse.feed.core.chunk_start import ChunkStart, offset_gone
 from kafkasse.feed.core.reader_states import ReaderState
 from kafkasse.feed.core.start import contradictions
 from kafkasse.feed.feeds import Feeds, OpenRequest
@@ -120,7 +121,7 @@ class RecordSource:
         """
         if is_head:
             next_offset = self.feeds.chunks.end_offset(self.start(position, topics, NOW, None))
-            return Chunk((), next_offset, is_full=False, is_up_to_date=False, elements=0), ()
+            return Chunk((), next_offset, False, False, 0, time.time()), ()
         if finite.offset == BEGINNING and self.route.start is StartAt.SNAPSHOT and since is None:
             return self.opened.wait_for(lambda: self._snapshot(position, topics))
         chunk = self.chunk(finite.offset, position, topics, since, must_wait=finite.live is LiveMode.LONG_POLL)
@@ -130,7 +131,7 @@ class RecordSource:
         """Return the chunk at an offset of an earlier chunk. At the end of the log, wait for records."""
         return self.chunk(offset, *self.describe(stream_offset.parse(offset)), must_wait=True)
 
-    def start(self, position: Position, topics: Topics, offset: str, since: int | None) -> Start:
+    def start(self, position: Position, topics: Topics, offset: str, since: int | None) -> ChunkStart:
         """Return where a read starts. See Chunks.resolve()."""
         start_at = StartAt.LATEST if offset == NOW else StartAt.EARLIEST
         return self.feeds.chunks.resolve(position, topics, start_at, since, offset)
@@ -171,7 +172,7 @@ class RecordSource:
         rows = wait_for_lines(reader)
         if (ids := reader.snapshot_ids or reader.ids) is None:
             raise Unavailable("The snapshot is not complete yet. Retry later.")
-        return Chunk((), stream_offset.of(ids), False, reader.can_park, 0), self._rows(reader, rows)
+        return Chunk((), stream_offset.of(ids), False, reader.can_park, 0, time.time()), self._rows(reader, rows)
 
     def _rows(self, reader: Reader, rows: bytes) -> Iterator[bytes]:
         """Yield the parts of an array with the rows of a snapshot."""
@@ -188,11 +189,11 @@ class RecordSource:
             before = b",\n"
         yield b"]"
 
-    def _wait(self, start: Start, shared: SharedRead) -> Chunk:
+    def _wait(self, start: ChunkStart, shared: SharedRead) -> Chunk:
         """Return the records at the end of the log, as soon as there are some, or an empty chunk after LONG_POLL_S.
 
         Raises:
-            KafkaUnavailable: see Start.check_marks().
+            KafkaUnavailable: see ChunkStart.check_marks().
             OffsetGone: the log was truncated before the position.
             ServerStopping: the process is stopping. An empty chunk would let the client send its next request at once.
         """
@@ -210,7 +211,7 @@ class RecordSource:
             if any(offset < start.ids.offsets.get(partition, 0) for partition, offset in ids.offsets.items()):
                 self.feeds.chunks.resolve(position, topics, StartAt.EARLIEST)  # raises OffsetGone after a truncation
             is_up_to_date = start.is_at_end and (reader.can_park or (not lines and _has_waited_at_end(reader)))
-            return Chunk((_array(lines),), start.offset_of(ids), False, is_up_to_date, lines.count(b"\n"))
+            return Chunk((_array(lines),), start.offset_of(ids), False, is_up_to_date, lines.count(b"\n"), time.time())
         finally:
             reader.close()
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from gevent import get_hub, spawn
 
-from kafkasse.feed.chunks import Chunk
+from kafkasse.feed.core.chunk import Chunk
 from kafkasse.feed.shared_chunks import SharedRead
 from kafkasse.process.open_streams import EndReason, StreamInfo, streams
 from kafkasse.web.client_socket import ClientGone, ClientSocket, ClientStalled

@@ -20,7 +20,8 @@ from werkzeug.exceptions import HTTPException
 from kafkasse.access import Guards, Visitor
 from kafkasse.config import Config
 from kafkasse.errors import UNEXPECTED, InvalidParameter, KafkasseError, Unauthorized
-from kafkasse.feed.chunks import Chunk, Start
+from kafkasse.feed.core.chunk import Chunk
+from kafkasse.feed.core.chunk_start import ChunkStart
 from kafkasse.feed.feeds import Feeds, OpenRequest
 from kafkasse.feed.reader import Reader
 from kafkasse.feed.shared_chunks import ReadWaits, SharedChunks, SharedRead
@@ -309,7 +310,7 @@ class StreamService:
         feeds, position, topics = self._enter(opening)
         try:
             start = resolve(feeds.log, position, topics, opening.route.start, opening.parsed.since)
-            return {} if start.pending else {"Stream-Next-Offset": feeds.chunks.end_offset(Start.of(start))}
+            return {} if start.pending else {"Stream-Next-Offset": feeds.chunks.end_offset(ChunkStart.of(start))}
         finally:
             self._endpoints[opening.route.name].limits.leave(opening.client)
 

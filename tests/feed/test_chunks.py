@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from kafkasse.errors import FilterError, KafkaUnavailable, OffsetGone, ServerFull, TopicGone
 from kafkasse.feed import chunks, continuations
-from kafkasse.feed.chunks import Chunk, TopicsChanged
 from kafkasse.feed.core import chunk as core
-from kafkasse.feed.core.chunk import plan
+from kafkasse.feed.core.chunk import Chunk, TopicsChanged, plan
 from kafkasse.feed.slots import Clients
 from kafkasse.log import OffsetOutOfRange, OffsetRange, Partition, memory
 from kafkasse.log.memory import MemoryCursor, MemoryLog
@@ -353,7 +352,7 @@ def test_a_small_chunk_is_sent_at_once():
 
 
 def test_an_etag_differs_if_anything_differs():
-    chunk = Chunk((b"[]",), "b10.x", True, False, 0)
+    chunk = Chunk((b"[]",), "b10.x", True, False, 0, read_at=0)
     changes: list[Any] = [{"parts": (b"[1]",)}, {"next_offset": "b11.x"}, {"is_up_to_date": True}]
 
     assert 4 == len({variant.etag for variant in (chunk, *(replace(chunk, **change) for change in changes))})

@@ -12,13 +12,13 @@ from gevent.event import Event
 
 from kafkasse.errors import OffsetGone, ServerFull, TooManySelections
 from kafkasse.feed import shared_chunks
-from kafkasse.feed.chunks import Chunk
+from kafkasse.feed.core.chunk import Chunk
 from kafkasse.feed.shared_chunks import ENTRY_BYTES, ReadWaits, SharedChunks, SharedRead
 from kafkasse.feed.slots import Clients
 from tests.support.turns import turns_given_by
 from tests.support.waiting import wait_until
 
-FULL = Chunk((b"x" * 2_000,), "b10.x", is_full=True, is_up_to_date=False, elements=1)
+FULL = Chunk((b"x" * 2_000,), "b10.x", is_full=True, is_up_to_date=False, elements=1, read_at=0)
 LAST = replace(FULL, is_full=False, is_up_to_date=True)
 
 

@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 from kafkasse.errors import KafkasseError, OffsetGone
 from kafkasse.feed import chunks
-from kafkasse.feed.chunks import Chunk
 from kafkasse.feed.core import chunk as core
+from kafkasse.feed.core.chunk import Chunk
 from kafkasse.feed.core.reader import StopReason
 from kafkasse.feed.feeds import Feeds
 from kafkasse.feed.shared_chunks import SharedChunks

@@ -16,9 +16,11 @@ from math import inf
 from types import SimpleNamespace
 from typing import Any
 
-from kafkasse.feed import chunks, feeds, truncation_marks
+from kafkasse.feed import feeds
 from kafkasse.feed.catch_up import CatchUp
+from kafkasse.feed.core import truncation_marks
 from kafkasse.feed.core.chunk import ChunkCore
+from kafkasse.feed.core.chunk_start import ChunkStart
 from kafkasse.feed.core.reader_states import Joining, ReaderState
 from kafkasse.feed.core.ring import Ring, Segment
 from kafkasse.feed.core.subscribers import NewFrames, Subscribers
@@ -706,11 +708,11 @@ def lost_history_again(original: Any, ids: Any, marks: Any) -> Any:
     return original(ids, {})
 
 
-@mutant(chunks, "_gone")
-def gone_too_far(original: Any, gaps: Any, *args: Any) -> Any:
+@mutant(ChunkStart, "gone")
+def gone_too_far(original: Any, self: Any, gaps: Any, *args: Any) -> Any:
     """After lost records, the client also loses the next one."""
     applied["gone_too_far"] += 1
-    return original([gap._replace(end=gap.end + 1) for gap in gaps], *args)
+    return original(self, [gap._replace(end=gap.end + 1) for gap in gaps], *args)
 
 
 MUTANTS |= {

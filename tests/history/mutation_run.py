@@ -50,7 +50,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "kafkasse/kafka": ("kafkasse/kafka/*.py",),
     "finite reads": (
         "kafkasse/feed/chunks.py",
-        "kafkasse/feed/core/chunk.py",
+        "kafkasse/feed/core/chunk*.py",
         "kafkasse/feed/shared_chunks.py",
         "kafkasse/records/position/stream_offset.py",
         "kafkasse/web/finite_reads.py",

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from kafkasse.feed.epochs import EpochEnds
 from kafkasse.log import UNKNOWN_EPOCH, OffsetAndEpoch, Partition, Topics
 from kafkasse.records.position import IdWriter, Position, stream_offset
 
@@ -30,16 +29,15 @@ def of_position(position: Position, topics: Topics) -> Marks:
     }
 
 
-def replace_marks(position: Position, marks: Marks, epoch_ends: EpochEnds) -> Position:
+def replace_marks(position: Position, marks: Marks, ends: Mapping[Partition, OffsetAndEpoch]) -> Position:
     """Return the position with the leader epoch before each marked offset instead of the mark.
 
     If the log was truncated before this offset again, the epoch is that of the lost record, which has ended before.
 
-    Raises:
-        Unavailable: the log does not answer.
+    Args:
+        ends: where the epochs of the marks end, as far as the log knows.
     """
     starts = dict(position.starts)
-    ends = epoch_ends.ends(marks)
     for partition, (offset, epoch) in marks.items():
         end = ends.get(partition)
         before = epoch if end is None or end.offset < offset else end.epoch
