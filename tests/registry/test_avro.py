@@ -7,8 +7,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import fastavro
 import jsonschema
 import pytest
+from fastavro import _read_py
 
 from kafkasse.records.frame import DeserializationError
 from kafkasse.records.registry.avro import AvroSchema
@@ -140,6 +142,16 @@ def test_data_that_is_not_of_the_schema_is_an_error(schema, data):
         compiled(schema).decode(data)
 
     assert "undecodable" == caught.value.kind
+
+
+def test_fastavro_has_the_private_names_that_are_replaced():
+    """Without them, hostile data would reach the decoder of fastavro. `make compat` installs other versions."""
+    version = f"fastavro {fastavro.__version__}"
+
+    assert "BinaryDecoder" in _read_py.schemaless_reader.__code__.co_names, f"{version} uses another decoder"
+    for name in ("read_int", "read_long"):
+        assert hasattr(_read_py.BinaryDecoder, name), f"{version} has no BinaryDecoder.{name}"
+    assert hasattr(_read_py.BinaryDecoder(None), "fo"), f"{version} has no BinaryDecoder.fo"
 
 
 @pytest.mark.parametrize(
