@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Limits:
+class ValueLimits:
     """The limits of a value, and an example of a valid one. By default, the example is the setting's default."""
 
     example: Any = None
@@ -25,7 +25,7 @@ class Limits:
 
 
 @dataclass(frozen=True, eq=False)
-class Value(Limits):
+class Value(ValueLimits):
     """What a value must be, beyond its type."""
 
     expected: str = ""  # in error messages, if the type and the limits do not say it
@@ -41,7 +41,7 @@ class Value(Limits):
     of: str | None = None  # the name of the class with the members of a mapping
 
 
-class OfRoutes(Limits):
+class OfRoutes(ValueLimits):
     """The setting exists in each route, too. Its limits and example apply instead of the general ones."""
 
 
@@ -106,7 +106,11 @@ RouteMapping = Annotated[
 # Any: a guard can also be a function.
 GuardMapping = Annotated[
     Any,
-    Value("a mapping with jwt or api_keys", of="Guard", example={"api_keys": {"file": "/run/secrets/partner-keys"}}),
+    Value(
+        "a mapping with jwt or api_keys",
+        of="GuardSettings",
+        example={"api_keys": {"file": "/run/secrets/partner-keys"}},
+    ),
 ]
 Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "HS256", "HS384", "HS512"
@@ -115,7 +119,7 @@ GrantOfVisitors = Annotated[
     str | Mapping[str, Any],
     Value(
         "the name of a guard, or a mapping with guard and claims",
-        of="Grant",
+        of="GrantSettings",
         example={"guard": "customers", "claims": {"role": ["admin"]}},
     ),
 ]
@@ -527,7 +531,8 @@ class NamedRoute:
     {claims.sub} or {currency} stands for a claim of the visitor or a path parameter; {{ and }} are literal braces.
     Clients with different values of these share a feed."""
     newest_by: Annotated[
-        Mapping[str, Any] | None, Value("a mapping with header", of="NewestBy", example={"header": "kafkasse-version"})
+        Mapping[str, Any] | None,
+        Value("a mapping with header", of="NewestBySettings", example={"header": "kafkasse-version"}),
     ] = None
     """Drop a record if a record of the same key before it has the same or a higher version. Set it if the producer may
     repeat records after a failure and writes a version into a header of each record, as kafkasse's pipelines do: then
@@ -580,7 +585,7 @@ class Conditions:
     value. Needs pip install "kafkasse[cel]"."""
 
 
-class NewestBy:
+class NewestBySettings:
     """The setting `newest_by` of a route."""
 
     header: Annotated[str, Value("the name of a header", min_length=1, max_length=249, example="kafkasse-version")]
@@ -591,7 +596,7 @@ class NewestBy:
     may repeat more records."""
 
 
-class Grant:
+class GrantSettings:
     """A guard, and the claims that its visitors need."""
 
     guard: Annotated[str, Value(example="customers")]
@@ -604,14 +609,14 @@ class Grant:
     """For each claim, the values of which the visitor needs one. {name} stands for a path parameter."""
 
 
-class Guard:
+class GuardSettings:
     """A guard of the setting `guards`."""
 
     jwt: Annotated[
         Mapping[str, Any] | None,
         Value(
             "a mapping",
-            of="Jwt",
+            of="JwtSettings",
             example={
                 "jwks_url": "https://id.example/jwks.json",
                 "issuer": "https://id.example/",
@@ -624,7 +629,7 @@ class Guard:
     verify them."""
     api_keys: Annotated[
         Mapping[str, Any] | None,
-        Value("a mapping with file", of="ApiKeys", example={"file": "/run/secrets/partner-keys"}),
+        Value("a mapping with file", of="ApiKeysSettings", example={"file": "/run/secrets/partner-keys"}),
     ] = None
     """Accept the API keys whose hashes are in a file. kafkasse key create NAME prints a new key and its line."""
     cookie: Annotated[
@@ -635,7 +640,7 @@ class Guard:
     and Path=/."""
 
 
-class Jwt:
+class JwtSettings:
     """The setting `jwt` of a guard."""
 
     jwks_url: Annotated[str | None, Value(example="https://id.example/jwks.json")] = None
@@ -664,7 +669,7 @@ class Jwt:
     after exp."""
 
 
-class ApiKeys:
+class ApiKeysSettings:
     """The setting `api_keys` of a guard."""
 
     file: Annotated[str, Value(example="/run/secrets/partner-keys")]

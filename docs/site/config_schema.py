@@ -26,8 +26,8 @@ GENERAL: tuple[type, ...] = (
 # The classes in "$defs" of the schema. All others are inlined.
 DEFINITIONS: Mapping[str, type] = {
     "route": settings.NamedRoute,
-    "guard": settings.Guard,
-    "grant": settings.Grant,
+    "guard": settings.GuardSettings,
+    "grant": settings.GrantSettings,
     "schema_registry": settings.SchemaRegistrySettings,
     "kafka": settings.KafkaClient,
 }
@@ -129,13 +129,13 @@ def _value(hint: Any, *, is_optional: bool = False) -> Schema:
     return result | _limits(limits)
 
 
-def _given(limits: settings.Limits) -> list[tuple[str, Any]]:
+def _given(limits: settings.ValueLimits) -> list[tuple[str, Any]]:
     """Return the limits that are set."""
     fields = dataclasses.fields(limits)
     return [(each.name, value) for each in fields if (value := getattr(limits, each.name)) is not each.default]
 
 
-def _limits(limits: settings.Limits) -> Schema:
+def _limits(limits: settings.ValueLimits) -> Schema:
     """Return the keywords for the limits and the examples."""
     found = {KEYWORDS[name]: value for name, value in _given(limits) if name in KEYWORDS}
     examples = [*limits.examples] or ([] if limits.example is None else [limits.example])

@@ -14,7 +14,7 @@ import jwt
 
 from kafkasse.access.keys import KeySource
 from kafkasse.access.visitor import InvalidToken, Visitor
-from kafkasse.settings import Jwt
+from kafkasse.settings import JwtSettings
 
 MAX_TOKEN_BYTES = 8192
 MAX_NAME_CHARS = 200
@@ -39,7 +39,7 @@ class JwtGuard:
         self._algorithms = frozenset(settings["algorithms"])
         self._issuer: str = settings["issuer"]
         self._audience = settings["audience"]
-        self._leeway_s: float = settings.get("leeway_s", Jwt.leeway_s)
+        self._leeway_s: float = settings.get("leeway_s", JwtSettings.leeway_s)
 
     def identify(self, token: str) -> Visitor:
         """Return the subject of a token.

@@ -11,8 +11,7 @@ from kafkasse.config.times import parse_start_time
 from kafkasse.records.filter import Where
 from kafkasse.records.position import IdType
 from kafkasse.route import NewestBy, Route, StartAt
-from kafkasse.settings import NewestBy as NewestBySettings
-from kafkasse.settings import RouteSettings
+from kafkasse.settings import NewestBySettings, RouteSettings
 
 NEWEST_BY_DEFAULTS = {"look_back": NewestBySettings.look_back}
 

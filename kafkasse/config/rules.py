@@ -19,7 +19,7 @@ from kafkasse.config.sources import SCHEMA, Layer, SettingPath
 from kafkasse.config.times import parse_start_time
 
 Problem = tuple[SettingPath, str]
-Values = Mapping[str, Any]
+SettingValues = Mapping[str, Any]
 
 OPEN_ROUTE = "topics"
 OPEN_PATH = "/{topics}"
@@ -47,7 +47,7 @@ def problems(layer: Layer) -> Iterator[Problem]:
 def _problems_of_clients(layer: Layer) -> Iterator[Problem]:
     """Check the settings of kafka-python's client for each cluster."""
     properties = schemas.read(SCHEMA)["$defs"]["kafka"]["properties"]
-    clients: dict[SettingPath, Values] = {("kafka",): layer.values["kafka"]}
+    clients: dict[SettingPath, SettingValues] = {("kafka",): layer.values["kafka"]}
     clients |= {("clusters", name): settings for name, settings in layer.values["clusters"].items()}
     for client, settings in clients.items():
         if client != ("kafka",) and "bootstrap_servers" not in settings:
@@ -82,7 +82,7 @@ def _problems_of_proxies(layer: Layer) -> Iterator[Problem]:
 # Access.
 
 
-def _problems_of_access(values: Values) -> Iterator[Problem]:
+def _problems_of_access(values: SettingValues) -> Iterator[Problem]:
     for name, guard in values["guards"].items():
         if not callable(guard):
             yield from _problems_of_guard(("guards", name), guard)
@@ -102,7 +102,7 @@ def _problems_of_access(values: Values) -> Iterator[Problem]:
                 yield (*path, number), rest
 
 
-def undecided_access(values: Values) -> Iterator[Problem]:
+def undecided_access(values: SettingValues) -> Iterator[Problem]:
     """Yield a problem for each stream for which the configuration does not say who may read it."""
     if values["public"] or values["access"]:
         return
@@ -114,7 +114,7 @@ def undecided_access(values: Values) -> Iterator[Problem]:
         yield ("allowed_topics",), f"does not say who may read these topics: set access: [GUARD]. {_WHOLE_SERVER}"
 
 
-def _accesses(values: Values) -> Iterator[tuple[SettingPath, list[Any]]]:
+def _accesses(values: SettingValues) -> Iterator[tuple[SettingPath, list[Any]]]:
     yield ("access",), values["access"]
     yield ("operations_access",), values["operations_access"]
     for name, route in values["routes"].items():
@@ -122,7 +122,7 @@ def _accesses(values: Values) -> Iterator[tuple[SettingPath, list[Any]]]:
             yield ("routes", name, "access"), route["access"]
 
 
-def _has_guards(route: Values, general: Values) -> bool:
+def _has_guards(route: SettingValues, general: SettingValues) -> bool:
     return route.get("access", general["access"]) not in (PUBLIC, [], ())
 
 
@@ -156,10 +156,10 @@ def _is_safe(url: str) -> bool:
     return bool(parts.hostname) and "@" not in parts.netloc and parts.scheme in schemes
 
 
-def _problems_of_cors(values: Values) -> Iterator[Problem]:
+def _problems_of_cors(values: SettingValues) -> Iterator[Problem]:
     """Check that cors_origins lists each origin if pages may send credentials. Any page can have the origin `null`."""
-    routes: dict[SettingPath, Values] = {("routes", name): route for name, route in values["routes"].items()}
-    general: dict[SettingPath, Values] = {(): {}}
+    routes: dict[SettingPath, SettingValues] = {("routes", name): route for name, route in values["routes"].items()}
+    general: dict[SettingPath, SettingValues] = {(): {}}
     for path, settings in (general | routes).items():
         settings = {**values, **settings}
         unlisted = [origin for origin in ("*", "null") if origin in settings["cors_origins"]]
@@ -171,7 +171,7 @@ def _problems_of_cors(values: Values) -> Iterator[Problem]:
 # Routes.
 
 
-def _problems_of_filters(values: Values) -> Iterator[Problem]:
+def _problems_of_filters(values: SettingValues) -> Iterator[Problem]:
     routes = values["routes"]
     client_filters: dict[SettingPath, Any] = {("client_filters",): values["client_filters"]}
     client_filters |= {
@@ -190,7 +190,7 @@ def _problems_of_filters(values: Values) -> Iterator[Problem]:
             yield ("routes", name, "where", *path), rest
 
 
-def _problems_of_routes(values: Values) -> Iterator[Problem]:
+def _problems_of_routes(values: SettingValues) -> Iterator[Problem]:
     first_with_path = {_shape(OPEN_PATH): OPEN_PATH}
     for name, route in values["routes"].items():
         if name == OPEN_ROUTE:
@@ -203,7 +203,7 @@ def _problems_of_routes(values: Values) -> Iterator[Problem]:
             yield ("routes", name, "path"), rest
 
 
-def _problems_of_route(route: Values, general: Values) -> Iterator[tuple[str, str]]:
+def _problems_of_route(route: SettingValues, general: SettingValues) -> Iterator[tuple[str, str]]:
     """Yield, for each setting of a route that cannot work, its name and the rest of a sentence that starts with the name."""
     if problem := _problem_of_path(route["path"]):
         yield "path", problem
@@ -246,7 +246,7 @@ def _problem_of_start(start: str) -> str:
     return ""
 
 
-def _problems_of_parameters(values: Values) -> Iterator[Problem]:
+def _problems_of_parameters(values: SettingValues) -> Iterator[Problem]:
     """Check that something uses each path parameter, and that grants refer to no others."""
     for name, route in values["routes"].items():
         parameters = set(_PARAMETER.findall(route["path"]))
@@ -278,10 +278,12 @@ def _references(value: Any) -> set[str]:
 # Other settings.
 
 
-def _problems_of_registries(values: Values) -> Iterator[Problem]:
+def _problems_of_registries(values: SettingValues) -> Iterator[Problem]:
     """Check that each decoder has a registry, that logins are complete, and that the files can be read."""
     general, others = values["schema_registry"], values["schema_registries"]
-    registries: dict[SettingPath, Values] = {("schema_registries", name): registry for name, registry in others.items()}
+    registries: dict[SettingPath, SettingValues] = {
+        ("schema_registries", name): registry for name, registry in others.items()
+    }
     if general is not None:
         registries = {("schema_registry",): general} | registries
     elif values["decoder"] == "registry" and (values["allowed_topics"] or not values["routes"]):
@@ -303,7 +305,7 @@ def _problems_of_registries(values: Values) -> Iterator[Problem]:
 _NEEDS_REGISTRY = "is registry: set schema_registry too. Example: schema_registry: {url: https://registry.example}"
 
 
-def _problems_of_clusters(values: Values) -> Iterator[Problem]:
+def _problems_of_clusters(values: SettingValues) -> Iterator[Problem]:
     """Check that mappings by clusters name no unknown cluster."""
     for setting, noun in (("schema_registries", "registry"), ("archives", "archive")):
         for cluster in values[setting].keys() - values["clusters"].keys():
@@ -311,13 +313,13 @@ def _problems_of_clusters(values: Values) -> Iterator[Problem]:
             yield (setting, cluster), rest
 
 
-def _problems_of_console(values: Values) -> Iterator[Problem]:
+def _problems_of_console(values: SettingValues) -> Iterator[Problem]:
     if values["console"] and values["catalog"] is False:
         rest = "needs the catalog, which lists the streams: remove catalog: false, or set console: false."
         yield ("console",), rest
 
 
-def _problems_of_groups(values: Values) -> Iterator[Problem]:
+def _problems_of_groups(values: SettingValues) -> Iterator[Problem]:
     if not values["topic_groups"]:
         return
     from kafkasse.route import Route  # here, so that `kafkasse load` does not import the modules that routes need
@@ -330,7 +332,7 @@ def _problems_of_groups(values: Values) -> Iterator[Problem]:
                 yield ("topic_groups", name, number), rest
 
 
-_CHECKS: tuple[Callable[[Values], Iterator[Problem]], ...] = (
+_CHECKS: tuple[Callable[[SettingValues], Iterator[Problem]], ...] = (
     _problems_of_access, _problems_of_cors, _problems_of_filters, _problems_of_routes, _problems_of_registries,
     _problems_of_groups, _problems_of_console, _problems_of_clusters,
 )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-Path = tuple[str | int, ...]
+YamlPath = tuple[str | int, ...]
 
 # PyYAML's description of a problem may quote a part of the file. This matches descriptions that quote only tokens and
 # punctuation.
@@ -37,8 +37,8 @@ class Document(NamedTuple):
     """
 
     value: Any
-    lines: dict[Path, int]
-    repeated: list[tuple[Path, int, int]]
+    lines: dict[YamlPath, int]
+    repeated: list[tuple[YamlPath, int, int]]
 
 
 def parse(content: bytes) -> Document:
@@ -98,7 +98,7 @@ def _reason(error: yaml.MarkedYAMLError) -> str:
     return problem if _QUOTES_NO_VALUE.fullmatch(problem) else "check the indentation, quotes and brackets"
 
 
-def _index(node: yaml.Node, path: Path, document: Document, seen: set[int]) -> None:
+def _index(node: yaml.Node, path: YamlPath, document: Document, seen: set[int]) -> None:
     if id(node) in seen:  # an alias
         return
     seen.add(id(node))

@@ -19,7 +19,7 @@ from kafkasse.errors import KafkaUnavailable, TopicGone, TopicNotAvailable
 from kafkasse.feed.catch_up import CatchUp
 from kafkasse.feed.chunks import Chunks
 from kafkasse.feed.core.feed import FeedKey
-from kafkasse.feed.core.reader import Start
+from kafkasse.feed.core.reader import ReaderStart
 from kafkasse.feed.core.reader_states import FEED_END
 from kafkasse.feed.core.ring import RingLimits
 from kafkasse.feed.core.start import (
@@ -232,7 +232,7 @@ class Feeds:
         take_turn()  # with 2,500 partitions, parsing the request and finding the feed take as long as opening the reader
         route, position, topics = request.route, request.position, request.topics
 
-        def reader(start: Start, gaps: Sequence[Gap] = ()) -> Reader:
+        def reader(start: ReaderStart, gaps: Sequence[Gap] = ()) -> Reader:
             return Reader(start, feed, self._cursors, request.client, gaps, request.selector)
 
         if not position.starts and request.since is None and route.start is StartAt.LATEST:

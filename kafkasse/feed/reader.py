@@ -15,7 +15,7 @@ import gevent
 
 from kafkasse.errors import Unavailable
 from kafkasse.feed.catch_up import CatchUp
-from kafkasse.feed.core.reader import ReaderCore, Start, StopReason
+from kafkasse.feed.core.reader import ReaderCore, ReaderStart, StopReason
 from kafkasse.feed.core.reader_states import (
     Behind,
     CatchingUp,
@@ -68,7 +68,7 @@ class Reader(ReaderCore):
 
     def __init__(
         self,
-        start: Start,
+        start: ReaderStart,
         feed: SharedFeed,
         cursors: Cursors,
         client: str,

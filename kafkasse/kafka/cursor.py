@@ -22,7 +22,7 @@ from kafkasse.kafka import errors
 from kafkasse.kafka.batches import MAX_COST
 from kafkasse.kafka.broker_node import BrokerNode
 from kafkasse.kafka.connection_pool import ConnectionPool
-from kafkasse.kafka.cursor_core import Cluster, CursorCore, CursorOptions, Lookup
+from kafkasse.kafka.cursor_core import Cluster, CursorCore, CursorLookup, CursorOptions
 from kafkasse.kafka.fetch_session import FetchSession
 from kafkasse.log import Batch, Epochs, Offsets, Partition
 from kafkasse.process.event_loop import WakeUp, take_turn
@@ -140,7 +140,7 @@ class KafkaCursor:
                 self._nodes[session] = node
             self._nodes[session].fetch()
 
-    def _look_up(self, lookup: Lookup | None) -> None:
+    def _look_up(self, lookup: CursorLookup | None) -> None:
         """Execute a lookup, and those that continue it."""
         while lookup is not None and not self._closed:
             try:

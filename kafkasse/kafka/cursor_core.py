@@ -39,8 +39,8 @@ from kafkasse.kafka.partition_states import (
     Deferred,
     Failed,
     Fetching,
+    FetchState,
     NeedsLeader,
-    State,
     Stopped,
     Validating,
 )
@@ -165,7 +165,7 @@ class FindRecreated(NamedTuple):
         )
 
 
-Lookup = FindLeaders | FindEpochs | FindRecreated
+CursorLookup = FindLeaders | FindEpochs | FindRecreated
 
 
 class CursorCore:
@@ -187,7 +187,7 @@ class CursorCore:
         self._options = options
         self._errors = errors
         self._log = log
-        self._partitions: dict[Partition, State] = {}
+        self._partitions: dict[Partition, FetchState] = {}
         self._sessions: dict[Broker, FetchSession] = {}
         self._topic_ids: dict[str, bytes] = {}  # a recreated topic has another ID, and is not read
         self._expected_ids: dict[str, str] = {}  # the first characters, if the caller knows them
@@ -197,7 +197,7 @@ class CursorCore:
         self._error: Exception | None = None  # ends the cursor
         self._report_at = math.inf  # when next_error() looks for partitions that have stopped or failed
         self._is_looking_up = False
-        self._more_lookups: deque[Lookup] = deque()  # that continue the last one
+        self._more_lookups: deque[CursorLookup] = deque()  # that continue the last one
         self._next_lookup_at = math.inf
         self._replicas_expire_at = math.inf
         self._replicas_allowed_at = 0.0
@@ -247,7 +247,7 @@ class CursorCore:
             self._topic_ids.pop(topic, None)
             self._expected_ids.pop(topic, None)
 
-    def _enter(self, partition: Partition, state: State) -> None:
+    def _enter(self, partition: Partition, state: FetchState) -> None:
         former = self._partitions[partition]
         if type(state) not in NEXT_STATES[type(former)]:
             raise RuntimeError(f"A partition cannot change from {type(former).__name__} to {type(state).__name__}.")
@@ -309,7 +309,7 @@ class CursorCore:
         """When to call next_lookup(); inf if nothing must be looked up."""
         return math.inf if self._is_looking_up else self._next_lookup_at
 
-    def next_lookup(self, now: float) -> Lookup | None:
+    def next_lookup(self, now: float) -> CursorLookup | None:
         """Return the lookup to start now. The next one follows after end_lookup() or lookup_failed()."""
         if self._is_looking_up:
             return None
@@ -329,8 +329,8 @@ class CursorCore:
     def _plan_lookup(self) -> None:
         self._next_lookup_at = min((state.retry_at for _, state in self._waiting()), default=math.inf)
 
-    def end_lookup(self, now: float, lookup: Lookup, answer: Any) -> None:
-        """Continue with what Lookup.ask() has returned. Back off where there is no answer."""
+    def end_lookup(self, now: float, lookup: CursorLookup, answer: Any) -> None:
+        """Continue with what CursorLookup.ask() has returned. Back off where there is no answer."""
         self._is_looking_up = False
         if isinstance(lookup, FindLeaders):
             self._leaders_found(now, lookup, answer)
@@ -340,7 +340,7 @@ class CursorCore:
             self._recreated_found(lookup, answer)
         self._plan_lookup()
 
-    def lookup_failed(self, now: float, lookup: Lookup, error: Exception) -> None:
+    def lookup_failed(self, now: float, lookup: CursorLookup, error: Exception) -> None:
         """Retry later, or end the cursor if retrying cannot help."""
         if isinstance(error, KafkasseError) and isinstance(lookup, FindLeaders) and not isinstance(error, Unavailable):
             self.end(error)

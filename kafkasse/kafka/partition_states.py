@@ -104,9 +104,9 @@ class Failed:
     error: KafkasseError
 
 
-State = Added | NeedsLeader | Validating | Fetching | Decoding | Deferred | Stopped | Failed
+FetchState = Added | NeedsLeader | Validating | Fetching | Decoding | Deferred | Stopped | Failed
 
-NEXT_STATES: Mapping[type[State], tuple[type[State], ...]] = {
+NEXT_STATES: Mapping[type[FetchState], tuple[type[FetchState], ...]] = {
     Added: (NeedsLeader,),
     NeedsLeader: (Fetching, Validating, Stopped, Failed, NeedsLeader),
     Validating: (Fetching, Stopped, NeedsLeader),

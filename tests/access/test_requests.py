@@ -19,7 +19,7 @@ from kafkasse import Visitor, end_streams, schemas
 from kafkasse.access.api_keys import create_key
 from kafkasse.access.tickets import LIFETIME_S
 from kafkasse.log.memory import MemoryLog
-from kafkasse.settings import Jwt
+from kafkasse.settings import JwtSettings
 from tests.access.conftest import served
 from tests.support.issuer import SETTINGS, key_set, token
 from tests.web import clients
@@ -213,7 +213,7 @@ def test_a_blueprint_below_a_parameter_issues_tickets(client_of, guards):
 
 def test_a_ticket_does_not_outlive_its_token(client, monkeypatch):
     issued = ticket(client, **bearer(token(exp=int(time.time()) + 1))).json["ticket"]
-    later = time.time() + 1 + Jwt.leeway_s
+    later = time.time() + 1 + JwtSettings.leeway_s
     monkeypatch.setattr("kafkasse.web.identify.time.time", lambda: later)
 
     response = client.get(f"/streams/t?ticket={issued}")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from kafkasse.errors import KafkaUnavailable
 from kafkasse.kafka import errors
-from kafkasse.kafka.cursor_core import CursorCore, CursorOptions, FindEpochs, Lookup
+from kafkasse.kafka.cursor_core import CursorCore, CursorLookup, CursorOptions, FindEpochs
 from kafkasse.kafka.fetch_protocol import FetchOptions, FetchRequest, FetchResponse
 from kafkasse.kafka.fetch_session import FetchSession
 from tests.history.draws import Draws
@@ -68,7 +68,7 @@ class CursorDriver:
         options = CursorOptions(FetchOptions(100, 1 << 20, 1 << 20, 0, rack), is_tail, 5.0, 1 << 20)
         self.core = CursorCore(world.cluster, options, errors, self)
         self._connections: dict[FetchSession, Connection] = {}
-        self._lookup: Lookup | None = None
+        self._lookup: CursorLookup | None = None
         self._answer: Any = None
 
     def info(self, text: str, *values: object) -> None:
@@ -164,7 +164,7 @@ class CursorDriver:
         else:
             self._end_lookup(self._lookup)
 
-    def _end_lookup(self, lookup: Lookup) -> None:
+    def _end_lookup(self, lookup: CursorLookup) -> None:
         self._world.reached["validated"] += isinstance(lookup, FindEpochs)
         self.core.end_lookup(self._world.now, lookup, self._answer)
         self._next_lookup()

@@ -23,11 +23,11 @@ from kafkasse.feed.core.reader_states import (
     Live,
     Opening,
     OpeningCursor,
+    ReaderCoreState,
     ReaderState,
     ReadingSnapshot,
     Release,
     Slot,
-    State,
     Unparked,
     Waiting,
     WaitingForSnapshot,
@@ -42,7 +42,7 @@ from kafkasse.records.filter import Selector
 from kafkasse.records.frame import Wire
 from kafkasse.records.position import IdWriter, Place, Places
 
-Start = FeedEnd | SnapshotCore | IdWriter
+ReaderStart = FeedEnd | SnapshotCore | IdWriter
 
 MAX_PIECE_BYTES = 65_536  # of frames that a joining reader encodes at once
 MAX_PIECE_SEGMENTS = 1000  # that a reader examines at once
@@ -88,13 +88,13 @@ class ReaderCore:
 
     def __init__(
         self,
-        start: Start,
+        start: ReaderStart,
         feed: FeedCore,
         max_chunk_bytes: int,
         gaps: Sequence[Gap] = (),
         selector: Selector | None = None,
     ) -> None:
-        self._state: State = Opening()
+        self._state: ReaderCoreState = Opening()
         self.stop_reason = StopReason.NOT_STOPPED
         self.events = self.sent_bytes = 0
         self.stats = feed.stats
@@ -125,7 +125,7 @@ class ReaderCore:
 
     # State changes.
 
-    def _enter(self, state: State) -> None:
+    def _enter(self, state: ReaderCoreState) -> None:
         former, new = type(self._state), type(state)
         if (former, new) not in TRANSITIONS:
             raise RuntimeError(f"A reader cannot change from {former.__name__} to {new.__name__}.")
@@ -329,7 +329,7 @@ class ReaderCore:
             return last.offsets
         return last.ids.offsets if isinstance(last, WithOwnIds) else {}
 
-    def _last(self) -> State:
+    def _last(self) -> ReaderCoreState:
         """Return the state with the position: the current one, or that before the reader was closed."""
         return self._state.last if isinstance(self._state, Closed) else self._state
 
@@ -565,7 +565,7 @@ class ReaderCore:
         self._id_sent = position.id_sent
 
 
-def _resources(state: State) -> Release | None:
+def _resources(state: ReaderCoreState) -> Release | None:
     """Return what a reader has in this state and must release when it leaves it."""
     cursors = (state.catch_up,) if isinstance(state, CatchingUp) else ()
     return Release(state.slot, cursors) if isinstance(state, Waiting | OpeningCursor | CatchingUp) else None

@@ -144,9 +144,9 @@ class Closed:
 
 
 WithOwnIds = Behind | Waiting | OpeningCursor | CatchingUp | Joining
-State = Opening | WaitingForSnapshot | ReadingSnapshot | WithOwnIds | Live | Parked | Unparked | Closed
+ReaderCoreState = Opening | WaitingForSnapshot | ReadingSnapshot | WithOwnIds | Live | Parked | Unparked | Closed
 
-NAMES: Mapping[type[State], ReaderState] = {
+NAMES: Mapping[type[ReaderCoreState], ReaderState] = {
     WaitingForSnapshot: ReaderState.SNAPSHOT,
     ReadingSnapshot: ReaderState.SNAPSHOT,
     Behind: ReaderState.BEHIND,
@@ -161,7 +161,7 @@ NAMES: Mapping[type[State], ReaderState] = {
 }
 
 # The transitions, and when each happens.
-TRANSITIONS: Set[tuple[type[State], type[State]]] = {
+TRANSITIONS: Set[tuple[type[ReaderCoreState], type[ReaderCoreState]]] = {
     (Opening, WaitingForSnapshot),  # the route starts with a snapshot
     (Opening, Live),  # the client starts at the position of the feed
     (Opening, Joining),  # the ring covers the client's position

@@ -64,7 +64,7 @@ class Describe(NamedTuple):
     topics: Collection[str]
 
 
-Lookup = FindRanges | FindTimestamps | FindDiverged | Describe
+StartLookup = FindRanges | FindTimestamps | FindDiverged | Describe
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class ResolvedPosition:
 
 def find_starts(
     position: Position, topics: Topics, start_at: StartAt, since: int | None, id_type: IdType, now_ms: int
-) -> Generator[Lookup, Any, ResolvedPosition]:
+) -> Generator[StartLookup, Any, ResolvedPosition]:
     """Find the offset at which a stream starts in each of its partitions. Each step returns the next lookup.
 
     Args:

@@ -17,7 +17,7 @@ from kafkasse.pipelines.next_offsets import NextOffsets
 FILE = "kafkasse-skipped.json"  # in the directory of the checkpoint: {"orders": {"0": [17, 18]}}
 MAX_SKIPPED = 20  # in one run, and in the list. If a query fails for more records, the query is wrong, not the data.
 
-Record: TypeAlias = tuple[str, int, int]
+SkippedRecord: TypeAlias = tuple[str, int, int]
 """Topic, partition, offset."""
 
 
@@ -25,7 +25,7 @@ Record: TypeAlias = tuple[str, int, int]
 class Skipped:
     """A set of records, by their positions."""
 
-    records: frozenset[Record] = frozenset()
+    records: frozenset[SkippedRecord] = frozenset()
 
     @classmethod
     def parse(cls, text: str | None) -> Skipped:
@@ -58,7 +58,7 @@ class Skipped:
             by_partition.setdefault(partition, []).append(offset)
         return by_partition
 
-    def plus(self, records: Iterable[Record]) -> Skipped:
+    def plus(self, records: Iterable[SkippedRecord]) -> Skipped:
         """Return these records and the given ones."""
         return Skipped(self.records.union(records))
 

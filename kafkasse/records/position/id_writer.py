@@ -25,7 +25,7 @@ _JSON_TOPIC_BYTES = len(',"topic_id":"kQ3d8y1Z","only":true')  # additional byte
 # The constant parts of an entry. In the JSON form: the text before and after its offset, leader epoch and timestamp. In the
 # compact form: the encoded start of the line ("" unless the entry is the first of its line), and the start of the entry,
 # which is encoded together with its values.
-_Layout = tuple[str, str]
+_EntryLayout = tuple[str, str]
 
 
 class IdTemplate(NamedTuple):
@@ -202,7 +202,7 @@ class IdWriter:
         self._punctuation = (compact.OPENING, "", compact.CLOSING) if self._is_compact else ("[", ",", "]")
         self._after_offset = compact.after_offset if self._is_compact else _json_after_offset
         layout = _compact_layout if self._is_compact else _json_layout
-        self._layouts: dict[Partition, _Layout] = {}
+        self._layouts: dict[Partition, _EntryLayout] = {}
         for topic, partitions in by_topic.items():
             topic_id, is_partial = self.topic_ids.get(topic, ""), topic in self.partial_topics
             previous: Partition | None = None
@@ -246,7 +246,7 @@ def _json_bytes(partition_counts: Mapping[str, int], id_type: IdType) -> int:
     )
 
 
-def _json_layout(partition: Partition, previous: Partition | None, topic_id: str, is_partial: bool) -> _Layout:
+def _json_layout(partition: Partition, previous: Partition | None, topic_id: str, is_partial: bool) -> _EntryLayout:
     start = f'{{"topic":"{partition.topic}","partition":{partition.partition},'
     if previous is not None:  # only the first entry of a topic describes the topic
         return start, "}"
@@ -259,6 +259,6 @@ def _json_after_offset(leader_epoch: int | None, timestamp: int | None) -> str:
     return epoch_member if timestamp is None else f'{epoch_member},"timestamp":{timestamp}'
 
 
-def _compact_layout(partition: Partition, previous: Partition | None, topic_id: str, is_partial: bool) -> _Layout:
+def _compact_layout(partition: Partition, previous: Partition | None, topic_id: str, is_partial: bool) -> _EntryLayout:
     start = "" if previous is not None else compact.encode_topic(partition.topic, topic_id, is_partial)
     return start, compact.entry_start(partition, previous)

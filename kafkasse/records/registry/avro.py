@@ -35,7 +35,7 @@ from fastavro.read import LOGICAL_READERS
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records.frame import DeserializationError
 from kafkasse.records.registry.client import RegisteredSchema
-from kafkasse.records.registry.json_types import as_base64, as_json_number
+from kafkasse.records.registry.json_types import JsonObject, as_base64, as_json_number
 
 MAX_SCALE = 1000
 LARGE_BYTES = 16_384  # larger values are decoded in pieces
@@ -64,7 +64,6 @@ _reader_in_python = FunctionType(
     argdefs=_read_py.schemaless_reader.__defaults__,
 )
 
-JsonObject = dict[str, Any]
 _parse: Any = parse_schema  # its result is a JsonObject for a record or another named type
 
 _PRIMITIVES = {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
@@ -91,7 +90,7 @@ class AvroSchema:
         self._read: Callable[..., Any] = _reader_in_python if translator.is_recursive else schemaless_reader
 
     def decode(self, data: bytes, validate: bool = False) -> Any:
-        """Return a value in JSON types. See lookup.Schema.
+        """Return a value in JSON types. See lookup.CompiledSchema.
 
         Bytes after the value are ignored, as by other clients. But Confluent's Java client writes a value of the schema
         "bytes" without its length. So data of this schema that is not a length followed by that many bytes is the value.

@@ -77,7 +77,7 @@ class JsonSchema:
         return validator
 
     def decode(self, data: bytes, validate: bool = False) -> Any:
-        """Return a value in JSON types. See lookup.Schema."""
+        """Return a value in JSON types. See lookup.CompiledSchema."""
         value = loads(data, parse_float=_finite)
         if validate:
             self._validate(value)

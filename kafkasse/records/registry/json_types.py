@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import base64
 import math
+from typing import Any
+
+JsonObject = dict[str, Any]
 
 
 def as_json_number(value: float) -> float | str:

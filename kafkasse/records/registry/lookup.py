@@ -62,7 +62,7 @@ UNKNOWN_SCHEMA = "unknown_schema"  # the kind of an error, which the metrics con
 References = dict[str, RegisteredSchema]
 
 
-class Schema(Protocol):
+class CompiledSchema(Protocol):
     """A schema that decodes values."""
 
     def decode(self, data: bytes, validate: bool = False) -> Any:
@@ -80,7 +80,7 @@ class Schema(Protocol):
         """Return a JSON Schema of the decoded values."""
 
 
-COMPILERS: dict[str, Callable[[RegisteredSchema, References], Schema]] = {
+COMPILERS: dict[str, Callable[[RegisteredSchema, References], CompiledSchema]] = {
     "AVRO": avro.AvroSchema,
     "JSON": json_schema.JsonSchema,
     "PROTOBUF": protobuf.ProtobufSchema,
@@ -164,7 +164,7 @@ class SchemaRegistry:
         if self._cached(schema_id) is None and len(self._running) < MAX_RUNNING:
             self._start(schema_id)
 
-    def schema(self, schema_id: SchemaId, topic: str = "") -> Schema:
+    def schema(self, schema_id: SchemaId, topic: str = "") -> CompiledSchema:
         """Return the schema of a record of a topic. Waits for at most MAX_WAIT_S.
 
         Raises:
@@ -177,7 +177,7 @@ class SchemaRegistry:
         if lookup is None or not lookup.ready():
             lookup = self._wait(schema_id, topic)
         if (error := lookup.exception) is None:
-            return cast(Schema, lookup.value)
+            return cast(CompiledSchema, lookup.value)
         if isinstance(error, DeserializationError) and error.kind == UNKNOWN_SCHEMA:
             self._unknown.add_topic(topic)
         raise _again(error)
@@ -207,7 +207,7 @@ class SchemaRegistry:
             raise DecoderPending
         return lookup
 
-    def latest(self, subject: str) -> Schema | None:
+    def latest(self, subject: str) -> CompiledSchema | None:
         """Return the newest schema of a subject, or None if it has none that is valid. Waits for the registry.
 
         Raises:
@@ -255,7 +255,7 @@ class SchemaRegistry:
             _add(self._failed, schema_id, lookup, MAX_FAILURES)
             lookup.set_exception(error)
 
-    def _find(self, schema_id: SchemaId) -> Schema:
+    def _find(self, schema_id: SchemaId) -> CompiledSchema:
         """Look up a schema, with retries."""
         deadline = self._clock() + self._max_wait_s
         backoff_s = FIRST_REGISTRY_BACKOFF_S / 2
@@ -277,7 +277,7 @@ class SchemaRegistry:
             jitter = random.uniform(0.5, 1.0)  # noqa: S311 - no secret
             gevent.sleep(min(backoff_s * jitter, max(0.0, deadline - self._clock())))
 
-    def _compile(self, name: SchemaId | str, load: Callable[[str], RegisteredSchema]) -> Schema:
+    def _compile(self, name: SchemaId | str, load: Callable[[str], RegisteredSchema]) -> CompiledSchema:
         """Return a schema with those to which it refers. `load` requests it in a format of the registry."""
         schema = load("")
         format = "serialized" if schema.type == "PROTOBUF" else ""

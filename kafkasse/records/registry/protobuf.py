@@ -36,7 +36,7 @@ from google.protobuf.message_factory import GetMessageClass
 from kafkasse.process.event_loop import take_turn
 from kafkasse.records.frame import DeserializationError
 from kafkasse.records.registry.client import RegisteredSchema
-from kafkasse.records.registry.json_types import as_base64, as_json_number
+from kafkasse.records.registry.json_types import JsonObject, as_base64, as_json_number
 from kafkasse.records.registry.wire_format import message_indexes
 
 VALUES_PER_TURN = 500
@@ -50,8 +50,6 @@ _MODULES = (
 )  # fmt: skip
 # The files that protobuf itself contains, and those that Confluent's registry adds to each schema.
 _BUILT_IN: dict[str, bytes] = {module.DESCRIPTOR.name: module.DESCRIPTOR.serialized_pb for module in _MODULES}
-
-JsonObject = dict[str, Any]
 
 
 def _confluent_decimal() -> bytes:
@@ -98,7 +96,7 @@ class ProtobufSchema:
         self._pool.AddSerializedFile(file.SerializeToString())
 
     def decode(self, data: bytes, validate: bool = False) -> Any:
-        """Return a message in JSON types. See lookup.Schema."""
+        """Return a message in JSON types. See lookup.CompiledSchema."""
         indexes, at = message_indexes(data)
         converter = self._by_indexes.get(indexes)
         if converter is None:
