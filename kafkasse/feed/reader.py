@@ -90,7 +90,7 @@ class Reader(ReaderCore):
     def stop(self, reason: StopReason) -> None:
         """Make the current and all later calls of read() return b"". Never waits, so event loop callbacks may call it."""
         self.stopped(reason)
-        match self._state:
+        match self.core_state:
             case WaitingForSnapshot(Snapshot() as snapshot):
                 snapshot.wake()
             case Waiting(slot=QueuedSlot() as slot):
@@ -121,7 +121,7 @@ class Reader(ReaderCore):
                 return data
 
     def _read_once(self, deadline: float) -> bytes:
-        match self._state:
+        match self.core_state:
             case Live() | Joining() as state:
                 return self._read_ring(state, deadline)
             case WaitingForSnapshot(Snapshot() as snapshot) as state:

@@ -289,25 +289,25 @@ def test_a_cursor_is_closed_before_another_reader_gets_its_slot(waiting, monkeyp
 
     def open_revoked(*at: Any) -> Any:
         catch_up = open_cursor(*at)
-        reader._state.slot.revoked = True
+        reader.core_state.slot.revoked = True
         gevent.spawn(other.read, TIMEOUT_S)
-        wait_until(lambda: hasattr(other._state, "slot"))  # it waits for a slot
+        wait_until(lambda: hasattr(other.core_state, "slot"))  # it waits for a slot
         close = catch_up.close
-        monkeypatch.setattr(catch_up, "close", lambda: (granted.append(other._state.slot.granted), close()))
+        monkeypatch.setattr(catch_up, "close", lambda: (granted.append(other.core_state.slot.granted), close()))
         return catch_up
 
     reader._cursors = reader._cursors._replace(open=open_revoked)
     reader.read(0)
 
     assert [False] == granted
-    assert other._state.slot.granted
+    assert other.core_state.slot.granted
     other.close()
 
 
 def test_a_reader_that_is_closed_while_it_joins_stays_closed(world):
     """Closing the cursor lets other greenlets run, and one of them may close the stream."""
     reader = catching_up(world)
-    cursor = reader._state.catch_up._cursor
+    cursor = reader.core_state.catch_up._cursor
     close_cursor = cursor.close
     cursor.close = lambda: (close_cursor(), reader.close())
 

@@ -402,7 +402,7 @@ def test_clients_of_a_table_that_has_not_changed_share_its_rows(world):
         read_slowly(clients[-1])
         world.delete(b"not in the table")
 
-    assert 1 == len({id(client.reader._state.version.rows) for client in clients})
+    assert 1 == len({id(client.reader.core_state.version.rows) for client in clients})
 
 
 def test_at_most_two_versions_are_in_memory(world):
@@ -413,7 +413,7 @@ def test_at_most_two_versions_are_in_memory(world):
         client = world.client()
         read_slowly(client)
         if client.reader.state is ReaderState.SNAPSHOT:  # otherwise its version had one row
-            versions.add(id(client.reader._state.version.rows))
+            versions.add(id(client.reader.core_state.version.rows))
         clients.append(client)
 
     assert 2 == len(versions)
@@ -466,7 +466,7 @@ def test_clients_that_receive_an_idle_snapshot_slowly_share_its_rows(monkeypatch
 
     read_slowly(second := world.client())
 
-    assert first.reader._state.version.rows is second.reader._state.version.rows
+    assert first.reader.core_state.version.rows is second.reader.core_state.version.rows
     assert [1] == numbers(first.read())
     assert [1] == numbers(second.read())
     wait_until(lambda: not snapshot._rows)

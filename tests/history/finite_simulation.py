@@ -38,7 +38,7 @@ class FiniteClient:
     """A client with the offset of its last response. Each response is a connection to the checker."""
 
     stats = SimpleNamespace(catch_ups=0, falls_behind=0)
-    reader = SimpleNamespace(stop_reason=StopReason.NOT_STOPPED, _state=None, stats=stats)
+    reader = SimpleNamespace(stop_reason=StopReason.NOT_STOPPED, core_state=None, stats=stats)
     body = b""  # no response is open between two steps
     is_live = True
     room: int | None = None

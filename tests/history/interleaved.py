@@ -84,7 +84,7 @@ class Interleaved(PatternSimulation):
 
     def revoke(self) -> None:
         """Revoke the slot with which a client catches up. The client may be within a step."""
-        states = [client.reader._state for client in self.clients if client.reader is not None]
+        states = [client.reader.core_state for client in self.clients if client.reader is not None]
         slots = [state.slot for state in states if isinstance(state, Waiting | OpeningCursor | CatchingUp)]
         if granted := [slot for slot in slots if slot.granted]:
             slot = self.draws.choice(granted)

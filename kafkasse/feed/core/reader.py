@@ -119,6 +119,11 @@ class ReaderCore:
         return NAMES[type(self._state)]
 
     @property
+    def core_state(self) -> ReaderCoreState:
+        """The state with its data, which tells the driver what to do next."""
+        return self._state
+
+    @property
     def is_stopped(self) -> bool:
         """Whether read() returns no more frames."""
         return self.stop_reason is not StopReason.NOT_STOPPED
