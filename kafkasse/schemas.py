@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
+import re
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, TypeChecker, validators
 from jsonschema.exceptions import ValidationError, best_match
 
 MAX_SENTENCE_CHARS = 200
@@ -28,12 +31,39 @@ def read(name: str) -> dict[str, Any]:
 @cache
 def validator(name: str) -> Draft202012Validator:
     """Return the validator for a schema. It is cached, because creating it takes milliseconds."""
-    return Draft202012Validator(without_id(read(name)))
+    return Draft202012Validator(_without_uris(read(name)))
 
 
-def without_id(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema without its `$id`: jsonschema before 4.10 cannot resolve `#/$defs/…` if the ID is a URN."""
-    return {keyword: value for keyword, value in schema.items() if keyword != "$id"}
+@cache
+def settings_validator(name: str) -> Any:
+    """Return a validator for settings, which can be Python values.
+
+    A tuple is a list, 2.0 is not a whole number, infinity is not a number, and a line break at the end is never ignored.
+    """
+    types: TypeChecker = Draft202012Validator.TYPE_CHECKER.redefine_many({
+        "array": lambda _, value: isinstance(value, list | tuple),
+        "object": lambda _, value: isinstance(value, Mapping),
+        "integer": lambda _, value: isinstance(value, int) and not isinstance(value, bool),
+        "number": lambda _, value: (
+            isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        ),
+    })  # fmt: skip
+    extend: Any = validators.extend  # which has no types
+    return extend(Draft202012Validator, {"pattern": _pattern}, type_checker=types)(_without_uris(read(name)))
+
+
+def _pattern(_: object, pattern: str, value: object, __: object) -> Iterator[ValidationError]:
+    pattern = pattern.replace("$", r"\Z")  # because Python's $ also matches before a line break at the end
+    if isinstance(value, str) and not re.search(pattern, value):
+        yield ValidationError("it does not match the pattern")
+
+
+def _without_uris(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema without `$id`, because jsonschema before 4.10 cannot resolve `#/$defs/…` if the ID is a URN.
+
+    Nor does it have `$schema`, which makes jsonschema's descend() use the standard validator.
+    """
+    return {keyword: value for keyword, value in schema.items() if keyword not in ("$id", "$schema")}
 
 
 def first_error(name: str, value: object) -> tuple[str, str] | None:

@@ -6,12 +6,9 @@ sentence never contains a secret.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from jsonschema import Draft202012Validator, TypeChecker, validators
 from jsonschema.exceptions import ValidationError
 
 from kafkasse import schemas
@@ -19,9 +16,6 @@ from kafkasse.config import hooks, kafka, names, rules
 from kafkasse.config.messages import example, expected, sentence, shown
 from kafkasse.config.rules import Problem
 from kafkasse.config.sources import SCHEMA, Layer, SettingPath
-
-if TYPE_CHECKING:  # jsonschema has protocols since version 4.3
-    from jsonschema.protocols import Validator
 
 _KINDS = {
     "kafka": "a client setting of kafka-python",
@@ -35,7 +29,8 @@ _KINDS = {
 
 def problems(layer: Layer) -> list[str]:
     """Return a sentence for each problem of the settings."""
-    errors = sorted(_validator().iter_errors(layer.values), key=lambda error: [str(part) for part in error.path])
+    validator = schemas.settings_validator(SCHEMA)
+    errors = sorted(validator.iter_errors(layer.values), key=lambda error: [str(part) for part in error.path])
     problems = [problem for error in errors for problem in _problems_of_error(error, layer)]
     if not errors:  # the rules rely on the types
         problems = [*rules.problems(layer)]
@@ -45,22 +40,6 @@ def problems(layer: Layer) -> list[str]:
 def problems_of_access(layer: Layer) -> list[str]:
     """Return a sentence for each stream for which the configuration does not say who may read it."""
     return [sentence(layer.source(path), path, rest) for path, rest in rules.undecided_access(layer.values)]
-
-
-@cache
-def _validator() -> Validator:
-    """Return a validator for Python values: a tuple is a list, 2.0 is not a whole number, and infinity is not a number."""
-    types: TypeChecker = Draft202012Validator.TYPE_CHECKER.redefine_many({
-        "array": lambda _, value: isinstance(value, list | tuple),
-        "object": lambda _, value: isinstance(value, Mapping),
-        "integer": lambda _, value: isinstance(value, int) and not isinstance(value, bool),
-        "number": lambda _, value: (
-            isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        ),
-    })  # fmt: skip
-    extend: Any = validators.extend  # which has no types
-    validator: Validator = extend(Draft202012Validator, type_checker=types)(schemas.without_id(schemas.read(SCHEMA)))
-    return validator
 
 
 def _problems_of_error(error: ValidationError, layer: Layer) -> Iterator[Problem]:

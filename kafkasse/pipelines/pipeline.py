@@ -6,9 +6,8 @@ application can define pipelines in a module that its web process imports too.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
@@ -23,17 +22,8 @@ if TYPE_CHECKING:
 Mode = Literal["realtime", "microbatch", "once"]
 OutputMode = Literal["update", "append"]
 
-MIN_COMMIT_INTERVAL_S = 5  # Spark's minimum
-# The smallest and the largest value of each argument that is a whole number.
-NUMBERS = {
-    "version": (1, 2**31 - 1),
-    "state_partitions": (1, 10_000),
-    "commit_interval_s": (MIN_COMMIT_INTERVAL_S, 3600),
-}
 MAX_PARTITION = 2**31 - 1
 MAX_OFFSET = 2**63 - 1
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True)
@@ -59,12 +49,14 @@ class Source:
     table: bool = False
 
     def __post_init__(self) -> None:
-        if problem := _problem_of_topic(self.topic):
-            raise CommandError(f"Source: {problem}")
+        from kafkasse.pipelines.schema import mismatch  # here, because it takes long to import
+
+        given: dict[str, Any] = {"topic": self.topic, "schema": {"properties": {}}}  # only a YAML file has a schema
+        if self.max_records_per_s is not None:
+            given["max_records_per_s"] = self.max_records_per_s
+        if found := mismatch(given, "#/$defs/source"):
+            raise CommandError(f"Source: {found[0][0]} {found[1]}")
         _check_start(self.start)
-        rate = self.max_records_per_s
-        if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not rate > 0):
-            raise CommandError(f"Source: max_records_per_s must be a number above 0, not {rate!r}")
 
     def start_ms(self) -> int | None:
         """Return the start as milliseconds since the epoch if it is a time, or else None."""
@@ -110,10 +102,9 @@ class Pipeline:
         checkpoint: the default of the option --checkpoint: a directory for the state and the positions.
         state_partitions: how many parallel tasks each stateful stage of the query has. It cannot change while a
             checkpoint is in use.
-        commit_interval_s: the interval, in seconds, at which real-time mode commits. The default is 10. A record that
-            arrives during a commit waits for the commit to end, so a longer interval delays fewer records. But after a
-            crash, all records since the last commit are processed again, and a stop and the metrics wait for the next
-            commit.
+        commit_interval_s: the interval, in seconds, at which real-time mode commits. A record that arrives during a commit
+            waits for the commit to end, so a longer interval delays fewer records. But after a crash, all records since the
+            last commit are processed again, and a stop and the metrics wait for the next commit.
         spark: Spark settings, such as `{"spark.driver.memory": "2g"}`. They override the defaults of kafkasse. Those of
             spark-submit and of the command line override them.
         version: the version of the query. Increase it if the sinks must not contain results of both the old and the
@@ -141,13 +132,8 @@ class Pipeline:
     summary: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
-            raise CommandError(
-                f"Pipeline: the name {self.name!r} is invalid; use up to 100 letters, digits, '-', '_' and '.', "
-                "beginning with a letter or digit"
-            )
+        self._check_settings()
         self._check_topics()
-        self._check_values()
         if self.mode == "realtime" and self.output_mode != "update":
             raise self._error("mode 'realtime' requires output_mode 'update'; for final results, use mode 'microbatch'")
         for name, source in self.sources.items():
@@ -160,20 +146,12 @@ class Pipeline:
 
     def _check_topics(self) -> None:
         """Check the topics and the names of the sources."""
-        sink = self.sink
-        if not isinstance(sink, str | list | tuple | Mapping):
-            raise self._error(f"sink must be a topic, a list of topics, or a dict of topics by name, not {sink!r}")
-        topics = [sink] if isinstance(sink, str) else [*(sink.values() if isinstance(sink, Mapping) else sink)]
-        for argument, given in (("source", self.source), ("sink", topics)):
-            if not given:
-                raise self._error(f"{argument} is empty; name at least one topic")
+        if not self.source:
+            raise self._error("source is empty; name at least one topic")
         try:
             sources = self.sources
         except TypeError as error:
             raise self._error(f"source {error}") from None
-        for argument, topic in (*(("sink", topic) for topic in topics), ("dead_letters", self.dead_letters)):
-            if topic is not None and (problem := _problem_of_topic(topic)):
-                raise self._error(f"{argument}: {problem}")
         if all(source.table for source in sources.values()):
             raise self._error("source has no stream; at least one source must not be a table")
         for name in self.source if isinstance(self.source, Mapping) else ():
@@ -189,27 +167,31 @@ class Pipeline:
             if self.dead_letter_topic in others:
                 raise self._error(f"{self.dead_letter_topic} is also a {kind}; use another topic", "dead_letters")
 
-    def _check_values(self) -> None:
-        """Check the type and the range of the other arguments."""
+    def _check_settings(self) -> None:
+        """Check the arguments that do not depend on others. The schema declares those that a YAML file can set."""
+        from kafkasse.pipelines.schema import mismatch  # here, because it takes long to import
+
+        if found := mismatch(self.name, "#/properties/pipelines/propertyNames"):
+            raise CommandError(f"Pipeline: name {found[1]}")
         if not callable(self.query):
             raise self._error(f"query must be a function, not {self.query!r}")
-        for name, choices in (("mode", get_args(Mode)), ("output_mode", get_args(OutputMode))):
-            value = getattr(self, name)
-            if value not in choices:
-                hint = did_you_mean(str(value), choices)
-                raise self._error(f"{name} is one of {', '.join(map(repr, choices))}, not {value!r}{hint}")
-        for name in ("key", "checkpoint"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, str) or not value):
-                raise self._error(f"{name} must be text, not {value!r}")
-        for name, (minimum, maximum) in NUMBERS.items():
-            value = getattr(self, name)
-            is_omitted = value is None and name != "version"
-            if not is_omitted and not (_is_whole(value, maximum) and value >= minimum):
-                raise self._error(f"{name} must be a whole number from {minimum} to {maximum}, not {value!r}")
-        for setting in self.spark:
-            if not isinstance(setting, str) or not setting.startswith("spark."):
-                raise self._error(f"{setting!r} is not a Spark setting; Spark settings start with 'spark.'")
+        if self.output_mode not in (choices := get_args(OutputMode)):
+            hint = did_you_mean(str(self.output_mode), choices)
+            raise self._error(f"must be one of {', '.join(choices)}, not {self.output_mode!r}{hint}", "output_mode")
+        if self.key is not None and not (isinstance(self.key, str) and self.key):
+            raise self._error(f"must be text, not {self.key!r}", "key")
+        sink = self.sink
+        if not isinstance(sink, str | list | tuple | Mapping):
+            raise self._error(f"sink must be a topic, a list of topics, or a dict of topics by name, not {sink!r}")
+        if not sink:
+            raise self._error("sink is empty; name at least one topic")
+        arguments = [each for each in fields(self) if each.kw_only and each.name not in ("output_mode", "key")]
+        given = {each.name: value for each in arguments if (value := getattr(self, each.name)) is not each.default}
+        given["spark"] = dict.fromkeys(self.spark, "")  # Spark settings can have values of any type
+        for topic in [sink] if isinstance(sink, str) else sink.values() if isinstance(sink, Mapping) else sink:
+            if found := mismatch({**given, "sink": topic}, "#/$defs/pipeline"):
+                path, reason = found
+                raise self._error(reason, *map(str, path))
 
     def _error(self, reason: str, *setting: str) -> InvalidPipeline:
         return InvalidPipeline(self.name, reason, *setting)
@@ -283,12 +265,6 @@ def _source(source: str | Source) -> Source:
     if not isinstance(source, str | Source):
         raise TypeError(f"must be the name of a topic or a Source, not {source!r}")
     return Source(source) if isinstance(source, str) else source
-
-
-def _problem_of_topic(topic: object) -> str:
-    if isinstance(topic, str) and _TOPIC.fullmatch(topic):
-        return ""
-    return f"the topic {topic!r} is invalid; Kafka allows up to 249 letters, digits, '-', '_' and '.'"
 
 
 def _check_start(start: object) -> None:

@@ -35,6 +35,7 @@ Write = Callable[[str], Path]
         ("allowed_topics:", "allowed_topics must be a list of topic names and patterns, not null."),
         ("allowed_topics: [5]", 'allowed_topics[0] must be a topic name, or a pattern with * ? or [...], not 5. Ex'),
         ("topic_prefix: a/b", "topic_prefix must be letters, digits, dots, underscores and hyphens, not 'a/b'."),
+        ("topic_prefix: \"a\\n\"", "topic_prefix must be letters, digits, dots, underscores and hyphens, not 'a\\n'."),
         ("kafka: 5", "kafka must be a mapping of client settings, not 5."),
         ("kafka: [a]", "kafka must be a mapping of client settings, not a list."),
         ("kafka: {security_protocol: ssl}", "kafka.security_protocol must be one of PLAINTEXT, SSL, SASL_"),

@@ -8,7 +8,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -24,7 +24,7 @@ from kafkasse.pipelines.definition.definitions import SchemaUnavailable
 from kafkasse.pipelines.definition.fields import fields
 from kafkasse.pipelines.definition.steps import reversible
 from kafkasse.pipelines.manifest import CheckpointManifest, plain_settings
-from kafkasse.pipelines.pipeline import MAX_OFFSET
+from kafkasse.pipelines.pipeline import MAX_OFFSET, Mode
 from tests.support.certificates import Authority
 from tests.support.examples import examples
 from tests.support.registry import Registry
@@ -113,6 +113,8 @@ topic: orders => topics: orders
 topic: orders => topic: all orders
   4: source.topic: must be a topic name: at most 249 letters, digits, dots, underscores and hyphens, not 'all
   orders'
+topic: orders => topic: ".."
+  4: source.topic: must be a topic name: at most 249 letters, digits, dots, underscores and hyphens, not '..'
 topic: orders => topic: orders\n      start: 2026-11-01
   5: source.start: must be 'earliest', 'latest', a time with its offset from UTC such as '2026-11-01T00:00:00Z', or
   a map from partitions to offsets, not '2026-11-01'
@@ -210,6 +212,8 @@ sink: => dead_letters: orders\n    sink:
   8: dead_letters: orders is also a source; use another topic
 sink: => mode: real-time\n    sink:
   8: mode: must be one of realtime, microbatch, once, not 'real-time' (did you mean realtime?)
+sink: => version: 2.0\n    sink:
+  8: version: must be a whole number from 1 to 2147483647, not 2.0
 sink: => spark: {driver.memory: 2g}\n    sink:
   8: spark.driver.memory: is not a valid name; it must be the name of a Spark setting, such as spark.executor.memory
 sink: => tables: {x: {topic: shops}}\n    sink:
@@ -271,7 +275,7 @@ pipelines:
     sources: {eu: {topic: eu, start: {"0": 5}, max_records_per_s: 1, schema: {properties: {x: {type: integer}}}}}
     tables: {shops: {csv: shops.csv}}
     sinks:
-      top: {topic: t, query: {from: eu, select: [x], enrich: [{table: shops, on: {x: x}}], top: {n: 1, by: x, group: x}}}
+      top: {topic: t, query: {from: eu, select: [x], enrich: [{table: shops, "on": {x: x}}], top: {n: 1, by: x, group: x}}}
       sums: {topic: s, query: {where: x > 1, window: {size: 1 hour, by: [x], aggregates: {n: count(*)}, results: updates}}}
       all: {topic: a, query: {from: [eu], latest: true}}
 """
@@ -593,6 +597,7 @@ def test_the_samples_in_the_docs_are_valid(page, tmp_path):
 def test_every_setting_of_the_file_and_every_argument_of_a_pipeline_is_in_the_docs():
     """The pages name each setting in a table, and have a row for each argument."""
     definitions = schemas.read("pipelines")["$defs"]
+    assert [*get_args(Mode)] == definitions["pipeline"]["properties"]["mode"]["enum"]
     names = {
         name for part in ("pipeline", "source", "table", "query") for name in definitions[part]["properties"]
     } | set(definitions["query"]["properties"]["window"]["properties"])

@@ -43,12 +43,14 @@ def pipeline(**arguments: Any) -> Pipeline:
     return Pipeline(**{"name": "orders", "source": "orders", "query": query, "sink": "large-orders"} | arguments)
 
 
-MODE = r"mode is one of 'realtime', 'microbatch', 'once', not 'real-time' \(did you mean realtime\?\)"
+MODE = r"mode: must be one of realtime, microbatch, once, not 'real-time' \(did you mean realtime\?\)"
+TOPIC = "topic must be a topic name: at most 249 letters, digits, dots, underscores and hyphens, not "
+SPARK = "is not a valid name; it must be the name of a Spark setting, such as spark.executor.memory"
 INVALID = [
-    ({"name": "large orders"}, "the name 'large orders' is invalid"),
-    ({"name": "../etc"}, "the name '../etc' is invalid"),
-    ({"source": "large orders"}, "the topic 'large orders' is invalid"),
-    ({"source": ".."}, r"the topic '\.\.' is invalid"),
+    ({"name": "large orders"}, "name must be up to 100 letters.*, not 'large orders'"),
+    ({"name": "../etc"}, "name must be up to 100 letters.*, not '../etc'"),
+    ({"source": "large orders"}, f"{TOPIC}'large orders'"),
+    *(({"source": topic}, f"{TOPIC}{re.escape(repr(topic))}") for topic in ("..", "orders\n")),
     ({"source": 5}, "source must be the name of a topic or a Source, not 5"),
     ({"source": {}}, "source is empty"),
     ({"source": {"the orders": "orders"}}, "the source name 'the orders' is invalid"),
@@ -57,6 +59,7 @@ INVALID = [
         "sink must be a topic, a list of topics, or a dict of topics by name, not Source",
     ),
     ({"sink": []}, "sink is empty"),
+    ({"sink": ["a", "b c"]}, "sink: must be a topic name: .*, not 'b c'"),
     ({"sink": "orders"}, "orders is also a source; write to another topic"),
     ({"dead_letters": "orders"}, "orders is also a source; use another topic"),
     ({"dead_letters": "large-orders"}, "large-orders is also a sink; use another topic"),
@@ -64,15 +67,17 @@ INVALID = [
     ({"source": "shop.dead-letters", "sink": "shop"}, "dead_letters: shop.dead-letters is also a source"),
     ({"query": "SELECT 1"}, "query must be a function"),
     ({"mode": "real-time"}, MODE),
-    ({"output_mode": "complete"}, "output_mode is one of 'update', 'append', not 'complete'"),
+    ({"output_mode": "complete"}, "output_mode: must be one of update, append, not 'complete'"),
     ({"output_mode": "append"}, "mode 'realtime' requires output_mode 'update'"),
     ({"source": Source("orders", max_records_per_s=5)}, "sources.orders.max_records_per_s: requires mode 'microbatch'"),
-    ({"key": ""}, "key must be text"),
-    ({"version": 0}, "version must be a whole number from 1"),
-    ({"state_partitions": True}, "state_partitions must be a whole number from 1"),
-    ({"commit_interval_s": 4}, "commit_interval_s must be a whole number from 5 to 3600, not 4"),
+    ({"key": ""}, "key: must be text"),
+    *(({"version": version}, "version: must be a whole number from 1") for version in (0, True, None, 2.0, 2**31)),
+    ({"state_partitions": True}, "state_partitions: must be a whole number from 1"),
+    ({"checkpoint": ""}, "checkpoint: must not be empty"),
+    ({"commit_interval_s": 4}, "commit_interval_s: must be a whole number from 5 to 3600, not 4"),
     ({"commit_interval_s": 10, "mode": "microbatch"}, "commit_interval_s: requires mode 'realtime'"),
-    ({"spark": {"driver.memory": "2g"}}, "'driver.memory' is not a Spark setting; Spark settings start with 'spark.'"),
+    ({"spark": {"driver.memory": "2g"}}, f"spark.driver.memory: {SPARK}"),
+    ({"spark": {5: "2g"}}, f"spark.5: {SPARK}"),
 ]
 
 
@@ -287,7 +292,7 @@ def test_an_attribute_that_is_not_a_pipeline_is_an_error(shop):
     [
         ("source=", "sources=", r"cannot import {stem}: TypeError: .*'sources'.* \({path}:7\)"),
         # The message of the check is sufficient.
-        ('"large-orders", source', '"large orders", source', "Pipeline: the name 'large orders' is invalid.*"),
+        ('"large-orders", source', '"large orders", source', "Pipeline: name must be .*, not 'large orders'"),
         ("kafkasse.pipelines", "no_such_package", "{stem} imports no_such_package, which is not installed"),
     ],
 )

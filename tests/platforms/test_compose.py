@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from kafkasse.pipelines.execution import runner
-from kafkasse.pipelines.kafka.topics import COMMIT_INTERVAL_S
+from kafkasse.pipelines.schema import default
 from kafkasse.tools.broker import EmbeddedBroker
 from kafkasse.tools.java import jars
 from tests.project.conftest import Deployed
@@ -123,7 +123,7 @@ def test_compose_waits_until_the_pipeline_has_committed():
     """Compose's default is 10 s."""
     seconds = int(SERVICES["pipeline"]["stop_grace_period"].removesuffix("s"))
 
-    assert seconds > COMMIT_INTERVAL_S + runner.DRAIN_TIMEOUT_S
+    assert seconds > default("pipeline", "commit_interval_s") + runner.DRAIN_TIMEOUT_S
 
 
 def test_the_image_of_kafka_has_the_version_of_the_embedded_broker():

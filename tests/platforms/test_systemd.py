@@ -17,7 +17,7 @@ import pytest
 from kafkasse import schemas
 from kafkasse.commands import pipeline
 from kafkasse.pipelines.execution.runner import DRAIN_TIMEOUT_S
-from kafkasse.pipelines.kafka.topics import COMMIT_INTERVAL_S
+from kafkasse.pipelines.schema import default
 from tests.project.conftest import Deployed
 from tests.support.client import fetch
 from tests.support.server import ROOT
@@ -77,7 +77,7 @@ def test_systemd_waits_until_a_pipeline_has_committed():
     assert ["pipeline", "run"] == words[:2]
     assert "%S/" + setting("StateDirectory", PIPELINE) == context.params["checkpoint"]
     assert f"KAFKASSE_CACHE_DIR=%C/{setting('CacheDirectory', PIPELINE)}" in setting("Environment", PIPELINE)
-    assert int(setting("TimeoutStopSec", PIPELINE)) > COMMIT_INTERVAL_S + DRAIN_TIMEOUT_S
+    assert int(setting("TimeoutStopSec", PIPELINE)) > default("pipeline", "commit_interval_s") + DRAIN_TIMEOUT_S
     assert ("on-failure", "mixed") == (setting("Restart", PIPELINE), setting("KillMode", PIPELINE))
 
 

@@ -10,11 +10,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from jsonschema.exceptions import ValidationError, best_match
-
-from kafkasse import schemas
 from kafkasse.errors import CommandError, did_you_mean
 from kafkasse.pipelines import avro_records
 from kafkasse.pipelines.avro_records import AvroSource
@@ -22,15 +19,10 @@ from kafkasse.pipelines.definition.fields import fields
 from kafkasse.pipelines.definition.steps import METADATA, DeclaredQuery, DeclaredSource, DeclaredTable, reversible
 from kafkasse.pipelines.json_records import Type
 from kafkasse.pipelines.pipeline import InvalidPipeline, Pipeline, Source
+from kafkasse.pipelines.schema import DefinitionPath, default, mismatch
 
-SCHEMA = "pipelines"
 MAX_FILE_BYTES = 1_048_576
-NOT_SHOWN = ("spark", "registry")  # their values may contain passwords
 PARTS = ("source", "sources", "tables", "query", "sink", "sinks")  # the other settings are arguments of Pipeline
-SCHEMA_FORMS = ("file", "registry", "properties")
-EMPTY = ("minItems", "minLength", "minProperties")  # keywords of JSON Schema, which are 1 in the schema of the file
-
-_Path = tuple[str | int, ...]
 
 
 class SchemaUnavailable(CommandError):
@@ -42,7 +34,7 @@ class Definitions:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lines: dict[_Path, int] = {}
+        self._lines: dict[DefinitionPath, int] = {}
         self._pipelines: dict[str, Any] = self._read()["pipelines"]
 
     @property
@@ -62,7 +54,7 @@ class Definitions:
             raise CommandError(f"{self._path} has no pipeline {name}{did_you_mean(name, self.names)}; it has: {known}")
         return _Definition(self, name, self._pipelines[name]).pipeline()
 
-    def error(self, path: _Path, reason: str) -> CommandError:
+    def error(self, path: DefinitionPath, reason: str) -> CommandError:
         """Return the error for the value at `path`."""
         where = ".".join(str(part) for part in path)
         return CommandError(f"{self._path}:{self._line(path)}: {where + ': ' if where else ''}{reason}")
@@ -72,7 +64,7 @@ class Definitions:
         """The folder to which paths in the file are relative."""
         return self._path.resolve().parent
 
-    def _line(self, path: _Path) -> int:
+    def _line(self, path: DefinitionPath) -> int:
         for length in range(len(path), -1, -1):
             if path[:length] in self._lines:
                 return self._lines[path[:length]]
@@ -96,51 +88,9 @@ class Definitions:
             raise CommandError(f"{self._path}:{line}: {path[-1]} is set twice; remove one")
         self._lines = document.lines
         value = {} if document.value is None else document.value
-        problem = best_match(schemas.validator(SCHEMA).iter_errors(value))
-        if problem is not None:
-            raise self._mismatch(problem)
+        if found := mismatch(value):
+            raise self.error(*found)
         return value
-
-    def _mismatch(self, error: ValidationError) -> CommandError:
-        from kafkasse.config.messages import expected, shown  # here, because they take long to import
-
-        error = schemas.deepest(error)
-        while error.parent is not None and not error.relative_path:  # the whole anyOf, and not one of its alternatives
-            error = cast("ValidationError", error.parent)
-        path, given, schema = tuple(error.absolute_path), cast("Any", error.instance), cast("Any", error.schema)
-        if error.validator == "additionalProperties":
-            known = list(schema.get("properties", {}))
-            name = next(setting for setting in given if setting not in known)
-            if name in SCHEMA_FORMS:
-                return self.error((*path, name), f"cannot be combined with {known[0]}; remove one of them")
-            hint = did_you_mean(name, known) or f"; use one of: {', '.join(known)}"
-            return self.error((*path, name), f"is not a setting{hint}")
-        if "propertyNames" in error.absolute_schema_path:
-            return self.error((*path, given), f"is not a valid name; it must be {expected(schema)}")
-        if error.validator == "required" and error.validator_value == ["properties"]:  # no form of a schema
-            for name in given:
-                if hint := did_you_mean(name, SCHEMA_FORMS):
-                    return self.error((*path, name), f"is not a setting{hint}")
-            return self.error(path, "needs file, or registry with subject, or properties")
-        if error.validator in ("required", "oneOf", "dependentRequired"):
-            return self.error(path, _missing(error))
-        if error.validator in EMPTY:
-            return self.error(path, "must not be empty")
-        if any(part in NOT_SHOWN for part in path):
-            return self.error(path, f"must be {expected(schema)}")
-        hint = did_you_mean(str(given), schema.get("enum", []))
-        return self.error(path, f"must be {expected(schema)}, not {shown(path, given)}{hint}")
-
-
-def _missing(error: ValidationError) -> str:
-    given, required = cast("Any", error.instance), cast("Any", error.validator_value)
-    if error.validator == "dependentRequired":
-        return "needs both username and password_file"
-    if error.validator == "required":
-        *others, last = (name for name in required if name not in given)
-        return f"needs {', '.join(others)} and {last}" if others else f"needs {last}"
-    alternatives = ", or ".join(" with ".join(alternative["required"]) for alternative in required)
-    return f"needs {alternatives}" if error.context else f"has contradictory settings; use only {alternatives}"
 
 
 class DefinitionPart(NamedTuple):
@@ -148,7 +98,7 @@ class DefinitionPart(NamedTuple):
 
     file: Definitions
     value: dict[str, Any]
-    path: _Path
+    path: DefinitionPath
 
     def error(self, reason: str, *names: str | int) -> CommandError:
         """Return the error for this part, or for what it contains under these names."""
@@ -249,12 +199,12 @@ class _Definition:
         elif len(chosen) > 1:
             reason = f"a query has only one of: {', '.join(chosen)}; remove the others, or use another sink for each"
             raise query.error(reason, chosen[1])
-        is_realtime = self._whole.value.get("mode", "realtime") == "realtime"
+        is_realtime = self._whole.value.get("mode", Pipeline.mode) == "realtime"
         modes = "mode: microbatch or mode: once; add one of them to the pipeline"
         if chosen and len(self._queries) > 1 and is_realtime:
             raise query.error(f"with several sinks, {chosen[0]} needs {modes}", chosen[0])
         top = steps.get("top", {})
-        if top and top.get("as", "items") == top["group"]:
+        if top and top.get("as", default("query", "top", "as")) == top["group"]:
             raise query.error(f"{top['group']} is the column of the group; use another name for the list", "top", "as")
         given = steps.get("from", [])
         for name in [given] if isinstance(given, str) else given:
@@ -284,7 +234,7 @@ def _is_final(query: DefinitionPart) -> bool:
 
 
 def _source(source: DefinitionPart) -> Source:
-    start = source.value.get("start", "earliest")
+    start = source.value.get("start", Source.start)
     if isinstance(start, dict):
         start = {int(partition): offset for partition, offset in start.items()}
     try:

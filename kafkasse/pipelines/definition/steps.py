@@ -30,9 +30,9 @@ from kafkasse.pipelines.kafka.sink_rows import VERSIONED_BY
 from kafkasse.pipelines.manifest import SOURCE_ORDER
 from kafkasse.pipelines.operators import ranked
 from kafkasse.pipelines.operators.latest import key_changes
+from kafkasse.pipelines.schema import default
 from kafkasse.pipelines.spark import failures, private_spark
 
-WATERMARK = "1 minute"
 # Columns of each row besides its fields. Expressions may use them.
 KEY, PRESENT, PARTITION, OFFSET, TIMESTAMP = "_key", "_present", "_partition", "_offset", "_timestamp"
 SIGN = "_sign"  # 1 if a window counts the row, -1 if it takes the row back
@@ -302,7 +302,9 @@ def _top(rows: DataFrame, top: Mapping[str, Any]) -> DataFrame:
         *_position(),
     )
     tops = ranked(members, top["n"])
-    value = F.struct(F.col("group").alias(top["group"]), F.col("items").alias(top.get("as", "items")))
+    value = F.struct(
+        F.col("group").alias(top["group"]), F.col("items").alias(top.get("as", default("query", "top", "as")))
+    )
     return tops.select(
         F.col("group").alias("key"),
         F.when(F.size("items") > 0, F.to_json(value, JSON_OPTIONS)).alias("value"),
@@ -380,7 +382,7 @@ def _aggregated(
     aggregates = [F.expr(expression).alias(name) for name, expression in expressions.items()]
     version = F.count(F.lit(1)).alias("_version")
     counted = (
-        rows.withWatermark(time, window.get("watermark", WATERMARK))
+        rows.withWatermark(time, window.get("watermark", default("query", "window", "watermark")))
         .groupBy(F.window(time, window["size"], window.get("slide", window["size"])).alias("_window"), *by)
         .agg(*aggregates, version, has_rows.alias("_has_rows"))
     )

@@ -18,10 +18,10 @@ from kafkasse.errors import CommandError
 from kafkasse.pipelines.kafka import tables
 from kafkasse.pipelines.kafka.skipped_records import Skipped
 from kafkasse.pipelines.pipeline import Pipeline, Source
+from kafkasse.pipelines.schema import default
 from kafkasse.pipelines.spark import private_spark
 from kafkasse.pipelines.supervisor import DependencyUnavailable
 
-COMMIT_INTERVAL_S = 10  # the default of commit_interval_s
 # The interval of micro-batches if a source has a rate limit. Without a limit, each batch starts when the last one has ended.
 MICRO_BATCH_S = 1.0
 CONNECT_TIMEOUT_S = 5.0
@@ -145,7 +145,7 @@ def write(rows: DataFrame, kafka: Mapping[str, str], pipeline: Pipeline, checkpo
 
 def commit_interval_s(pipeline: Pipeline) -> int:
     """Return the interval between the commits of a pipeline in real-time mode."""
-    return pipeline.commit_interval_s or COMMIT_INTERVAL_S
+    return pipeline.commit_interval_s or int(default("pipeline", "commit_interval_s"))
 
 
 def _trigger(pipeline: Pipeline) -> dict[str, Any]:  # PySpark's type annotations lack the argument realTime

@@ -28,7 +28,6 @@ from kafkasse.pipelines.kafka.topics import read, write
 from kafkasse.pipelines.observe.lag import Lag, LagReader
 from kafkasse.pipelines.observe.status import Status
 from kafkasse.pipelines.observe.status_topic import StatusTopic
-from kafkasse.pipelines.pipeline import MIN_COMMIT_INTERVAL_S
 from kafkasse.pipelines.spark import private_spark, session
 from kafkasse.pipelines.spark.files import Files
 from kafkasse.pipelines.supervisor import PipelineState, StopRequests
@@ -36,6 +35,7 @@ from tests.pipelines.spark.runs import Runs, codes, copy
 from tests.pipelines.topics import PARTITIONS, Record, country, tombstone, top
 from tests.support.waiting import wait_until
 
+MIN_COMMIT_INTERVAL_S = 5  # Spark's minimum
 COUNTRIES = Path(__file__).parents[3] / "kafkasse" / "assets" / "data" / "countries.csv"
 
 
