@@ -1,31 +1,5 @@
 """The states of a partition in a cursor: the data of each state, and the transitions. This module does no I/O.
 
-state        next         when
-Added        NeedsLeader  always
-NeedsLeader  Fetching     its leader is known
-             Validating   its leader is known, but might not report that the log was truncated (old_brokers.py)
-             Stopped      its topic was recreated (old_brokers.py)
-             Failed       we may not read its topic
-             NeedsLeader  seek() is called
-Validating   Fetching     the leader's log contains what was read
-             Stopped      the log was truncated, or the topic was recreated
-             NeedsLeader  the leader does not answer, or seek() is called
-Fetching     Decoding     records have arrived
-             Deferred     large records have arrived, but so many others are undecoded that they were discarded
-             Fetching     the leader names a replica to read from, or the replica cannot be used
-             Stopped      the offset is out of range, or the log was truncated
-             NeedsLeader  the leader has moved, its broker is unavailable, or its log must be validated after a seek()
-             Failed       the broker rejects the partition, or returns no records although its log has some
-Decoding     Fetching     all records are decoded, or seek() is called
-             Deferred     the same, but it had large records, and other partitions are deferred
-             NeedsLeader  the same, but the connection to the broker has failed
-             Stopped      a batch is too large
-             Failed       a batch is damaged
-Deferred     Fetching     it is its turn, or seek() is called
-             NeedsLeader  the connection to the broker has failed
-Stopped      NeedsLeader  seek() is called
-Failed       NeedsLeader  seek() is called before poll() has reported the error
-
 remove() may be called in each state. After poll() has reported an error, the partition is removed.
 """
 
@@ -107,12 +81,38 @@ class Failed:
 FetchState = Added | NeedsLeader | Validating | Fetching | Decoding | Deferred | Stopped | Failed
 
 NEXT_STATES: Mapping[type[FetchState], tuple[type[FetchState], ...]] = {
-    Added: (NeedsLeader,),
-    NeedsLeader: (Fetching, Validating, Stopped, Failed, NeedsLeader),
-    Validating: (Fetching, Stopped, NeedsLeader),
-    Fetching: (Decoding, Deferred, Fetching, Stopped, NeedsLeader, Failed),
-    Decoding: (Fetching, Deferred, NeedsLeader, Stopped, Failed),
-    Deferred: (Fetching, NeedsLeader),
-    Stopped: (NeedsLeader,),
-    Failed: (NeedsLeader,),
+    Added: (NeedsLeader,),  # always
+    NeedsLeader: (
+        Fetching,  # its leader is known
+        Validating,  # its leader is known, but might not report that the log was truncated (old_brokers.py)
+        Stopped,  # its topic was recreated (old_brokers.py)
+        Failed,  # we may not read its topic
+        NeedsLeader,  # seek() is called
+    ),
+    Validating: (
+        Fetching,  # the leader's log contains what was read
+        Stopped,  # the log was truncated, or the topic was recreated
+        NeedsLeader,  # the leader does not answer, or seek() is called
+    ),
+    Fetching: (
+        Decoding,  # records have arrived
+        Deferred,  # large records have arrived, but so many others are undecoded that they were discarded
+        Fetching,  # the leader names a replica to read from, or the replica cannot be used
+        Stopped,  # the offset is out of range, or the log was truncated
+        NeedsLeader,  # the leader has moved, its broker is unavailable, or its log must be validated after a seek()
+        Failed,  # the broker rejects the partition, or returns no records although its log has some
+    ),
+    Decoding: (
+        Fetching,  # all records are decoded, or seek() is called
+        Deferred,  # the same, but it had large records, and other partitions are deferred
+        NeedsLeader,  # the same, but the connection to the broker has failed
+        Stopped,  # a batch is too large
+        Failed,  # a batch is damaged
+    ),
+    Deferred: (
+        Fetching,  # it is its turn, or seek() is called
+        NeedsLeader,  # the connection to the broker has failed
+    ),
+    Stopped: (NeedsLeader,),  # seek() is called
+    Failed: (NeedsLeader,),  # seek() is called before poll() has reported the error
 }
