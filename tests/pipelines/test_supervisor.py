@@ -241,11 +241,13 @@ def test_the_record_is_plain_data(status):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
 def test_serves_metrics_and_readiness(status, host):
-    """Prometheus reads all metrics; a probe gets 503 until the pipeline processes records."""
+    """Prometheus reads all metrics, without a lag until it is measured; a probe gets 503 until records are processed."""
     with metrics.serving(f"{host}:0", status) as port:
         with pytest.raises(HTTPError, match="503"):
             urlopen(f"http://{host}:{port}/-/ready")
+        assert "lag_records{" not in urlopen(f"http://{host}:{port}/-/metrics").read().decode()
         status.enter(PipelineState.RUNNING, "")
+        status.measured(0, None, at_ms=0)
         ready = urlopen(f"http://{host}:{port}/-/ready").read()
         text = urlopen(f"http://{host}:{port}/-/metrics").read().decode()
 

@@ -165,7 +165,7 @@ def test_flask_run_streams_with_the_module_of_the_guide(start, tmp_path):
     """The module of docs/flask.md, of which the page says that --debug works, too."""
     code = example("docs/flask.md", "from shop import").replace("from shop import", "from tests.support.shop import")
     (tmp_path / "dev.py").write_text(code)
-    server = start(f"{BIN}/flask --app dev run --debug --no-reload --port {{port}}")
+    server = start(f"{BIN}/flask --app dev --debug run --no-reload --port {{port}}")
 
     with Client(server.port, "/streams/t").ready() as stream:
         assert 200 == stream.status

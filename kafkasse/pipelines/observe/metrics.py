@@ -54,7 +54,8 @@ class _StatusCollector(Collector):
             type_ = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             family = type_(PREFIX + name, description, labels=LABELS)
             attribute = name.removesuffix("_total").replace("_seconds", "_s")
-            family.add_metric([status.pipeline], getattr(status, attribute))
+            if status.is_lag_known or not name.startswith("lag_"):
+                family.add_metric([status.pipeline], getattr(status, attribute))
             yield family
         states = GaugeMetricFamily(STATE, STATE_DESCRIPTION, labels=STATE_LABELS)
         for state in PipelineState:

@@ -47,6 +47,8 @@ class Status:
     late_rows: int = 0
     dead_letter_topic: str = ""  # with the dead letters of this and of earlier processes
 
+    is_lag_known = False  # no field, so it is not part of the record. Until the lag is measured, it is 0
+
     @classmethod
     def of(cls, pipeline: Pipeline) -> Status:
         """Return the status of a pipeline that has not started."""
@@ -93,6 +95,7 @@ class Status:
             oldest_ms: the timestamp of the oldest of them, in milliseconds since the epoch; None: unknown.
             at_ms: the time for which this applies.
         """
+        self.is_lag_known = True
         self.lag_records = records
         self.lag_s = max(0, at_ms - oldest_ms) / 1000 if oldest_ms is not None else 0.0
 
