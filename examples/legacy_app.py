@@ -2,7 +2,8 @@
 
     SECRET_KEY=… gunicorn --worker-class kafkasse.server.worker.Worker legacy_app:app
 
-Each customer reads only the records whose key is the customer's name. Without a login, a stream gets a 401 instead of a
+Each customer reads only the records whose key is the customer's name, at a path with this name: a page that is still open
+after someone else has logged in gets a 403. Without a login, a stream gets a 401 instead of a
 redirect, because a script cannot follow one to a page. The streams end at the logout, at the login of another customer in
 the same browser, and when the login expires. What was added to the app is marked with `kafkasse`. All other requests still
 use its error pages, and the streams do not change the session.
@@ -58,7 +59,7 @@ def logout() -> Response:
 
 @app.route("/")
 def orders() -> str:
-    """Show a page. Its scripts could read the stream at /streams/me/orders."""
+    """Show a page. Its scripts could read the stream at /streams/orders/{name}."""
     session["visits"] = session.get("visits", 0) + 1
     return f"<p>Visit {session['visits']}.</p>"
 
@@ -96,10 +97,10 @@ config = kafkasse.Config.load(
     guards={"session": customer},
     routes={
         "my_orders": {
-            "path": "/me/orders",
+            "path": "/orders/{customer}",
             "topics": ["orders"],
-            "access": ["session"],
-            "where": {"key": "{claims.sub}"},
+            "access": [{"guard": "session", "claims": {"sub": ["{customer}"]}}],
+            "where": {"key": "{customer}"},
         }
     },
 )

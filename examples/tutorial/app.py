@@ -14,12 +14,12 @@ config = kafkasse.Config.load(
     guards={"customers": login.customer},
     routes={
         "orders": {
-            "path": "/orders",
+            "path": "/orders/{customer}",
             "topics": ["orders"],
             "format": "value",
             "start": "snapshot",
-            "access": ["customers"],
-            "where": {"fields": {"customer": "{claims.sub}"}},
+            "access": [{"guard": "customers", "claims": {"sub": ["{customer}"]}}],
+            "where": {"fields": {"customer": "{customer}"}},
         }
     },
 )
@@ -29,5 +29,5 @@ app.register_blueprint(kafkasse.blueprint(config), url_prefix="/streams")
 @app.get("/")
 @login.required
 def orders():
-    """Show the page. Its script reads /streams/orders."""
+    """Show the page. Its script reads the stream."""
     return render_template("orders.html")

@@ -146,7 +146,7 @@ TABLE = {
         "2 rows": OUTPUT,
         "def add_streams": "project/test_docs.py::test_the_guard_names_the_user_of_the_session",
         "def require_login": "project/test_docs.py::test_the_guard_names_the_user_of_the_session",
-        '/streams/me/orders?timestamp=0"\n': GUIDE_FOR_FLASK,
+        '/streams/orders/ada?timestamp=0"\n': GUIDE_FOR_FLASK,
         "event: position": GUIDE_FOR_FLASK,
         "current_user.is_authenticated": "extensions/test_extensions.py::test_the_example_of_a_login_protects_the_streams",
         "--worker-class": "server/test_wsgi_servers.py::test_streams_and_pages_work",
@@ -343,12 +343,12 @@ def test_the_guard_names_the_user_of_the_session(guide):
     """The code in docs/flask.md: a user can read a stream from the login to the logout. Otherwise, the answer is 401."""
     client, _ = guide
 
-    assert 401 == client.get("/streams/me/orders").status_code
+    assert 401 == client.get("/streams/orders/ada").status_code
     with client.session_transaction() as stored:
         stored["user"] = "ada"
-    assert 200 == client.get("/streams/me/orders").status_code
+    assert 200 == client.get("/streams/orders/ada").status_code
     assert 302 == client.post("/logout").status_code
-    assert 401 == client.get("/streams/me/orders").status_code
+    assert 401 == client.get("/streams/orders/ada").status_code
 
 
 def test_the_streams_of_the_guide_contain_only_the_records_of_their_users(guide):

@@ -50,7 +50,7 @@ def sign_in(client: FlaskClient, **form: str) -> TestResponse:
 
 def test_a_customer_signs_in_and_out(client):
     """Without a login, a page redirects to the login page, and a stream gets a problem object, not a page."""
-    page, stream = client.get("/"), client.get("/streams/orders")
+    page, stream = client.get("/"), client.get("/streams/orders/ada")
     signed_in = sign_in(client)
     shown = client.get("/")
     signed_out = client.post("/logout", data={"form_token": _token(client)})
@@ -68,7 +68,7 @@ def test_a_wrong_name_and_a_wrong_password_get_the_same_answer(client, name, pas
     response = sign_in(client, name=name, password=password)
 
     assert (403, True) == (response.status_code, b"The name or the password is wrong." in response.data)
-    assert 401 == client.get("/streams/orders").status_code
+    assert 401 == client.get("/streams/orders/ada").status_code
 
 
 @pytest.mark.parametrize("token", [None, "", "guessed"])
@@ -99,7 +99,7 @@ def test_a_login_expires(client, login, monkeypatch):
     monkeypatch.setattr(login, "LIFETIME_S", -1)
     sign_in(client)
 
-    assert (302, 401) == (client.get("/").status_code, client.get("/streams/orders").status_code)
+    assert (302, 401) == (client.get("/").status_code, client.get("/streams/orders/ada").status_code)
 
 
 def test_scripts_and_other_sites_cannot_use_the_cookie(client):

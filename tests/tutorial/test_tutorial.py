@@ -93,8 +93,7 @@ def test_a_reader_who_follows_the_tutorial_gets_the_app(walk, own_browser):
     walk.until("## 6.")
     visitor.wait_for_orders(order_1001="delivered", order_1002="shipped", order_1003="paid", order_1004="shipped")
 
-    walk.until("The open page shows the same reason")
-    visitor.wait_for_state("closed")
+    walk.until("Reload the page, and sign in")
     own_browser.refresh()
     visitor.sign_in("grace", "compiler")
     visitor.wait_for_orders(order_1001="delivered", order_1002="shipped", order_1003="paid", order_1004="shipped")

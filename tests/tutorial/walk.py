@@ -118,7 +118,7 @@ class Walk:
 
     def _follow(self, step: Step) -> None:
         saved = re.search(r"(?:Save this as|Replace) `([^`]+)`", step.paragraph)
-        inserted = re.search(r"In `([^`]+)`, add this below `([^`]+)`", step.paragraph)
+        edited = re.search(r"In `([^`]+)`, (?:add this below|(replace) the line) `([^`]+)`", step.paragraph)
         if not step.language:
             if re.search(r"(?:terminal of the app, press|Stop the app with) Ctrl-C", step.paragraph):
                 self._programs.pop().interrupt()
@@ -127,10 +127,10 @@ class Walk:
         elif saved:
             (self.folder / saved[1]).write_text(step.code)
         else:
-            assert inserted, f"what should the reader do with this block?\n{step.code}"
-            file = self.folder / inserted[1]
-            before, line, after = file.read_text().partition(inserted[2] + "\n")
-            file.write_text(before + line + step.code + after)
+            assert edited, f"what should the reader do with this block?\n{step.code}"
+            file = self.folder / edited[1]
+            before, line, after = file.read_text().partition(edited[3] + "\n")
+            file.write_text(before + ("" if edited[2] else line) + step.code + after)
 
     def _run(self, step: Step) -> None:
         """Run a block of commands. Servers keep running. A stream is closed when it has sent the expected output."""

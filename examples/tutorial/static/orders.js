@@ -3,7 +3,7 @@ import { Stream } from "./kafkasse.js";
 const list = document.querySelector("#orders");
 const state = document.querySelector("#state");
 
-const stream = new Stream("/streams/orders", {
+const stream = new Stream(`/streams/orders/${encodeURIComponent(list.dataset.customer)}`, {
   onState: ({ state: name, reason }) => {
     state.dataset.name = name;
     state.textContent = {

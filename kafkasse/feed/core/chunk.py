@@ -26,8 +26,6 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from kafkasse.feed.core.chunk_start import ChunkStart
 from kafkasse.feed.core.stats import RouteStats
 from kafkasse.log import Batch, OffsetOutOfRange, OffsetRange, Offsets, Partition, Ranges, Resumption, Topics
@@ -77,6 +75,8 @@ class Chunk:
     @cached_property
     def etag(self) -> str:
         """A checksum of the chunk, for the header ETag. Records do not change, so a cryptographic hash is not needed."""
+        from crc32c import crc32c  # loads sockets, which the core does without
+
         checksum = reduce(lambda value, part: crc32c(part, value), self.parts, crc32c(self.next_offset.encode()))
         return f"{checksum:x}-{self.size:x}{'e' * self.is_up_to_date}"
 
