@@ -14,6 +14,8 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame
@@ -31,6 +33,7 @@ from kafkasse.pipelines.kafka import contract, tables, topics
 from kafkasse.pipelines.kafka.admin import COMPACTED, Admin
 from kafkasse.pipelines.manifest import FILE, CheckpointManifest
 from kafkasse.pipelines.next_offsets import NextOffsets
+from kafkasse.pipelines.pipeline import Mode
 from kafkasse.pipelines.spark import failures
 from kafkasse.pipelines.spark.files import Files
 from kafkasse.pipelines.spark.listener import Listener, listening
@@ -113,20 +116,27 @@ class _Rebuild:
         with self.run.admin() as admin:
             for sink in sinks:
                 _create_like(admin, sink, f"{sink}{suffix}")
-        with (
-            listening(self.run.spark) as listener,
-            start.started(self.run, new, self.stop, staging=suffix) as query,
-        ):
-            logger.info("rebuild: reading the sources from the start")
-            if not self._wait_for_start(query, new) or not self._catch_up(query, listener):
+        logger.info("rebuild: reading the sources from the start")
+        for backlog in runner.backlog_runs(self.run):
+            with self._started(backlog, new, suffix) as (query, listener):
+                if not self._wait_for_start(query, new) or not self._catch_up(query, listener, backlog.pipeline.mode):
+                    return False
+        mode = self.pipeline.mode
+        with self._started(self.run, new, suffix) as (query, listener):
+            if not self._wait_for_start(query, new) or not self._catch_up(query, listener, mode):
                 return False
             self.files.write(f"{self.first}/{checkpoints.POINTER}", new)
-            if not self._wait_for_end_of_others(new) or not self._catch_up(query, listener):
+            if not self._wait_for_end_of_others(new) or not self._catch_up(query, listener, mode):
                 return False
         for sink in sinks:
             self._copy(f"{sink}{suffix}", sink, generation)
         self.files.write(f"{new}/{checkpoints.PENDING}", COPIED)
         return True
+
+    @contextmanager
+    def _started(self, run: Run, new: str, suffix: str) -> Iterator[tuple[StreamingQuery, Listener]]:
+        with listening(run.spark) as listener, start.started(run, new, self.stop, staging=suffix) as query:
+            yield query, listener
 
     def _clean_up(self, new: str) -> None:
         """Delete the topics of the rebuild, earlier interrupted rebuilds and, at last, the marker of the rebuild."""
@@ -192,14 +202,14 @@ class _Rebuild:
         self.observer.started(offsets)
         return True
 
-    def _catch_up(self, query: StreamingQuery, listener: Listener) -> bool:
+    def _catch_up(self, query: StreamingQuery, listener: Listener, mode: Mode) -> bool:
         """Wait until the query has committed all records that the sources contain now. Returns False at a stop request."""
         with self.run.admin() as admin:
             ends = admin.ends(self.pipeline.source_topics)
         known_at = datetime.now(UTC)
         while not _has_reached(query, ends, known_at):
             if not query.isActive:
-                if query.exception() is None and self.pipeline.mode == "once":
+                if query.exception() is None and mode == "once":
                     return True
                 raise runner.failure(self.run.spark, query)
             runner.pass_on(self.observer, listener.take())

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
@@ -29,6 +30,7 @@ SLOTS_TIMEOUT_S = 10.0  # a cluster replaces a lost executor within seconds
 POLL_INTERVAL_S = 1.0
 DRAIN_POLL_INTERVAL_S = 0.1
 DRAIN_TIMEOUT_S = 20.0  # for the commit after the end of the batch; it takes up to 2 s
+MAX_BACKLOG_S = 20.0  # real-time mode reads the records of this time in its first batch
 
 logger = logging.getLogger("kafkasse.pipeline")
 
@@ -65,34 +67,66 @@ class Attempt:
             CommandError: the query cannot run before the user fixes something.
             Interrupted: the query ended, and another attempt may succeed.
         """
-        spark, pipeline, path = self.run.spark, self.run.pipeline, self.run.checkpoint()
-        with listening(spark) as listener, start.started(self.run, path, self.stop) as query:
-            self.observer.started(committed := checkpoint.last_commit(self.run.files, path))
-            if not wait_until_running(spark, query, pipeline.mode, self.stop):
+        path = self.run.checkpoint()
+        for backlog in backlog_runs(self.run):
+            if not replace(self, run=backlog)._start(path, "reading the backlog"):
                 return
-            if not committed:  # the first batch has begun, so the checkpoint has its offsets
-                self.observer.started(checkpoint.start_offsets(self.run.files, path))
-            self.observer.report(PipelineState.RUNNING, "")
-            if self._monitor(query, listener) and self.drains:
+        self._start(path, "")
+
+    def _start(self, path: str, reason: str) -> bool:
+        """Run the query with a checkpoint. Return False at a stop request, or True when a query of mode `once` has ended."""
+        spark, pipeline = self.run.spark, self.run.pipeline
+        with listening(spark) as listener, start.started(self.run, path, self.stop) as query:
+            if committed := checkpoint.last_commit(self.run.files, path):
+                self.observer.started(committed)
+            if not wait_until_running(spark, query, pipeline.mode, self.stop):
+                return False
+            self.observer.report(PipelineState.RUNNING, reason)
+            if self._monitor(query, listener, "" if committed else path):
+                return True
+            if self.drains:
                 self.observer.report(PipelineState.DRAINING, "")
                 drain(spark, query, self.stop, topics.commit_interval_s(pipeline) + DRAIN_TIMEOUT_S)
                 pass_on(self.observer, listener.take_last())
+            return False
 
-    def _monitor(self, query: StreamingQuery, listener: Listener) -> bool:
-        """Return True when a stop request arrives, or False when a query of mode `once` has ended."""
+    def _monitor(self, query: StreamingQuery, listener: Listener, new: str) -> bool:
+        """Return False at a stop request, or True when a query of mode `once` has ended.
+
+        Args:
+            new: the checkpoint if it had no commit. Its first offsets are known when the first batch has begun.
+        """
         spark, pipeline = self.run.spark, self.run.pipeline
         slots = _Slots(spark)
         while query.isActive:
+            if new and (offsets := checkpoint.start_offsets(self.run.files, new)):
+                self.observer.started(offsets)
+                new = ""
             pass_on(self.observer, listener.take())
             self.observer.polled()
             is_active = bool(spark.sparkContext.statusTracker().getActiveJobsIds())
             slots.check(_progress(spark, query, pipeline.mode)[1] if is_active else 0)
             if self.stop.wait(POLL_INTERVAL_S):
-                return True
+                return False
         pass_on(self.observer, listener.take_last())
         if query.exception() is not None or pipeline.mode != "once":
             raise failure(spark, query)
-        return False
+        return True
+
+
+def backlog_runs(run: Run) -> Iterator[Run]:
+    """Yield runs that read in micro-batches what the sources contain, until real-time mode drops no record of it as late.
+
+    Real-time mode reads partitions at different speeds. So the watermark could pass records that wait in another partition.
+    A micro-batch reads all partitions before the watermark moves.
+    """
+    pipeline = run.pipeline
+    once = replace(run, pipeline=replace(pipeline, mode="once", commit_interval_s=None))
+    took_s = math.inf if pipeline.mode == "realtime" and start.drops_late_rows(run) else 0.0
+    while took_s > MAX_BACKLOG_S:
+        began_at_s = time.monotonic()
+        yield once
+        took_s = time.monotonic() - began_at_s
 
 
 def pass_on(observer: RunObserver, commits: Iterable[dict[str, Any]]) -> None:

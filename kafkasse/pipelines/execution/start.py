@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -20,9 +20,15 @@ from kafkasse.pipelines.kafka import contract, sink_rows, topics
 from kafkasse.pipelines.kafka.skipped_records import Skipped
 from kafkasse.pipelines.manifest import RecordedState
 from kafkasse.pipelines.operators import json_state
+from kafkasse.pipelines.pipeline import Pipeline
+from kafkasse.pipelines.spark import private_spark
 from kafkasse.pipelines.supervisor import DependencyUnavailable, StopRequests
 
 MAX_REASON_CHARACTERS = 300
+KAFKA_COLUMNS = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
+    "headers array<struct<key: string, value: binary>>"
+)
 LETTER_OVERHEAD_BYTES = 65_536  # a dead letter has more headers than its record
 
 
@@ -59,6 +65,20 @@ def started(run: Run, checkpoint: str, stop: StopRequests, staging: str = "") ->
                     yield query
             finally:
                 query.stop()
+
+
+def empty_sources(spark: SparkSession, pipeline: Pipeline) -> dict[str, DataFrame]:
+    """Return a stream or a table without rows for each source, with the columns of Spark's Kafka source."""
+    table = spark.createDataFrame([], KAFKA_COLUMNS)
+    return {
+        name: table if source.table else private_spark.empty_stream(table) for name, source in pipeline.sources.items()
+    }
+
+
+def drops_late_rows(run: Run) -> bool:
+    """Whether the query has a watermark. It drops rows that are later."""
+    rows = sink_rows.sink_rows(run.pipeline, lambda: empty_sources(run.spark, run.pipeline))
+    return "EventTimeWatermark" in private_spark.plan(rows)
 
 
 def query_of(run: Run, skipped: Skipped = topics.NOTHING) -> tuple[DataFrame, RecordedState]:

@@ -9,15 +9,19 @@ from typing import Any
 
 import gevent
 import pytest
+from kafka import KafkaProducer
 from pyspark.sql import DataFrame
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import Pipeline, Source
 from kafkasse.pipelines.manifest import FILE
 from kafkasse.pipelines.observe.status import Status
+from kafkasse.pipelines.pipeline import MIN_COMMIT_INTERVAL_S
 from kafkasse.pipelines.spark import jvm, private_spark, session
+from kafkasse.pipelines.supervisor import PipelineState, StopRequests
 from tests.pipelines.spark.runs import Runs, copy, defined
 from tests.pipelines.topics import read
+from tests.support.examples import first_of
 from tests.support.waiting import wait_until
 
 KEPT_BATCHES = 10
@@ -153,6 +157,47 @@ def test_a_field_can_be_added(runs, tmp_path):
     assert [(2, None), (1, "B")] == [(item["amount"], item["name"]) for item in json.loads(value or b"")["items"]]
     with pytest.raises(CommandError, match="select no longer contains name"):
         run("amount", "shop")
+
+
+@pytest.mark.parametrize("is_rebuild", first_of(False, True))
+def test_no_record_of_a_backlog_is_late(runs, tmp_path, is_rebuild):
+    """Real-time mode would read the short partition to its end, and the watermark would pass the records of the long one."""
+    topics, minutes, stop = runs.topics, 500, StopRequests()
+    pipeline = defined(
+        tmp_path / "pipelines.yaml",
+        source={"topic": topics.source, "schema": {"properties": {"id": {}}}},
+        query={"window": {"size": "1 hour", "aggregates": {"n": "count(*)"}}},
+        sink=topics.sink,
+        commit_interval_s=MIN_COMMIT_INTERVAL_S,
+    )
+    if is_rebuild:
+        topics.send((b"a", b"{}"), timestamp_ms=1)
+        with runs.running(pipeline):
+            runs.results(1)
+    producer = KafkaProducer(bootstrap_servers=topics.cluster.bootstrap_servers, linger_ms=100)
+    for minute in range(minutes):
+        for _ in range(100):
+            producer.send(topics.source, b"{}", partition=0, timestamp_ms=60_000 * minute + 1)
+    producer.send(topics.source, b"{}", partition=1, timestamp_ms=60_000 * minutes)
+    producer.close()
+
+    def report(state: PipelineState, reason: str) -> None:
+        if state is PipelineState.RUNNING and not reason:  # the backlog is read
+            stop.signals.put(15)
+
+    if is_rebuild:
+        assert runs.rebuild(pipeline)
+    else:
+        runs.attempt(pipeline, report, stop)
+
+    counts: dict[str, int] = {}
+    expected = 100 * minutes + 1 + is_rebuild
+
+    def counted(latest: dict[str, bytes | None]) -> bool:
+        counts.update((key, json.loads(value)["n"]) for key, value in latest.items() if value)
+        return sum(counts.values()) == expected
+
+    topics.read(counted)
 
 
 def test_a_file_defines_a_filter_and_a_table_in_real_time_mode(runs, tmp_path):
