@@ -22,7 +22,7 @@ IDLE_TIMEOUT_MS = 2000
 SILENT_AFTER_S = {"running": 30}  # it writes its status every 5 s, but not while it stops, which takes 20 s
 OTHERS_SILENT_AFTER_S = 60  # for example, while Spark starts
 MAX_REASON_CHARACTERS = 1000
-COLUMNS = ("PIPELINE", "STATE", "UPDATED", "LAG", "RESTARTS", "DEAD LETTERS", "REASON")
+COLUMNS = ("PIPELINE", "STATE", "UPDATED", "LAG", "RESTARTS", "LATE ROWS", "DEAD LETTERS", "REASON")
 
 
 def show(topic: str, kafka: Mapping[str, Any] | None, as_json: bool) -> None:
@@ -99,6 +99,6 @@ def _row(status: dict[str, Any], now: datetime) -> tuple[str, ...]:
     is_measured = status["state"] != "starting" or status["lag_records"]
     lag = f"{status['lag_records']} records, {status['lag_s']:.0f} s" if is_measured else "-"
     letters = status.get("dead_letters_in_topic")
-    counts = str(status["restarts"]), str(status["dead_letters"] if letters is None else letters)
-    cells = status["pipeline"], state, f"{age_s:.0f} s ago", lag, *counts, status["reason"]
+    counts = status["restarts"], status["late_rows"], status["dead_letters"] if letters is None else letters
+    cells = status["pipeline"], state, f"{age_s:.0f} s ago", lag, *map(str, counts), status["reason"]
     return tuple(one_line(cell, MAX_REASON_CHARACTERS) for cell in cells)

@@ -111,7 +111,8 @@ class StatusObserver:
     def report(self, state: PipelineState, reason: str) -> None:
         """Enter a state."""
         log_state(self.status.pipeline, state, reason)
-        has_started = state is PipelineState.RUNNING and self.status.state is not PipelineState.WAITING
+        running_states = (PipelineState.RUNNING, PipelineState.WAITING)
+        has_started = state is PipelineState.RUNNING and self.status.state not in running_states
         self.status.enter(state, reason)
         self._write(wait=state in (PipelineState.STOPPED, PipelineState.FAILED))
         if has_started:

@@ -45,7 +45,10 @@ def test_prints_the_latest_status_of_each_pipeline(cluster, show, fresh_name):
     now = timedelta(hours=-1)  # in the future, so that the speed of the machine does not matter
     for name, value in (
         ("a", status("a", PipelineState.STARTING, now)),
-        ("a", status("a", PipelineState.RUNNING, now, lag_records=12, lag_s=3.4, restarts=1, dead_letters=7)),
+        (
+            "a",
+            status("a", PipelineState.RUNNING, now, lag_records=12, lag_s=3.4, restarts=1, late_rows=5, dead_letters=7),
+        ),
         ("b", status("b", PipelineState.RUNNING, timedelta(seconds=31))),
         ("c", status("c", PipelineState.FAILED, timedelta(minutes=2), reason="no such topic")),
         ("d", status("d", PipelineState.RUNNING)),
@@ -58,13 +61,13 @@ def test_prints_the_latest_status_of_each_pipeline(cluster, show, fresh_name):
     table, lines = show(), show("--json").out.splitlines()
 
     rows = [re.split(r"\s{2,}", line) for line in table.out.splitlines()]
-    assert ["PIPELINE", "STATE", "UPDATED", "LAG", "RESTARTS", "DEAD LETTERS", "REASON"] == rows[0]
+    assert ["PIPELINE", "STATE", "UPDATED", "LAG", "RESTARTS", "LATE ROWS", "DEAD LETTERS", "REASON"] == rows[0]
     states = {"a": "running", "b": "silent (was running)", "c": "failed", "e": "silent (was starting)", "f": "running"}
     assert states == {row[0]: row[1] for row in rows[1:]}
-    assert ["12 records, 3 s", "1", "7"] == rows[1][3:]
+    assert ["12 records, 3 s", "1", "5", "7"] == rows[1][3:]
     assert "-" == rows[4][3], "a pipeline that starts has not measured its lag"
     assert "no such topic" == rows[3][-1]
-    assert "2" == rows[5][5], "the dead letters of all runs"
+    assert "2" == rows[5][6], "the dead letters of all runs"
     assert [("a", 12, None), ("b", 0, None), ("c", 0, None), ("e", 0, None), ("f", 0, 2)] == [
         (entry["pipeline"], entry["lag_records"], entry["dead_letters_in_topic"]) for entry in map(json.loads, lines)
     ]

@@ -161,7 +161,7 @@ export class Operations {
   }
 
   #showPipelines() {
-    const columns = ["Pipeline", "State", "Updated", "Lag", "Records", "Batch", "Commit", "Restarts", "Dead letters", "Rows of state", "Memory"];
+    const columns = ["Pipeline", "State", "Updated", "Lag", "Records", "Batch", "Commit", "Restarts", "Late rows", "Dead letters", "Rows of state", "Memory"];
     const rows = [...this.#statuses.values()].sort((one, other) => (one.pipeline < other.pipeline ? -1 : 1));
     table(element("pipelines"), columns, rows.map((status) => {
       const ageS = (Date.now() + this.#skewMs - Date.parse(status.updated)) / 1000;
@@ -174,6 +174,7 @@ export class Operations {
         figure(status.batch_s, duration),
         figure(status.commit_s, duration),
         figure(status.restarts, number.format),
+        figure(status.late_rows, number.format),
         figure(status.dead_letters, number.format),
         figure(status.state_rows, number.format),
         figure(status.state_bytes, bytes),
