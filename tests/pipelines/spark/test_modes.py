@@ -16,7 +16,6 @@ from kafkasse.errors import CommandError
 from kafkasse.pipelines import Pipeline, Source
 from kafkasse.pipelines.manifest import FILE
 from kafkasse.pipelines.observe.status import Status
-from kafkasse.pipelines.pipeline import MIN_COMMIT_INTERVAL_S
 from kafkasse.pipelines.spark import jvm, private_spark, session
 from kafkasse.pipelines.supervisor import PipelineState, StopRequests
 from tests.pipelines.spark.runs import Runs, copy, defined
@@ -171,7 +170,7 @@ def test_no_record_of_a_backlog_is_late(runs, tmp_path, is_rebuild):
         source={"topic": topics.source, "schema": {"properties": {"id": {}}}},
         query={"where": SLOW, "window": {"size": "1 hour", "aggregates": {"n": "count(*)"}}},
         sink=topics.sink,
-        commit_interval_s=MIN_COMMIT_INTERVAL_S,
+        commit_interval_s=5,
     )
     if is_rebuild:
         topics.send((b"a", b"{}"), timestamp_ms=1)
