@@ -69,11 +69,11 @@ class Attempt:
         """
         path = self.run.checkpoint()
         for backlog in backlog_runs(self.run):
-            if not replace(self, run=backlog)._start(path, "reading the backlog"):
+            if not replace(self, run=backlog).run_query(path, "reading the backlog"):
                 return
-        self._start(path, "")
+        self.run_query(path, "")
 
-    def _start(self, path: str, reason: str) -> bool:
+    def run_query(self, path: str, reason: str) -> bool:
         """Run the query with a checkpoint. Return False at a stop request, or True when a query of mode `once` has ended."""
         spark, pipeline = self.run.spark, self.run.pipeline
         with listening(spark) as listener, start.started(self.run, path, self.stop) as query:
