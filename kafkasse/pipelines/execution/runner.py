@@ -121,8 +121,10 @@ def backlog_runs(run: Run) -> Iterator[Run]:
     A micro-batch reads all partitions before the watermark moves.
     """
     pipeline = run.pipeline
+    if pipeline.mode != "realtime" or not start.drops_late_rows(run):
+        return
     once = replace(run, pipeline=replace(pipeline, mode="once", commit_interval_s=None))
-    took_s = math.inf if pipeline.mode == "realtime" and start.drops_late_rows(run) else 0.0
+    took_s = math.inf
     while took_s > MAX_BACKLOG_S:
         began_at_s = time.monotonic()
         yield once

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 
 from kafkasse.errors import CommandError
 from kafkasse.pipelines import Pipeline, Source
+from kafkasse.pipelines.execution import runner
 from kafkasse.pipelines.manifest import FILE
 from kafkasse.pipelines.observe.status import Status
 from kafkasse.pipelines.spark import jvm, private_spark, session
@@ -80,6 +81,7 @@ def test_the_rate_limit_bounds_each_batch_and_few_of_them_have_files(runs, monke
     source = Source(runs.topics.source, max_records_per_s=100)
     pipeline = runs.pipeline(copy, source=source, mode="microbatch")
     offsets = Path(runs.checkpoint(pipeline)) / "offsets"
+    assert [] == list(runner.backlog_runs(runs.of(pipeline)))
 
     def batches() -> list[int]:
         return [int(file.name) for file in offsets.iterdir() if file.name.isdecimal()]
