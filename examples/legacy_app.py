@@ -2,8 +2,8 @@
 
     SECRET_KEY=… gunicorn --worker-class kafkasse.server.worker.Worker legacy_app:app
 
-Each customer reads only the records whose key is the customer's name, at a path with this name: a page that is still open
-after someone else has logged in gets a 403. Without a login, a stream gets a 401 instead of a
+Each customer reads only the records whose key is the customer's name. The path contains this name, so that a page that is
+still open when someone else logs in gets a 403. Without a login, a stream gets a 401 instead of a
 redirect, because a script cannot follow one to a page. The streams end at the logout, at the login of another customer in
 the same browser, and when the login expires. What was added to the app is marked with `kafkasse`. All other requests still
 use its error pages, and the streams do not change the session.

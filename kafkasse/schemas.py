@@ -38,7 +38,8 @@ def validator(name: str) -> Draft202012Validator:
 def settings_validator(name: str) -> Any:
     """Return a validator for settings, which can be Python values.
 
-    A tuple is a list, 2.0 is not a whole number, infinity is not a number, and a line break at the end is never ignored.
+    A tuple is a list, 2.0 is not a whole number, infinity is not a number, and `$` in a pattern does not match before a line
+    break.
     """
     types: TypeChecker = Draft202012Validator.TYPE_CHECKER.redefine_many({
         "array": lambda _, value: isinstance(value, list | tuple),
@@ -59,9 +60,10 @@ def _pattern(_: object, pattern: str, value: object, __: object) -> Iterator[Val
 
 
 def _without_uris(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema without `$id`, because jsonschema before 4.10 cannot resolve `#/$defs/…` if the ID is a URN.
+    """Return the schema without `$id` and `$schema`.
 
-    Nor does it have `$schema`, which makes jsonschema's descend() use the standard validator.
+    With a URN as `$id`, jsonschema before 4.10 cannot resolve `#/$defs/…`. With `$schema`, descend() uses the standard
+    validator.
     """
     return {keyword: value for keyword, value in schema.items() if keyword not in ("$id", "$schema")}
 

@@ -17,5 +17,5 @@ The other modules run the core: they read the log, keep time, wait and send.
     tail        reads the new records for all feeds: topic_watch, backlog
     shared_feed encodes records for a feed, and sends them: versions
     reader      waits for the ring, for the snapshot and for a slot: snapshot, slots, catch_up
-    chunks      reads chunks for clients of the same position at once: continuations, shared_chunks
+    chunks      reads a chunk once for all clients at a position: continuations, shared_chunks
 """

@@ -148,8 +148,8 @@ class Chunks:
             finally:
                 slot.release()
         chunk = core.result(time.time())
-        if core.next_start is not None:
-            self._starts.keep(chunk.next_offset, core.next_start)
+        if (next_start := core.next_start) is not None:
+            self._starts.keep(chunk.next_offset, next_start)
         return chunk
 
     def _versions(self, newest_by: NewestBy | None, start: ChunkStart, ends: Offsets) -> Versions | None:

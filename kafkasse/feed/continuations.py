@@ -76,7 +76,9 @@ class CursorKey(NamedTuple):
     offset: int
     epoch: int
     topic_id: str
-    looked_up_at: float  # of the Start: no cursor has fetched records before the last lookup, which notices truncations
+    looked_up_at: (
+        float  # of the ChunkStart: no cursor has fetched records before the last lookup, which notices truncations
+    )
 
     @classmethod
     def of(cls, ids: IdWriter, looked_up_at: float, partition: Partition) -> CursorKey:

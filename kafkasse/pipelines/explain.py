@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from kafkasse.errors import CommandError
-from kafkasse.pipelines.execution import dead_letters, start
+from kafkasse.pipelines.execution import dead_letters
 from kafkasse.pipelines.kafka import contract, sink_rows, topics
 from kafkasse.pipelines.kafka.admin import DEFAULT_MAX_BYTES
 from kafkasse.pipelines.pipeline import Mode, Pipeline, Source
@@ -26,6 +26,10 @@ from kafkasse.pipelines.spark import failures, private_spark
 from kafkasse.pipelines.spark.temporary_directory import temporary_directory
 from kafkasse.schemas import shorten
 
+KAFKA_COLUMNS = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
+    "headers array<struct<key: string, value: binary>>"
+)
 NO_KAFKA = {"bootstrap.servers": "127.0.0.1:1"}  # the sink connects only if there are records
 START_TIMEOUT_S = 60.0
 POLL_INTERVAL_S = 0.05
@@ -63,7 +67,7 @@ def explain(spark: SparkSession, pipeline: Pipeline) -> Explanation:
         CommandError: the query fails, or it does not return what its sinks need.
     """
     try:
-        plan = private_spark.plan(sink_rows.sink_rows(pipeline, lambda: start.empty_sources(spark, pipeline)))
+        plan = private_spark.plan(sink_rows.sink_rows(pipeline, lambda: _empty(spark, pipeline)))
     except AnalysisException as error:
         raise CommandError(
             f"the query of the pipeline {pipeline.name} is not valid: {failures.message(error)}"
@@ -101,6 +105,14 @@ def _how(source: Source) -> str:
     return f" from {start}{limit}"
 
 
+def _empty(spark: SparkSession, pipeline: Pipeline) -> dict[str, DataFrame]:
+    """Return a stream or a table without rows for each source, with the columns of Spark's Kafka source."""
+    table = spark.createDataFrame([], KAFKA_COLUMNS)
+    return {
+        name: table if source.table else private_spark.empty_stream(table) for name, source in pipeline.sources.items()
+    }
+
+
 def _rejection(spark: SparkSession, pipeline: Pipeline, mode: Mode) -> str | None:
     """Start the query in a mode. Returns why Spark rejects it, or None."""
     if mode == "realtime" and pipeline.output_mode != "update":
@@ -109,10 +121,10 @@ def _rejection(spark: SparkSession, pipeline: Pipeline, mode: Mode) -> str | Non
     source = unlimited if isinstance(pipeline.source, Mapping) else unlimited.popitem()[1]
     with temporary_directory("kafkasse-check-") as directory:
         try:
-            rows = sink_rows.sink_rows(pipeline, lambda: start.empty_sources(spark, pipeline))
+            rows = sink_rows.sink_rows(pipeline, lambda: _empty(spark, pipeline))
             letters = pipeline.dead_letter_topic
             max_bytes = dict.fromkeys([*pipeline.sink_topics, letters], DEFAULT_MAX_BYTES)
-            if (bad := dead_letters.bad_records(pipeline, start.empty_sources(spark, pipeline))) is not None:
+            if (bad := dead_letters.bad_records(pipeline, _empty(spark, pipeline))) is not None:
                 dead_letters.letters(bad, letters, max_bytes[letters])
             query = topics.write(
                 contract.records(rows, pipeline, letters, max_bytes, generation=0),

@@ -51,7 +51,10 @@ class Source:
     def __post_init__(self) -> None:
         from kafkasse.pipelines.schema import mismatch  # here, because it takes long to import
 
-        given: dict[str, Any] = {"topic": self.topic, "schema": {"properties": {}}}  # only a YAML file has a schema
+        given: dict[str, Any] = {
+            "topic": self.topic,
+            "schema": {"properties": {}},
+        }  # the file needs one; a Source has none
         if self.max_records_per_s is not None:
             given["max_records_per_s"] = self.max_records_per_s
         if found := mismatch(given, "#/$defs/source"):
@@ -104,7 +107,7 @@ class Pipeline:
             checkpoint is in use.
         commit_interval_s: the interval, in seconds, at which real-time mode commits. A record that arrives during a commit
             waits for the commit to end, so a longer interval delays fewer records. But after a crash, all records since the
-            last commit are processed again, and a stop and the metrics wait for the next commit.
+            last commit are processed again, and a stop and the metrics wait for the next commit. The default is 10.
         spark: Spark settings, such as `{"spark.driver.memory": "2g"}`. They override the defaults of kafkasse. Those of
             spark-submit and of the command line override them.
         version: the version of the query. Increase it if the sinks must not contain results of both the old and the

@@ -18,7 +18,7 @@ DefinitionPath: TypeAlias = tuple[str | int, ...]
 
 
 def mismatch(value: object, part: str = "#") -> tuple[DefinitionPath, str] | None:
-    """Return the path of the most relevant value that does not match a part of the schema, and the reason, or None."""
+    """Check a value against a part of the schema. Return the path and the text of the most relevant error, or None."""
     error = best_match(schemas.settings_validator(SCHEMA).descend(value, {"$ref": part}))
     if error is None:
         return None

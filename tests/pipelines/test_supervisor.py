@@ -241,7 +241,7 @@ def test_the_record_is_plain_data(status):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
 def test_serves_metrics_and_readiness(status, host):
-    """Prometheus reads all metrics, without a lag until it is measured; a probe gets 503 until records are processed."""
+    """Prometheus reads all metrics, but no lag before it is measured; a probe gets 503 until records are processed."""
     with metrics.serving(f"{host}:0", status) as port:
         with pytest.raises(HTTPError, match="503"):
             urlopen(f"http://{host}:{port}/-/ready")

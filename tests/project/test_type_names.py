@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 def type_names(module: ast.Module) -> Iterator[str]:
-    """Yield the classes and the type aliases of a module. Type variables belong to a function or a class."""
+    """Yield the classes and type aliases of a module. Type variables do not count: they belong to a function or class."""
     for node in module.body:
         match node:
             case ast.ClassDef(name=name):

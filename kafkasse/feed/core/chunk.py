@@ -75,7 +75,7 @@ class Chunk:
     @cached_property
     def etag(self) -> str:
         """A checksum of the chunk, for the header ETag. Records do not change, so a cryptographic hash is not needed."""
-        from crc32c import crc32c  # loads sockets, which the core does without
+        from crc32c import crc32c  # here, because it imports sockets, which the core must not
 
         checksum = reduce(lambda value, part: crc32c(part, value), self.parts, crc32c(self.next_offset.encode()))
         return f"{checksum:x}-{self.size:x}{'e' * self.is_up_to_date}"
@@ -201,7 +201,7 @@ class ChunkCore:
 
     @property
     def is_full(self) -> bool:
-        """Whether the chunk follows from its start and the log."""
+        """Whether its start and the log determine the chunk."""
         return self._is_full and self.is_complete
 
     def add(self, batch: Batch) -> Iterator[None]:
@@ -234,20 +234,20 @@ class ChunkCore:
             self._append(frames)
 
     def end_poll(self) -> None:
-        """Notice that a poll has returned no records of the chunk, although those of the lookup may be lost meanwhile.
+        """End the chunk if a poll has added nothing and the lookup is an old one: the log may have lost the records since.
 
         Raises:
-            TopicsChanged: these records are the first ones.
+            TopicsChanged: the chunk is still empty.
         """
         if self._start.is_remembered and self.ids.offsets == self._polled:
             self.stop(TopicsChanged({}))
         self._polled = dict(self.ids.offsets)
 
     def resume(self, error: OffsetOutOfRange, offset_ranges: Ranges) -> Resumption | None:
-        """Return where the cursor continues after records that are unreadable. None: the chunk ends before lost records.
+        """Return where the cursor continues after unreadable records, or None if the chunk ends before lost ones.
 
         Args:
-            error: that of the cursor.
+            error: what the cursor has raised.
             offset_ranges: the offsets that the log holds.
 
         Raises:
@@ -268,7 +268,7 @@ class ChunkCore:
         """End the chunk before the next records, because they cannot be read.
 
         Raises:
-            the error: these records are the first ones.
+            Exception: `error`, if the chunk is still empty.
         """
         if self.ids.offsets == self._start.ids.offsets:
             raise error
@@ -289,7 +289,7 @@ class ChunkCore:
 
     @property
     def next_start(self) -> ChunkStart | None:
-        """The start of the next chunk, if both are full and others follow. This stays true if the log grows."""
+        """The start of the next chunk, or None unless both chunks are full and the next is not the last."""
         if not self.is_full:
             return None
         start = self._start.at(self.ids)

@@ -68,7 +68,7 @@ class ChunkStart(NamedTuple):
         """Check that a partition without a leader does not hide the only new records.
 
         Raises:
-            KafkaUnavailable: it may.
+            KafkaUnavailable: it may hide them.
         """
         if not self.has_records and self._without_leader is not None:
             raise _no_leader(self._without_leader)
@@ -92,7 +92,7 @@ class ChunkStart(NamedTuple):
         return self._replace(ids=ids, marks=marks, is_remembered=True)
 
     def gone(self, gaps: Sequence[Gap], epochs: Epochs) -> OffsetGone:
-        """Return the error of a client whose records are gone. It contains where the client may continue.
+        """Return the error of a client whose records are gone. It says where the client may continue.
 
         Args:
             gaps: the offsets that are gone.

@@ -104,6 +104,9 @@ def held(files: Files, checkpoint: str, query: StreamingQuery | None = None) -> 
         if lease.replaced_by:
             raise Replaced(lease.replaced_by) from error
         raise
+    else:
+        if lease.replaced_by:
+            raise Replaced(lease.replaced_by)
     finally:
         lease.ended.set()
         thread.join(STOP_TIMEOUT_S)

@@ -14,8 +14,6 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame
@@ -117,26 +115,21 @@ class _Rebuild:
             for sink in sinks:
                 _create_like(admin, sink, f"{sink}{suffix}")
         logger.info("rebuild: reading the sources from the start")
-        for backlog in runner.backlog_runs(self.run):
-            with self._started(backlog, new, suffix) as (query, listener):
-                if not self._wait_for_start(query, new) or not self._catch_up(query, listener, backlog.pipeline.mode):
+        for mode in runner.modes(self.run):
+            with (
+                listening(self.run.spark) as listener,
+                start.started(self.run, new, self.stop, suffix, mode) as query,
+            ):
+                if not self._wait_for_start(query, new) or not self._catch_up(query, listener, mode):
                     return False
-        mode = self.pipeline.mode
-        with self._started(self.run, new, suffix) as (query, listener):
-            if not self._wait_for_start(query, new) or not self._catch_up(query, listener, mode):
-                return False
-            self.files.write(f"{self.first}/{checkpoints.POINTER}", new)
-            if not self._wait_for_end_of_others(new) or not self._catch_up(query, listener, mode):
-                return False
+                if mode == self.pipeline.mode:
+                    self.files.write(f"{self.first}/{checkpoints.POINTER}", new)
+                    if not self._wait_for_end_of_others(new) or not self._catch_up(query, listener, mode):
+                        return False
         for sink in sinks:
             self._copy(f"{sink}{suffix}", sink, generation)
         self.files.write(f"{new}/{checkpoints.PENDING}", COPIED)
         return True
-
-    @contextmanager
-    def _started(self, run: Run, new: str, suffix: str) -> Iterator[tuple[StreamingQuery, Listener]]:
-        with listening(run.spark) as listener, start.started(run, new, self.stop, staging=suffix) as query:
-            yield query, listener
 
     def _clean_up(self, new: str) -> None:
         """Delete the topics of the rebuild, earlier interrupted rebuilds and, at last, the marker of the rebuild."""

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
@@ -30,7 +30,7 @@ SLOTS_TIMEOUT_S = 10.0  # a cluster replaces a lost executor within seconds
 POLL_INTERVAL_S = 1.0
 DRAIN_POLL_INTERVAL_S = 0.1
 DRAIN_TIMEOUT_S = 20.0  # for the commit after the end of the batch; it takes up to 2 s
-MAX_BACKLOG_S = 20.0  # real-time mode reads the records of this time in its first batch
+MAX_BACKLOG_S = 20.0  # real-time mode soon reads what arrived during this time
 
 logger = logging.getLogger("kafkasse.pipeline")
 
@@ -68,21 +68,20 @@ class Attempt:
             Interrupted: the query ended, and another attempt may succeed.
         """
         path = self.run.checkpoint()
-        for backlog in backlog_runs(self.run):
-            if not replace(self, run=backlog).run_query(path, "reading the backlog"):
+        for mode in modes(self.run):
+            if not self._run(path, mode):
                 return
-        self.run_query(path, "")
 
-    def run_query(self, path: str, reason: str) -> bool:
-        """Run the query with a checkpoint. Return False at a stop request, or True when a query of mode `once` has ended."""
+    def _run(self, path: str, mode: Mode) -> bool:
+        """Run the query in a mode. Return False at a stop request, or True when a query of mode `once` has ended."""
         spark, pipeline = self.run.spark, self.run.pipeline
-        with listening(spark) as listener, start.started(self.run, path, self.stop) as query:
+        with listening(spark) as listener, start.started(self.run, path, self.stop, mode=mode) as query:
             if committed := checkpoint.last_commit(self.run.files, path):
                 self.observer.started(committed)
-            if not wait_until_running(spark, query, pipeline.mode, self.stop):
+            if not wait_until_running(spark, query, mode, self.stop):
                 return False
-            self.observer.report(PipelineState.RUNNING, reason)
-            if self._monitor(query, listener, "" if committed else path):
+            self.observer.report(PipelineState.RUNNING, "" if mode == pipeline.mode else "reading the backlog")
+            if self._monitor(query, listener, mode, "" if committed else path):
                 return True
             if self.drains:
                 self.observer.report(PipelineState.DRAINING, "")
@@ -90,13 +89,13 @@ class Attempt:
                 pass_on(self.observer, listener.take_last())
             return False
 
-    def _monitor(self, query: StreamingQuery, listener: Listener, new: str) -> bool:
+    def _monitor(self, query: StreamingQuery, listener: Listener, mode: Mode, new: str) -> bool:
         """Return False at a stop request, or True when a query of mode `once` has ended.
 
         Args:
-            new: the checkpoint if it had no commit. Its first offsets are known when the first batch has begun.
+            new: the checkpoint if it has no commit, or "". Its first offsets are known when the first batch has begun.
         """
-        spark, pipeline = self.run.spark, self.run.pipeline
+        spark = self.run.spark
         slots = _Slots(spark)
         while query.isActive:
             if new and (offsets := checkpoint.start_offsets(self.run.files, new)):
@@ -105,30 +104,32 @@ class Attempt:
             pass_on(self.observer, listener.take())
             self.observer.polled()
             is_active = bool(spark.sparkContext.statusTracker().getActiveJobsIds())
-            slots.check(_progress(spark, query, pipeline.mode)[1] if is_active else 0)
+            slots.check(_progress(spark, query, mode)[1] if is_active else 0)
             if self.stop.wait(POLL_INTERVAL_S):
                 return False
         pass_on(self.observer, listener.take_last())
-        if query.exception() is not None or pipeline.mode != "once":
+        if query.exception() is not None or mode != "once":
             raise failure(spark, query)
         return True
 
 
-def backlog_runs(run: Run) -> Iterator[Run]:
-    """Yield runs that read in micro-batches what the sources contain, until real-time mode drops no record of it as late.
+def modes(run: Run) -> Iterator[Mode]:
+    """Yield the modes in which to run the query, one after the other.
 
-    Real-time mode reads partitions at different speeds. So the watermark could pass records that wait in another partition.
-    A micro-batch reads all partitions before the watermark moves.
+    Real-time mode reads partitions at different speeds, so the watermark could pass records that wait in another partition.
+    A query with a watermark therefore first reads what the sources contain in mode `once`, until that takes at most
+    MAX_BACKLOG_S or does not become faster. Such a batch reads all partitions before the watermark moves.
     """
-    pipeline = run.pipeline
-    if pipeline.mode != "realtime" or not start.drops_late_rows(run):
-        return
-    once = replace(run, pipeline=replace(pipeline, mode="once", commit_interval_s=None))
-    took_s = math.inf
-    while took_s > MAX_BACKLOG_S:
-        began_at_s = time.monotonic()
-        yield once
-        took_s = time.monotonic() - began_at_s
+    if run.pipeline.mode == "realtime" and start.drops_late_rows(run):
+        before_s = math.inf
+        while True:
+            began_at_s = time.monotonic()
+            yield "once"
+            took_s = time.monotonic() - began_at_s
+            if took_s <= MAX_BACKLOG_S or took_s >= before_s:
+                break
+            before_s = took_s
+    yield run.pipeline.mode
 
 
 def pass_on(observer: RunObserver, commits: Iterable[dict[str, Any]]) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -20,26 +20,25 @@ from kafkasse.pipelines.kafka import contract, sink_rows, topics
 from kafkasse.pipelines.kafka.skipped_records import Skipped
 from kafkasse.pipelines.manifest import RecordedState
 from kafkasse.pipelines.operators import json_state
-from kafkasse.pipelines.pipeline import Pipeline
+from kafkasse.pipelines.pipeline import Mode
 from kafkasse.pipelines.spark import private_spark
 from kafkasse.pipelines.supervisor import DependencyUnavailable, StopRequests
 
 MAX_REASON_CHARACTERS = 300
-KAFKA_COLUMNS = (
-    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
-    "headers array<struct<key: string, value: binary>>"
-)
 LETTER_OVERHEAD_BYTES = 65_536  # a dead letter has more headers than its record
 
 
 @contextmanager
-def started(run: Run, checkpoint: str, stop: StopRequests, staging: str = "") -> Iterator[StreamingQuery]:
+def started(
+    run: Run, checkpoint: str, stop: StopRequests, staging: str = "", mode: Mode | None = None
+) -> Iterator[StreamingQuery]:
     """Run the queries of a pipeline until the block ends. Yields the query that writes the sinks.
 
     Args:
         stop: see dead_letters.running().
         staging: during a rebuild, the end of the names of the topics that are written instead of the sinks. The rebuild
             holds the lease.
+        mode: how the query that writes the sinks reads now, if not in the mode of the pipeline.
 
     Raises:
         CommandError: the checkpoint does not fit the pipeline, it is damaged, another run uses it, a newer checkpoint has
@@ -59,7 +58,7 @@ def started(run: Run, checkpoint: str, stop: StopRequests, staging: str = "") ->
             ) from error
         run = replace(run, kafka=with_request_size(run.kafka, max_bytes))
         with dead_letters.running(run, checkpoint, letters, max_bytes[letters], skipped, stop):
-            query = topics.write(records, run.kafka, run.pipeline, checkpoint)
+            query = topics.write(records, run.kafka, run.pipeline, checkpoint, mode)
             try:
                 with nullcontext() if staging else lease.held(run.files, checkpoint, query):
                     yield query
@@ -67,25 +66,17 @@ def started(run: Run, checkpoint: str, stop: StopRequests, staging: str = "") ->
                 query.stop()
 
 
-def empty_sources(spark: SparkSession, pipeline: Pipeline) -> dict[str, DataFrame]:
-    """Return a stream or a table without rows for each source, with the columns of Spark's Kafka source."""
-    table = spark.createDataFrame([], KAFKA_COLUMNS)
-    return {
-        name: table if source.table else private_spark.empty_stream(table) for name, source in pipeline.sources.items()
-    }
-
-
-def drops_late_rows(run: Run) -> bool:
-    """Whether the query has a watermark. It drops rows that are later."""
-    rows = sink_rows.sink_rows(run.pipeline, lambda: empty_sources(run.spark, run.pipeline))
-    return "EventTimeWatermark" in private_spark.plan(rows)
-
-
 def query_of(run: Run, skipped: Skipped = topics.NOTHING) -> tuple[DataFrame, RecordedState]:
     """Return the rows of the pipeline's query, and the fields in the state of its operators."""
     pipeline = run.pipeline
     with json_state.recording(pipeline.mode) as state:
         return sink_rows.sink_rows(pipeline, lambda: topics.read_all(run.spark, run.kafka, pipeline, skipped)), state
+
+
+def drops_late_rows(run: Run) -> bool:
+    """Whether the query has a watermark, and so drops later rows."""
+    rows, _ = query_of(run)
+    return "EventTimeWatermark" in private_spark.plan(rows)
 
 
 def _records(run: Run, checkpoint: str, staging: str, skipped: Skipped) -> tuple[DataFrame, str, dict[str, int]]:

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kafkasse.errors import CommandError
 from kafkasse.pipelines.kafka import tables
 from kafkasse.pipelines.kafka.skipped_records import Skipped
-from kafkasse.pipelines.pipeline import Pipeline, Source
+from kafkasse.pipelines.pipeline import Mode, Pipeline, Source
 from kafkasse.pipelines.schema import default
 from kafkasse.pipelines.spark import private_spark
 from kafkasse.pipelines.supervisor import DependencyUnavailable
@@ -132,7 +132,9 @@ def _interval_s(sources: Iterable[Source]) -> float:
     return max([MICRO_BATCH_S, *(1 / rate for rate in rates)]) if rates else 0
 
 
-def write(rows: DataFrame, kafka: Mapping[str, str], pipeline: Pipeline, checkpoint: str) -> StreamingQuery:
+def write(
+    rows: DataFrame, kafka: Mapping[str, str], pipeline: Pipeline, checkpoint: str, mode: Mode | None = None
+) -> StreamingQuery:
     """Start the query that writes each row (`topic`, `key`, `value`, `headers`) as soon as it is computed.
 
     Delivery is at least once: a query that resumes from its checkpoint reads the records after the last commit again and
@@ -140,7 +142,7 @@ def write(rows: DataFrame, kafka: Mapping[str, str], pipeline: Pipeline, checkpo
     incremental change would be applied twice.
     """
     writer = rows.writeStream.format("kafka").options(**connector(kafka)).option("checkpointLocation", checkpoint)
-    return writer.outputMode(pipeline.output_mode).trigger(**_trigger(pipeline)).start()
+    return writer.outputMode(pipeline.output_mode).trigger(**_trigger(pipeline, mode or pipeline.mode)).start()
 
 
 def commit_interval_s(pipeline: Pipeline) -> int:
@@ -148,8 +150,8 @@ def commit_interval_s(pipeline: Pipeline) -> int:
     return pipeline.commit_interval_s or int(default("pipeline", "commit_interval_s"))
 
 
-def _trigger(pipeline: Pipeline) -> dict[str, Any]:  # PySpark's type annotations lack the argument realTime
-    match pipeline.mode:
+def _trigger(pipeline: Pipeline, mode: Mode) -> dict[str, Any]:  # PySpark's type annotations lack the argument realTime
+    match mode:
         case "realtime":
             return {"realTime": f"{commit_interval_s(pipeline)} seconds"}
         case "microbatch":

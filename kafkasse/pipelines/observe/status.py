@@ -27,7 +27,7 @@ class Status:
     sources: list[str]
     sinks: list[str]
     state: PipelineState = PipelineState.STARTING
-    reason: str = ""  # why it waits, restarts or has failed
+    reason: str = ""  # why it waits, restarts or has failed, or that it reads a backlog
     since: str = ""  # when the pipeline entered its state
     restarts: int = 0  # how often it was restarted after a crash
     commits: int = 0  # how many batches were committed
@@ -47,7 +47,7 @@ class Status:
     late_rows: int = 0
     dead_letter_topic: str = ""  # with the dead letters of this and of earlier processes
 
-    is_lag_known = False  # no field, so it is not part of the record. Until the lag is measured, it is 0
+    is_lag_known = False  # not a field, so not in the record. Before it is true, the lag is 0
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> Status:
