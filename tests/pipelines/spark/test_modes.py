@@ -25,7 +25,8 @@ from tests.support.examples import first_of
 from tests.support.waiting import wait_until
 
 KEPT_BATCHES = 10
-SLOW = "aggregate(sequence(1, 30000 + _offset % 2), 0L, (sum, number) -> sum + number) > 0"  # takes longer than the commit interval for the whole backlog
+# A condition with which the backlog takes longer than the commit interval.
+SLOW = "aggregate(sequence(1, 30000 + _offset % 2), 0L, (sum, number) -> sum + number) > 0"
 
 
 def copied(runs: Runs, **source: Any) -> set[str]:
