@@ -107,7 +107,7 @@ TABLE = {
         "shop:app": GUNICORN,
         "event: message": OUTPUT,
         "kafkasse broker": STREAMS,
-        'new EventSource("/streams/me/orders")': "javascript/test_javascript.py::test_the_examples_with_eventsource",
+        'new EventSource("/streams/orders/ada")': "javascript/test_javascript.py::test_the_examples_with_eventsource",
     },
     "ARCHITECTURE.md": {
         "─▶": DIAGRAM,
@@ -497,9 +497,9 @@ def test_the_app_in_the_readme_streams_from_kafka(tree, web_venv, start, cluster
     app.secret_key = "s"  # noqa: S105
     cookie = app.session_interface.get_signing_serializer(app).dumps({"user": "ada"})
 
-    with Client(server.port, "/streams/me/orders?timestamp=0") as rejected:
+    with Client(server.port, "/streams/orders/ada?timestamp=0") as rejected:
         assert 401 == rejected.status
-    with Client(server.port, "/streams/me/orders?timestamp=0", Cookie=f"session={cookie}") as stream:
+    with Client(server.port, "/streams/orders/ada?timestamp=0", Cookie=f"session={cookie}") as stream:
         (event,) = stream.events(1)
 
     assert "ada" == json.loads(event.data)["customer"]
